@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
 from gateway.batches.batch_claimer import BatchClaimer
-from gateway.batches.claimer_setup import (batch_claimer_of, row_bytes_max)
+from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls
 from gateway.runtime.reload import Reloader, registered_for_reload

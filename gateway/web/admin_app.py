@@ -1,7 +1,8 @@
-"""The operators' listener: health, metrics, the page, the way in with a browser, and the API (gateway/adminapi).
+"""The web application of the operators' listener: health, metrics, the dashboard, browser login, the admin API.
 
-/health/* and /metrics answer everybody who can connect. All else is behind the gate; where nothing that the
-settings name opens it, it is open to whoever is on this machine, and then the host must be named as loopback too.
+/health/* and /metrics need no authorization. Everything else does; where the settings name no token and no identity
+provider, every caller on this machine is authorized, and then the Host header has to name loopback too. The admin
+API itself is in gateway/adminapi.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
-from gateway.adminapi.problems import Problem, no_database
+from gateway.adminapi.problems import Problem, database_problem
 from gateway.adminapi.routes import mount
 from gateway.adminapi.services import admin_services
 from gateway.app import Gateway
@@ -25,13 +26,13 @@ from gateway.domain.errors import GatewayError
 from gateway.fleet.worker import Worker
 from gateway.process.multiprocess import GatewayProcess
 from gateway.telemetry.exposition import expose_in_slices
-from gateway.web.metrics_merge import merged, texts_of_others
-from gateway.web.middleware.error_middleware import Handler, boundary
-from gateway.web.openai import inference_requests
+from gateway.web.metrics_merge import merge_metrics, other_processes_metrics
+from gateway.web.middleware.error_middleware import Handler, error_middleware
+from gateway.web.openai.inference_requests import decode_request
 
 PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 ISSUER_STATES = ("none", "known", "away", "not read", "stale")
-"""From good to bad: `away`: known keys go on; then they do not, and tokens get a 503."""
+"""From good to bad. `away`: the provider does not answer, but its known keys are used. Later, tokens get 503."""
 
 CONTENT_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 SECURITY_HEADERS = {
@@ -44,10 +45,13 @@ SECURITY_HEADERS = {
 }
 
 
-def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Application:
-    """The application behind `admin`. `one`: which of several processes it is; the first speaks for all."""
-    services = admin_services(gateway, inference_requests.decode_request)
-    gate = services.gate
+def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Application:
+    """Return the application behind the `admin` settings.
+
+    `process` says which of several gateway processes this one is; the first answers /metrics for all of them.
+    """
+    services = admin_services(gateway, decode_request)
+    authorization = services.authorization
 
     async def live(http: web.Request) -> web.Response:
         return _json({"live": True})
@@ -56,15 +60,15 @@ def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Applic
         state = readiness(gateway)
         return _json(state, status=200 if state["ready"] else 503)
 
-    async def metrics_of_all(http: web.Request) -> web.StreamResponse:
-        if one is None or one.number:
+    async def all_metrics(http: web.Request) -> web.StreamResponse:
+        if process is None or process.number:
             return await metrics(http)
         accept = http.headers.get("Accept", "")
         encode, content_type = choose_encoder(accept)
-        asking = asyncio.create_task(texts_of_others(one, accept))
+        asking = asyncio.create_task(other_processes_metrics(process, accept))
         own = b"".join([text async for text in expose_in_slices(gateway.registry, encode)])
-        texts = {one.number: own, **await asking}
-        text = await asyncio.to_thread(merged, texts)
+        texts = {process.number: own, **await asking}
+        text = await asyncio.to_thread(merge_metrics, texts)
         return web.Response(body=text, headers={"content-type": content_type})
 
     async def metrics(http: web.Request) -> web.StreamResponse:
@@ -77,53 +81,55 @@ def admin_app(gateway: Gateway, one: GatewayProcess | None = None) -> web.Applic
                     await response.write(text)
             whole = True
         except ConnectionResetError:
-            pass  # Whoever asked has left.
+            pass  # The client has left.
         finally:
-            # What has begun as an answer cannot become an error; without its end nobody takes it for all.
+            # An answer that has started cannot become an error: the connection is cut, so that the client knows.
             if not whole and http.transport is not None:
                 http.transport.abort()
         return response
 
     async def overview(http: web.Request) -> web.Response:
-        return _json({**shown(gateway), "queue": msgspec.to_builtins(await gateway.queues.report())})
+        return _json({**overview_of(gateway), "queue": msgspec.to_builtins(await gateway.queues.report())})
 
     async def queue(http: web.Request) -> web.Response:
         return _json(msgspec.to_builtins(await gateway.queues.report()))
 
     async def session(http: web.Request) -> web.Response:
-        asker = await gate.admit(http, "viewer", page=True)
-        has_one = gate.sessions is not None and await gate.sessions.find(http) is not None
-        return _json({"name": asker.name, "role": asker.role, "login": has_one})
+        principal = await authorization.authorize(http, "viewer", page=True)
+        logged_in = authorization.sessions is not None and await authorization.sessions.find(http) is not None
+        return _json({"name": principal.name, "role": principal.role, "login": logged_in})
 
-    async def no_records(http: web.Request) -> web.Response:
+    async def no_database(http: web.Request) -> web.Response:
         raise Problem(404, "Tenants and keys come from the settings file only (database.url: none).")
 
     async def to_page(http: web.Request) -> web.StreamResponse:
         raise web.HTTPFound("/ui/")
 
-    app = web.Application(middlewares=[boundary(admin_failure, local_names_only=lambda: gate.open)])
+    app = web.Application(
+        middlewares=[error_middleware(admin_error, local_names_only=lambda: authorization.open)]
+    )
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
-    app.router.add_get("/metrics", metrics_of_all)
-    app.router.add_get("/admin/v1/overview", _guarded(gate, overview))
-    app.router.add_get("/admin/v1/queue", _guarded(gate, queue))
-    if services.records is not None:
-        mount(app, services.records, gate)
+    app.router.add_get("/metrics", all_metrics)
+    app.router.add_get("/admin/v1/overview", _guarded(authorization, overview))
+    app.router.add_get("/admin/v1/queue", _guarded(authorization, queue))
+    if services.api is not None:
+        mount(app, services.api, authorization)
     else:
-        app.router.add_route("*", "/admin/v1/{anything:.*}", _problems(no_records))
+        app.router.add_route("*", "/admin/v1/{anything:.*}", _with_problems(no_database))
     if services.login is not None:
-        app.router.add_get("/ui/login", _problems(services.login.begin))
-        app.router.add_get("/ui/callback", _problems(services.login.come_back))
-        app.router.add_post("/ui/logout", _problems(services.login.leave))
-    app.router.add_get("/ui/session", _guarded(gate, session))
-    app.router.add_get("/ui/{file:.*}", _guarded(gate, _page, to_login=services.login is not None))
+        app.router.add_get("/ui/login", _with_problems(services.login.begin))
+        app.router.add_get("/ui/callback", _with_problems(services.login.come_back))
+        app.router.add_post("/ui/logout", _with_problems(services.login.leave))
+    app.router.add_get("/ui/session", _guarded(authorization, session))
+    app.router.add_get("/ui/{file:.*}", _guarded(authorization, _page, to_login=services.login is not None))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
     return app
 
 
-def _problems(handle: Handler) -> Handler:
-    """What it raises is said as problems are."""
+def _with_problems(handle: Handler) -> Handler:
+    """Return a handler that answers what the given handler raises as a problem document."""
 
     async def answer(http: web.Request) -> web.StreamResponse:
         try:
@@ -131,30 +137,30 @@ def _problems(handle: Handler) -> Handler:
         except Problem as problem:
             return problem.response(http.path)
         except (DatabaseDown, TimeoutError) as err:
-            return no_database(err).response(http.path)
+            return database_problem(err).response(http.path)
 
     return answer
 
 
-def _guarded(gate: Authorization, handle: Handler, *, to_login: bool = False) -> Handler:
-    """For whoever may look. `to_login`: who may not is shown the way in."""
+def _guarded(authorization: Authorization, handle: Handler, *, to_login: bool = False) -> Handler:
+    """Return a handler for viewers. `to_login`: other callers are redirected to the login."""
 
     async def check(http: web.Request) -> web.StreamResponse:
         try:
-            await gate.admit(http, "viewer", page=True)
+            await authorization.authorize(http, "viewer", page=True)
         except Problem as problem:
             if problem.status == 401 and to_login and "Authorization" not in http.headers:
                 raise web.HTTPSeeOther(f"/ui/login?{urlencode({'to': http.path})}") from None
             raise
         response = await handle(http)
         token = http.query.get("token")
-        if token and gate.is_admin_token(token):
-            # The page's own requests carry it from here on.
-            secure = gate.sessions is not None and gate.sessions.secure(http)
+        if token and authorization.is_admin_token(token):
+            # The dashboard's own requests send the cookie from here on.
+            secure = authorization.sessions is not None and authorization.sessions.secure(http)
             response.set_cookie(PAGE_COOKIE, token, httponly=True, samesite="Strict", secure=secure)
         return response
 
-    return _problems(check)
+    return _with_problems(check)
 
 
 async def _page(http: web.Request) -> web.Response:
@@ -167,7 +173,10 @@ async def _page(http: web.Request) -> web.Response:
 
 
 def readiness(gateway: Gateway) -> dict[str, object]:
-    """Ready: the doors are open, some worker is routable, and keys can be checked. The rest says how well."""
+    """Return the state of the gateway.
+
+    A gateway is ready while it accepts requests, has a routable worker, and can check API keys.
+    """
     workers = {worker.id: worker.health.health.value for worker in gateway.fleet}
     routable = any(worker.health.routable for worker in gateway.fleet)
     database = gateway.records.directory.state if gateway.records.directory is not None else "none"
@@ -186,17 +195,17 @@ def readiness(gateway: Gateway) -> dict[str, object]:
 
 
 def _worst(states: Iterable[str]) -> str:
-    """One word for all: `none` where there is none."""
+    """Return the worst state of all issuers; `none` where there is none."""
     return max(states, key=ISSUER_STATES.index, default="none")
 
 
-def shown(gateway: Gateway) -> dict[str, object]:
-    """Everything on the page but the queues."""
-    overview, reservations = gateway.overview, gateway.services.reservations
-    stats = reservations.index.stats()
+def overview_of(gateway: Gateway) -> dict[str, object]:
+    """Return everything on the dashboard except the queues."""
+    overview, dispatch = gateway.overview, gateway.services.dispatch
+    stats = dispatch.index.stats()
     return {
         "version": gateway.version,
-        "policy": reservations.router.policy_name,
+        "policy": dispatch.router.policy_name,
         **readiness(gateway),
         "all": overview.shown(overview.all),
         "workers": [
@@ -205,9 +214,9 @@ def shown(gateway: Gateway) -> dict[str, object]:
         "tenants": [
             {"id": tenant, **overview.shown(tally)} for tenant, tally in sorted(overview.tenants.items())
         ],
-        "waiting": {model: len(room) for model, room in reservations.rooms().items()},
+        "waiting": {model: len(room) for model, room in dispatch.rooms.all().items()},
         "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
-        "leases": len(reservations.leases),
+        "leases": len(dispatch.reservations.leases),
     }
 
 
@@ -232,7 +241,7 @@ def _json(value: object, status: int = 200) -> web.Response:
     )
 
 
-def admin_failure(error: GatewayError, http: web.BaseRequest | None = None) -> web.Response:
-    """A failure outside of every handler, as a problem."""
+def admin_error(error: GatewayError, http: web.BaseRequest | None = None) -> web.Response:
+    """Return the problem document for a failure outside the handlers."""
     path = http.path if http is not None else None
     return Problem(error.status, error.message, error.headers()).response(path)

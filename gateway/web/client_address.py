@@ -1,10 +1,10 @@
-"""Where a client is: at the other end of the connection, or where a trusted proxy says.
+"""The address of a client: that of the connection, or the one that a trusted proxy reports.
 
     X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.7        connection from 10.0.0.5
-                     anybody  the client   trusted         trusted
-                     wrote it
+                     forged   the client   trusted         trusted
 
-Every hop adds whom it was called by, so the list is read from its end, for as long as the hops are trusted.
+Every proxy appends the address that it was called from, so the list is read from its end, for as long as the
+addresses are trusted proxies.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,17 @@ from gateway.settings.types import Address, Network, address_of
 
 FORWARDED_FOR = "X-Forwarded-For"
 HOPS_MAX = 20
+"""Addresses of the header that are looked at."""
 
 FindAddress = Callable[[web.Request], Address | None]
+"""Return the address of a request's client; None if it is unknown."""
 
 
-def finder(proxies: Sequence[Network]) -> FindAddress:
-    """`proxies`: whose word is taken. A unix socket's caller is trusted: it has no address of its own."""
+def address_finder(proxies: Sequence[Network]) -> FindAddress:
+    """Return a function that finds the address of a request's client.
+
+    `proxies` are the trusted networks. The caller of a unix socket has no address of its own, and is trusted.
+    """
 
     def trusted(address: Address) -> bool:
         return any(address in network for network in proxies)
@@ -33,7 +38,7 @@ def finder(proxies: Sequence[Network]) -> FindAddress:
         for hop in reversed(_hops(http)):
             address = address_of(hop)
             if address is None:
-                # What a trusted hop calls an address and is none tells nothing of who is behind it.
+                # A trusted proxy reported something that is no address: the client is unknown.
                 return None
             found = address
             if not trusted(address):

@@ -139,7 +139,7 @@ class HttpExchange:
         if (self._http.content_length or 0) > self._bodies.body_bytes_max:
             raise PayloadTooLarge(self._bodies.body_bytes_max)
         try:
-            with self._bodies.reading() as body:
+            with self._bodies.reader() as body:
                 # Most bodies arrive together with their headers: then no timeout has to be set.
                 if self._http.content.is_eof():
                     return await body.read(self._http.content)

@@ -1,6 +1,6 @@
-"""Metrics of several processes as one page: every series says of which process it is.
+"""The metrics of several gateway processes as one text: every series gets the label `process`.
 
-Each family's head stands once, with the series of all processes below it, as the format asks for.
+The head of each metric family appears once, with the series of all processes below it, as the format requires.
 """
 
 import asyncio
@@ -14,17 +14,18 @@ from gateway.process.multiprocess import GatewayProcess
 log = logging.getLogger(__name__)
 
 SECONDS_MAX = 5.0
+"""Wait for another process's metrics."""
 
 
-async def texts_of_others(one: GatewayProcess, accept: str) -> dict[int, bytes]:
-    """What the other processes say now, by number; without those that do not answer."""
-    others = [number for number in range(one.count) if number != one.number]
-    found = await asyncio.gather(*(_asked(one, number, accept) for number in others))
+async def other_processes_metrics(process: GatewayProcess, accept: str) -> dict[int, bytes]:
+    """Return the current metrics of the other processes by their number, without processes that do not answer."""
+    others = [number for number in range(process.count) if number != process.number]
+    found = await asyncio.gather(*(_fetch_metrics(process, number, accept) for number in others))
     return {number: text for number, text in zip(others, found, strict=True) if text is not None}
 
 
-async def _asked(one: GatewayProcess, number: int, accept: str) -> bytes | None:
-    connector = aiohttp.UnixConnector(path=str(one.admin_socket(number)))
+async def _fetch_metrics(process: GatewayProcess, number: int, accept: str) -> bytes | None:
+    connector = aiohttp.UnixConnector(path=str(process.admin_socket(number)))
     timeout = aiohttp.ClientTimeout(total=SECONDS_MAX)
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
@@ -32,12 +33,12 @@ async def _asked(one: GatewayProcess, number: int, accept: str) -> bytes | None:
                 answer.raise_for_status()
                 return await answer.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as err:
-        log.warning("process %d does not tell its metrics: %s", number, err or "not in time")
+        log.warning("process %d does not answer with its metrics: %s", number, err or "timeout")
         return None
 
 
-def merged(texts: Mapping[int, bytes]) -> bytes:
-    """One text of several, by number of the process."""
+def merge_metrics(texts: Mapping[int, bytes]) -> bytes:
+    """Return one text of the metrics of several processes, given by process number."""
     heads: dict[bytes, list[bytes]] = {}
     series: dict[bytes, list[bytes]] = {}
     ends = b""
@@ -52,12 +53,12 @@ def merged(texts: Mapping[int, bytes]) -> bytes:
                 if line not in head:
                     head.append(line)
             elif line:
-                series.setdefault(family, []).append(_labelled(line, label))
+                series.setdefault(family, []).append(_add_label(line, label))
     lines = [line for family, head in heads.items() for line in (*head, *series.get(family, ()))]
     return b"\n".join(lines) + b"\n" + ends
 
 
-def _labelled(line: bytes, label: bytes) -> bytes:
+def _add_label(line: bytes, label: bytes) -> bytes:
     name, brace, rest = line.partition(b"{")
     if brace and b" " not in name:
         return name + b"{" + label + b"," + rest

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: what a key may call, in OpenAI's shape or in Anthropic's."""
+"""GET /v1/models and /v1/models/{id}: the models that an API key may call, in OpenAI's shape or in Anthropic's."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from gateway.web.request_identity import SERVER, new_request_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """One entry, as OpenAI writes it."""
+    """A model, as OpenAI's API shows it."""
 
     id: str
     created: int
@@ -27,15 +27,18 @@ class ModelCard:
 
 
 class ModelHandlers:
-    """`tenant_of`: whose key a request has; raises what Authentication.admit raises."""
+    """The HTTP handlers of models. `authenticate` returns the tenant of a request's API key."""
 
-    def __init__(self, catalogue: Catalogue, tenant_of: Callable[[web.Request], Awaitable[Tenant]]) -> None:
+    def __init__(
+        self, catalogue: Catalogue, authenticate: Callable[[web.Request], Awaitable[Tenant]]
+    ) -> None:
         self._catalogue = catalogue
-        self._tenant_of = tenant_of
+        self._authenticate = authenticate
 
     async def list_all(self, http: web.Request) -> web.Response:
+        """List the models that the tenant may call."""
         try:
-            cards = self._visible(await self._tenant_of(http))
+            cards = self._visible(await self._authenticate(http))
         except GatewayError as err:
             return error_response(err, http)
         if not speaks_anthropic(http):
@@ -51,9 +54,10 @@ class ModelHandlers:
         )
 
     async def show(self, http: web.Request) -> web.Response:
+        """Show one model."""
         name = http.match_info["model"]
         try:
-            cards = self._visible(await self._tenant_of(http))
+            cards = self._visible(await self._authenticate(http))
             found = next((card for card in cards if card.id == name), None)
             if found is None:
                 raise ModelNotFound(name)

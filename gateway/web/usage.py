@@ -11,7 +11,7 @@ from gateway.database.database import DatabaseDown
 from gateway.database.usage_query import UsageReader
 from gateway.domain.errors import BadRequest, NotFound, UsageUnavailable
 from gateway.domain.tenant import Tenant
-from gateway.ledger.usage_query_text import FOR_TENANTS, QueryProblem, query_of, shown
+from gateway.ledger.usage_query_parsing import FOR_TENANTS, QueryProblem, parse_query, shown
 
 GROUPS_MAX = 1000
 SECONDS_MAX = 10.0
@@ -45,7 +45,7 @@ async def own_usage(
     if reader is None:
         raise NotFound("This gateway stores no usage: it has no database.")
     try:
-        query = query_of(parameters, names=FOR_TENANTS, limit_max=GROUPS_MAX)
+        query = parse_query(parameters, names=FOR_TENANTS, limit_max=GROUPS_MAX)
     except QueryProblem as err:
         raise BadRequest(f"{err}.", param=err.param) from err
     own = msgspec.structs.replace(query, where={**query.where, "tenant": tenant.id})

@@ -110,7 +110,7 @@ async def test_every_part_that_is_not_the_gateways_arrives_as_it_was(
     call = WorkerCall(
         id="r", path="p", fields=request.fields, model="m", stream=request.stream, form=request.form
     )
-    content_type, pieces = multipart.written(adapter.form(call, call.form))
+    content_type, pieces = multipart.multipart_buffers(adapter.form(call, call.form))
     got = parts_of(content_type, b"".join(map(bytes, pieces)))
     names = {f"{named(name)}" for name in GATEWAY_OWNED} | {named("rid[x]"), named("vllm_xargs.y")}
     expected = [(head, body) for head, body in sent if head not in names]

@@ -57,7 +57,7 @@ def chat(**choice):
 
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "content_filter"])
 def test_a_message(finish):
-    made = messages.message(chat(finish_reason=finish), "msg_1", ())
+    made = messages.message_object(chat(finish_reason=finish), "msg_1", ())
     assert faults("anthropic", "anthropic.types Message", [made]) == []
 
 
@@ -106,10 +106,10 @@ ASKED = wire.ResponsesBody(
 @pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
 @pytest.mark.parametrize("body", [wire.ResponsesBody(model="m", input="hi"), ASKED], ids=["bare", "full"])
 def test_a_response_and_its_events(sdk, body):
-    opening = responses.opening("resp_1", 1.0, body, stored=True)
-    output, choice = responses.output_of(chat(), "resp_1", Tools(body.tools))
+    opening = responses.new_response("resp_1", 1.0, body, stored=True)
+    output, choice = responses.output_items(chat(), "resp_1", Tools(body.tools))
     whole = [
-        responses.ended(opening, output, finish, choice_usage, 2.0)
+        responses.finished_response(opening, output, finish, choice_usage, 2.0)
         for finish in ("stop", "length")
         for choice_usage in (chat().counted, None)
     ]
@@ -122,7 +122,7 @@ def test_a_response_and_its_events(sdk, body):
     events = ResponseEvents(opening, Tools(body.tools))
     text = events.begin() + b"".join(map(events.feed, test_items.STREAM))
     closing, output = events.close()
-    text += closing + events.last(responses.ended(events.response, output, events.finish, events.usage, 2.0))
+    text += closing + events.last(responses.finished_response(events.response, output, events.finish, events.usage, 2.0))
     found = [json.loads(part.split("\ndata: ")[1]) for part in text.decode().split("\n\n")[:-1]]
     kinds = {event["type"] for event in found}
     assert len(kinds) > 10
@@ -142,6 +142,6 @@ def test_the_input_items_of_a_response(sdk):
         {"type": "custom_tool_call", "call_id": "d", "name": "t", "input": "x"},
         {"type": "custom_tool_call_output", "call_id": "d", "output": "y"},
     ]
-    own = items.whole([msgspec.Raw(json.dumps(item).encode()) for item in given], "resp_1")
-    made = [items.shown(item) for item in own]
+    own = items.input_items([msgspec.Raw(json.dumps(item).encode()) for item in given], "resp_1")
+    made = [items.item_object(item) for item in own]
     assert faults(sdk, "openai.types.responses ResponseItem", made) == []

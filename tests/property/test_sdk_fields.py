@@ -19,7 +19,7 @@ from gateway.domain.request import Surface
 from gateway.web.anthropic.requests import decode_message_request
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_request
 from gateway.web.responses import items
-from gateway.web.responses.requests import chat_request, read_body
+from gateway.web.responses.requests import to_chat_request, decode_responses_body
 from workers.adapter import WorkerCall, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter
@@ -148,8 +148,8 @@ NOT_IN_A_CHAT = {
 
 
 def read_response(body):
-    read, fields = read_body(body)
-    return chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
+    read, fields = decode_responses_body(body)
+    return to_chat_request(read, fields, [], items.input_items(read.input, "resp_1")).chat
 
 
 def test_of_responses_nothing_is_left_out_that_a_model_should_read():

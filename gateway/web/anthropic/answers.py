@@ -1,4 +1,4 @@
-"""ChatCompletion completions to messages: whole answers, and the values that streams share with them."""
+"""Answers of Anthropic's Messages API, made from chat completions: message objects, usage and headers."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -20,15 +20,24 @@ STOP_REASONS = {
     "content_filter": "refusal",
 }
 
-CUT, OUT_OF_CONTEXT = "max_tokens", "model_context_window_exceeded"
-"""Of what is too long: for the client's bound, for what its context has left."""
+MAX_TOKENS, CONTEXT_EXCEEDED = "max_tokens", "model_context_window_exceeded"
+"""`stop_reason` of an answer that reached the client's bound, or the end of the model's context."""
 
-UNSAID: Json = {"content": [], "stop_reason": CUT, "stop_sequence": None}
-"""Of a message that was to warm a cache: the token that it took is not told, but counted."""
+NO_CONTENT: Json = {"content": [], "stop_reason": MAX_TOKENS, "stop_sequence": None}
+"""The answer to a request that only warms the cache: the generated token is counted, but not shown."""
 
 
-def message(chat: ChatCompletion, message_id: str, asked_stops: Collection[str], cut: str = CUT) -> Json:
-    """The message of a whole answer. `cut`: why it may be too short. Raises WorkerError when there is none."""
+def message_object(
+    chat: ChatCompletion, message_id: str, asked_stops: Collection[str], length_reason: str = MAX_TOKENS
+) -> Json:
+    """Return the message of a whole chat completion. Raises WorkerError for one without a message.
+
+    Args:
+        chat: The chat completion.
+        message_id: Id of the message.
+        asked_stops: The stop sequences of the request.
+        length_reason: `stop_reason` of an answer that reached its length limit.
+    """
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
@@ -41,17 +50,19 @@ def message(chat: ChatCompletion, message_id: str, asked_stops: Collection[str],
     if said.has_text:
         content.append({"type": "text", "text": said.text, "citations": None})
     content += _tool_uses(calls)
-    reason, stop = stopped(choice.finish_reason, choice.stop_text, asked_stops, cut, called=bool(calls))
-    return opening(message_id, chat.model) | {
+    reason, stop = stop_fields(
+        choice.finish_reason, choice.stop_text, asked_stops, length_reason, has_calls=bool(calls)
+    )
+    return new_message(message_id, chat.model) | {
         "content": content,
         "stop_reason": reason,
         "stop_sequence": stop,
-        "usage": usage(chat.parsed_usage or TokenUsage(prompt_tokens=0)),
+        "usage": usage_object(chat.parsed_usage or TokenUsage(prompt_tokens=0)),
     }
 
 
-def opening(message_id: str, model: str) -> Json:
-    """What a message is before anything is said."""
+def new_message(message_id: str, model: str) -> Json:
+    """Return a message that has no content yet."""
     return {
         "id": message_id,
         "type": "message",
@@ -64,72 +75,86 @@ def opening(message_id: str, model: str) -> Json:
 
 
 def _tool_uses(calls: Iterable[ChatToolCall]) -> Iterable[Json]:
-    for at, call in enumerate(calls):
+    """Yield the content block of each tool call."""
+    for index, call in enumerate(calls):
         try:
             given = msgspec.json.decode(call.function.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
-            # Cut short by max_tokens, or no JSON at all: the client sees what there is.
+            # The arguments were cut short, or are no JSON: the client gets them as they are.
             given = {"arguments": call.function.arguments}
         if not isinstance(given, dict):
             given = {"arguments": given}
         yield {
             "type": "tool_use",
-            "id": call.id or f"toolu_{at}",
+            "id": call.id or f"toolu_{index}",
             "name": call.function.name or "",
             "input": given,
         }
 
 
-def stopped(
-    finish: str | None, stop_text: str | None, asked: Collection[str], cut: str, *, called: bool
+def stop_fields(
+    finish_reason: str | None,
+    stop_text: str | None,
+    asked_stops: Collection[str],
+    length_reason: str,
+    *,
+    has_calls: bool,
 ) -> tuple[str | None, str | None]:
-    """`stop_reason` and `stop_sequence`. A worker that stops on its own account does so at no sequence of ours."""
-    if called and finish == "stop":
-        return "tool_use", None  # engines say so of a call that was demanded
-    if finish == "stop" and stop_text in asked:
+    """Return `stop_reason` and `stop_sequence` of a message.
+
+    Args:
+        finish_reason: Why the chat completion ended.
+        stop_text: The stop string that the worker reports.
+        asked_stops: The stop sequences of the request; a worker may have stop strings of its own.
+        length_reason: `stop_reason` of an answer that reached its length limit.
+        has_calls: Whether the answer has tool calls.
+    """
+    if has_calls and finish_reason == "stop":
+        return "tool_use", None  # engines report `stop` for a call that `tool_choice` required
+    if finish_reason == "stop" and stop_text in asked_stops:
         return "stop_sequence", stop_text
-    if finish == "length":
-        return cut, None
-    return STOP_REASONS.get(finish or "", "end_turn"), None
+    if finish_reason == "length":
+        return length_reason, None
+    return STOP_REASONS.get(finish_reason or "", "end_turn"), None
 
 
-def usage(counted: TokenUsage) -> Json:
-    """`input_tokens` are those that were not read from a cache."""
-    cached = counted.cached_tokens or 0
+def usage_object(usage: TokenUsage) -> Json:
+    """Return token counts as the Messages API names them; `input_tokens` leaves out those read from a cache."""
+    cached = usage.cached_tokens or 0
     return {
-        "input_tokens": counted.prompt_tokens - cached,
+        "input_tokens": usage.prompt_tokens - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": counted.completion_tokens or 0,
+        "output_tokens": usage.completion_tokens or 0,
     }
 
 
-LIMITS = {
+RATE_LIMIT_HEADERS = {
     f"x-ratelimit-{what}-{kind}": f"anthropic-ratelimit-{kind}-{what}"
     for what in ("limit", "remaining", "reset")
     for kind in ("requests", "tokens", "input-tokens", "output-tokens")
 }
-_PART = re.compile(r"([0-9.]+)(ms|[smhd])")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"([0-9.]+)(ms|[smhd])")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def headers(headers: dict[str, str], now: datetime) -> dict[str, str]:
-    """Anthropic's names for what stands under OpenAI's: `request-id`, and resets as points in time (RFC 3339)."""
-    renamed = {LIMITS.get(name, name): value for name, value in headers.items()}
+def anthropic_headers(headers: dict[str, str], now: datetime) -> dict[str, str]:
+    """Return OpenAI's headers under Anthropic's names: `request-id`, and resets as points in time (RFC 3339)."""
+    renamed = {RATE_LIMIT_HEADERS.get(name, name): value for name, value in headers.items()}
     for name, value in renamed.items():
         if name.startswith("anthropic-ratelimit") and name.endswith("-reset"):
-            renamed[name] = instant(now + timedelta(seconds=seconds(value)))
+            renamed[name] = rfc3339(now + timedelta(seconds=duration_seconds(value)))
     renamed.pop("openai-processing-ms", None)
     if "x-request-id" in renamed:
         renamed["request-id"] = renamed["x-request-id"]
     return renamed
 
 
-def seconds(duration: str) -> float:
-    """Of 12ms, 1.5s, 6m0s."""
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(duration))
+def duration_seconds(duration: str) -> float:
+    """Return the seconds of a duration such as 12ms, 1.5s or 6m0s."""
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
 
 
-def instant(when: datetime) -> str:
-    """As RFC 3339 writes it."""
+def rfc3339(when: datetime) -> str:
+    """Return a point in time as RFC 3339 writes it, in UTC and to the millisecond."""
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,11 +1,11 @@
-"""The body of POST /v1/messages/batches as it comes: each of its requests becomes a line of a file.
+"""The body of POST /v1/messages/batches, read as it arrives: each of its requests becomes a line of a file.
 
     {"requests": [ {"custom_id": "a", "params": {..}}, {"custom_id": "b", "params": {..}} ]}
     {"requests": [                 ""                ,                 ""                ]}      the frame
 
-One request is in memory at a time, whatever the body's size. What stands around them is the frame, with an empty
-string for each (nothing that stands beside one makes another value of it): it is read in the end, and says whether
-the whole was JSON.
+One request is in memory at a time, whatever the body's size. The rest of the body is the frame, with an empty
+string in place of each request. An empty string cannot merge with the text beside it into another valid value, so
+that the frame, which is decoded at the end, is valid JSON exactly if the whole body was.
 """
 
 import asyncio
@@ -19,19 +19,20 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
-from gateway.web.bodies import typed_bodies
 from gateway.web.bodies.body_reader import BodyReader
+from gateway.web.bodies.typed_bodies import decode_typed_body
 from radix_cache.loop_yield import LoopYielder
 
 ENDPOINT = "/v1/messages"
-"""What the rows of such a batch ask."""
+"""The endpoint of every request of a message batch."""
 
-LINE_BYTES_MORE = 64
-"""A line is longer than its request by less."""
+LINE_OVERHEAD_BYTES_MAX = 64
+"""Bytes by which a line may be longer than its request."""
 
 FRAME_BYTES_MAX = 1024 * 1024
+"""Bytes of a body outside its requests."""
 SLICE_BYTES = 32 * 1024
-"""Looked through at a time, a fraction of a millisecond."""
+"""Bytes that are scanned at a time, in a fraction of a millisecond."""
 
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.S)
 _MARK = re.compile(rb'["{}\[\]]')
@@ -41,7 +42,7 @@ _BACKSLASH = ord("\\")
 
 
 class MessageBatchRequest(msgspec.Struct, frozen=True):
-    """One request of a batch. Its `params` are read when it is its turn, as Anthropic does it."""
+    """One request of a message batch. Its `params` are validated only when the request runs, as at Anthropic."""
 
     custom_id: Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     params: msgspec.Raw
@@ -56,7 +57,10 @@ _FRAME = msgspec.json.Decoder(_Frame)
 
 
 class BatchRequestSplitter:
-    """`feed` it the body; what it gives are the requests that have ended. Then `end`."""
+    """Splits the body of a batch into its requests.
+
+    `feed` takes the body piece by piece and yields the requests that are complete; `end` checks the frame.
+    """
 
     def __init__(self, request_bytes_max: int) -> None:
         self._request_bytes_max = request_bytes_max
@@ -67,12 +71,12 @@ class BatchRequestSplitter:
         self._quoted = self._escaped = self._listed = False
 
     @property
-    def held(self) -> int:
+    def bytes_held(self) -> int:
         """Bytes in memory."""
         return len(self._frame) + len(self._request or b"")
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Raises BadRequest for what is too long."""
+        """Yield the requests that these bytes complete. Raises BadRequest for a request that is too long."""
         at = taken = 0
         while at < len(data):
             if self._quoted:
@@ -106,13 +110,13 @@ class BatchRequestSplitter:
         self._keep(data[taken:])
 
     def end(self) -> None:
-        """That was all of it. Raises BadRequest if that is no list of requests."""
-        frame, _ = typed_bodies.read(bytes(self._frame) + bytes(self._request or b""), _FRAME)
+        """Check the frame at the end of the body. Raises BadRequest if the body was no list of requests."""
+        frame, _ = decode_typed_body(bytes(self._frame) + bytes(self._request or b""), _FRAME)
         if len(frame.requests) != self._found or any(frame.requests):
-            raise BadRequest("requests: each has to be an object, in one list.", param="requests")
+            raise BadRequest("requests: expected one list of objects.", param="requests")
 
     def _through_string(self, data: bytes, at: int) -> int:
-        """Where it goes on: behind the string's end, or behind these data."""
+        """Return the position after the end of the open string, or after the data."""
         if self._escaped:
             self._escaped = False
             return at + 1
@@ -120,7 +124,7 @@ class BatchRequestSplitter:
         assert found is not None
         end = found.end()
         if end < len(data):
-            # A backslash that is left over is the last byte: what it escapes has not come yet.
+            # An unmatched backslash is the last byte: the character that it escapes has not arrived yet.
             self._escaped = data[end] == _BACKSLASH
             self._quoted = self._escaped
         return end + 1
@@ -130,17 +134,17 @@ class BatchRequestSplitter:
             self._request += data
             if len(self._request) > self._request_bytes_max:
                 raise BadRequest(
-                    f"requests.{self._found}: it has more than {self._request_bytes_max} bytes.",
+                    f"requests.{self._found}: the request has more than {self._request_bytes_max} bytes.",
                     param=f"requests.{self._found}",
                 )
         else:
             self._frame += data
             if len(self._frame) > FRAME_BYTES_MAX:
-                raise BadRequest(f"There are more than {FRAME_BYTES_MAX} bytes beside the requests.")
+                raise BadRequest(f"The body has more than {FRAME_BYTES_MAX} bytes outside its requests.")
 
 
 class MessageBatchBody:
-    """One body. `idle_seconds_max`: longest wait for more of it. `body`: what bounds memory with others."""
+    """Reads the body of one message batch."""
 
     def __init__(
         self,
@@ -151,7 +155,17 @@ class MessageBatchBody:
         rows_max: int,
         row_bytes_max: int,
     ) -> None:
+        """Begin to read a body.
+
+        Args:
+            http: The request.
+            body: Accounts for the memory that all request bodies share.
+            idle_seconds_max: Longest wait for more of the body.
+            rows_max: Requests of one batch.
+            row_bytes_max: Bytes of one request.
+        """
         self.rows = 0
+        """Requests that have been read."""
         self._http = http
         self._body = body
         self._idle_seconds_max = idle_seconds_max
@@ -160,20 +174,20 @@ class MessageBatchBody:
         self._seen: set[bytes] = set()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """A line for each request. Raises BadRequest, BodyTimeout, UnsupportedEncoding, Overloaded."""
+        """Yield a line for each request. Raises BadRequest, BodyTimeout, UnsupportedEncoding, Overloaded."""
         encoding = self._http.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
-        turns = LoopYielder()
+        yielder = LoopYielder()
         while piece := await self._piece():
             for start in range(0, len(piece), SLICE_BYTES):
                 for request in self._splitter.feed(piece[start : start + SLICE_BYTES]):
                     yield self._line(request)
-                self._body.keep(self._splitter.held)
-                await turns.give()
+                self._body.set_size(self._splitter.bytes_held)
+                await yielder.yield_if_due()
         self._splitter.end()
         if not self.rows:
-            raise BadRequest("requests: there has to be one at least.", param="requests")
+            raise BadRequest("requests: expected at least one.", param="requests")
 
     async def _piece(self) -> bytes:
         try:
@@ -192,20 +206,20 @@ class MessageBatchBody:
         except msgspec.ValidationError as err:
             raise BadRequest(f"{where}: {err}.", param=where) from err
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
-            raise BadRequest(f"{where}: this is not JSON.", param=where) from err
+            raise BadRequest(f"{where}: the request is not JSON.", param=where) from err
         params = bytes(read.params)
         if not params.startswith(b"{"):
-            raise BadRequest(f"{where}.params: it has to be an object.", param=f"{where}.params")
+            raise BadRequest(f"{where}.params: expected an object.", param=f"{where}.params")
         self.rows += 1
         if self.rows > self._rows_max:
             raise BadRequest(f"A batch has at most {self._rows_max} requests.", param="requests")
         name = blake2b(read.custom_id.encode(), digest_size=16).digest()
         if name in self._seen:
             raise BadRequest(
-                f"{where}.custom_id: an earlier request has the same.", param=f"{where}.custom_id"
+                f"{where}.custom_id: an earlier request has the same custom_id.", param=f"{where}.custom_id"
             )
         self._seen.add(name)
-        # In JSON line breaks stand between values only.
+        # Valid JSON has line breaks only between values.
         params = params.replace(b"\n", b" ").replace(b"\r", b" ")
         return b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
             read.custom_id.encode(),

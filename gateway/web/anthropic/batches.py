@@ -1,10 +1,11 @@
-"""Anthropic's message batches: made, listed, looked at, cancelled, read and deleted, each by its own tenant alone.
+"""Handlers of Anthropic's message batches: create, list, show, cancel, read the results, delete.
 
-They are batches as OpenAI's are (gateway/batches runs them), of which no file is seen:
+A message batch is stored and run as OpenAI's batches are (gateway/batches), but its files are not visible. States
+and counts of a message batch, and what they stand for:
 
-    in progress -> canceling -> ended         in_progress, finalizing -> cancelling -> whatever it ended in
-    succeeded, errored                        rows that have a result, good or not
-    canceled, expired                         rows that have none, by how the batch ended
+    in progress -> canceling -> ended         in_progress, finalizing -> cancelling -> any final state
+    succeeded, errored                        rows with a result: an answer or an error
+    canceled, expired                         rows without a result, by how the batch ended
 
 Shapes: https://platform.claude.com/docs/en/api/messages/batches
 """
@@ -28,8 +29,8 @@ from gateway.database.batch_store import (
     BatchStore,
     StoredBatch,
 )
-from gateway.database.file_store import MESSAGE_BATCH, NoRoom, StoredFile
-from gateway.database.pages import NoSuchPlace, Page
+from gateway.database.file_store import MESSAGE_BATCH, StoredFile, TenantStorageFull
+from gateway.database.pagination import CursorNotFound, PageRequest
 from gateway.domain.errors import (
     BadRequest,
     FilesUnavailable,
@@ -39,47 +40,50 @@ from gateway.domain.errors import (
     StorageExceeded,
     TooManyBatches,
 )
-from gateway.files.tenant_files import Label, TenantFiles, TooLarge
+from gateway.files.tenant_files import FileLabel, FileTooLarge, TenantFiles
 from gateway.web.anthropic import answers
-from gateway.web.anthropic.batch_body import ENDPOINT, LINE_BYTES_MORE, MessageBatchBody
+from gateway.web.anthropic.batch_body import ENDPOINT, LINE_OVERHEAD_BYTES_MAX, MessageBatchBody
 from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.middleware.error_middleware import Handler
-from gateway.web.stored.file_contents import content
+from gateway.web.stored.file_contents import send_content
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
 from gateway.web.stored.list_parameters import requested_limit
 from gateway.web.stored.object_stores import ObjectStores
 
 BATCHES, BATCHES_MAX = 20, 1000
-SECONDS_MAX = 86400.0
-"""Until a batch expires."""
+"""Batches of a page: where the request names no limit, and at most."""
+EXPIRY_SECONDS = 86400.0
+"""Time until a batch expires."""
 
 RESULTS_SECONDS = 29 * 86400
-"""How long results can be read, if files may be kept for so long."""
+"""How long results can be read, if files may be stored for so long."""
 
 REQUESTS_SECONDS = 3600.0
-"""How long the requests stay when no batch reads them: while one does, they do."""
+"""How long the file of requests is stored after the batch has ended."""
 
 Json = dict[str, Any]
 
 
 class MessageBatchHandlers:
+    """The HTTP handlers of message batches. A tenant sees only its own."""
+
     def __init__(
         self,
-        kept: ObjectStores,
-        tenant_of: AuthenticateTenant,
+        stores: ObjectStores,
+        authenticate: AuthenticateTenant,
         bodies: BodyBudget,
         *,
         idle_seconds_max: float,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._kept = kept
-        self._tenant_of = tenant_of
+        self._stores = stores
+        self._authenticate = authenticate
         self._bodies = bodies
         self._idle_seconds_max = idle_seconds_max
         self._wall = wall
 
     def routes(self) -> list[tuple[str, str, Handler]]:
-        """Method, path below the prefix, handler."""
+        """Return the routes: method, path below the prefix, handler."""
         one = "messages/batches/{batch}"
         return [
             ("POST", "messages/batches", json_handler(self.create, FilesUnavailable)),
@@ -92,36 +96,36 @@ class MessageBatchHandlers:
 
     @property
     def _store(self) -> BatchStore:
-        if self._kept.batches is None:
-            raise NotFound("Batches are not kept here: the gateway has no database.")
-        return self._kept.batches
+        if self._stores.batches is None:
+            raise NotFound("This gateway stores no batches: it has no database.")
+        return self._stores.batches
 
     @property
     def _tenant_files(self) -> TenantFiles:
-        assert self._kept.tenant_files is not None
-        return self._kept.tenant_files
+        assert self._stores.tenant_files is not None
+        return self._stores.tenant_files
 
     async def create(self, http: web.Request) -> bytes:
-        """Its requests are on disk before anybody hears of it."""
-        tenant, store = await self._tenant_of(http), self._store
+        """Create a batch; its requests are stored before the batch exists."""
+        tenant, store = await self._authenticate(http), self._store
         bounds = self._tenant_files.bounds
         if (http.content_length or 0) > bounds.file_bytes_max:
             raise PayloadTooLarge(bounds.file_bytes_max)
         identity = f"msgbatch_{secrets.token_hex(16)}"
-        label = Label(purpose=MESSAGE_BATCH, name=f"{identity}.jsonl", kept_seconds=REQUESTS_SECONDS)
-        with self._bodies.reading() as body:
+        label = FileLabel(purpose=MESSAGE_BATCH, name=f"{identity}.jsonl", kept_seconds=REQUESTS_SECONDS)
+        with self._bodies.reader() as body:
             asked = MessageBatchBody(
                 http,
                 body,
                 idle_seconds_max=self._idle_seconds_max,
-                rows_max=self._kept.rows_max,
-                row_bytes_max=self._kept.row_bytes_max - LINE_BYTES_MORE,
+                rows_max=self._stores.rows_max,
+                row_bytes_max=self._stores.row_bytes_max - LINE_OVERHEAD_BYTES_MAX,
             )
             try:
                 file = await self._tenant_files.put(tenant.id, asked.lines(), lambda: label)
-            except TooLarge as err:
+            except FileTooLarge as err:
                 raise PayloadTooLarge(err.bytes_max) from err
-            except NoRoom as err:
+            except TenantStorageFull as err:
                 raise StorageExceeded(bounds.tenant_bytes_max) from err
         now = self._wall()
         batch = StoredBatch(
@@ -133,36 +137,38 @@ class MessageBatchHandlers:
             window="24h",
             input_file=file.id,
             created=now,
-            expires=now + SECONDS_MAX,
+            expires=now + EXPIRY_SECONDS,
             moments={IN_PROGRESS: int(now)},
             output_kept_seconds=int(min(RESULTS_SECONDS, bounds.kept_seconds_max)),
             total=asked.rows,
         )
         try:
-            await store.create(batch, unfinished_max=self._kept.unfinished_max)
-        except batch_store.TooManyBatches as err:
+            await store.create(batch, unfinished_max=self._stores.unfinished_max)
+        except batch_store.TenantBatchLimitReached as err:
             await self._tenant_files.delete(file)
-            raise TooManyBatches(self._kept.unfinished_max) from err
-        self._kept.wake()
-        return self._said(batch)
+            raise TooManyBatches(self._stores.unfinished_max) from err
+        self._stores.wake()
+        return self._encoded(batch)
 
     async def list_all(self, http: web.Request) -> bytes:
-        """Newest first, also the page that comes before one."""
+        """List batches, newest first; also the page before a given batch."""
         tenant, limit = (
-            await self._tenant_of(http),
+            await self._authenticate(http),
             requested_limit(http, limit=BATCHES, limit_max=BATCHES_MAX),
         )
         after, before = http.query.get("after_id"), http.query.get("before_id")
         if after is not None and before is not None:
             raise BadRequest("Only one of after_id and before_id can be given.", param="before_id")
         backwards = before is not None
-        page = Page(limit=limit, after=before if backwards else after, newest_first=not backwards)
+        page = PageRequest(limit=limit, after=before if backwards else after, newest_first=not backwards)
         try:
             found, more = await self._store.page(tenant.id, page, (ENDPOINT,))
-        except NoSuchPlace as err:
+        except CursorNotFound as err:
             param = "before_id" if backwards else "after_id"
             raise BadRequest(f"There is no batch {(page.after or '')[:100]!r}.", param=param) from err
-        objects = [message_batch(batch, self._wall()) for batch in (found[::-1] if backwards else found)]
+        objects = [
+            message_batch_object(batch, self._wall()) for batch in (found[::-1] if backwards else found)
+        ]
         ids = [entry["id"] for entry in objects]
         return msgspec.json.encode(
             {
@@ -174,28 +180,30 @@ class MessageBatchHandlers:
         )
 
     async def show(self, http: web.Request) -> bytes:
-        return self._said(await self._found(http))
+        """Show a batch."""
+        return self._encoded(await self._found(http))
 
     async def cancel(self, http: web.Request) -> bytes:
-        """What has not begun is not begun any more; what runs is aborted at its worker."""
+        """Cancel a batch: waiting requests are not sent any more, running ones are aborted at their workers."""
         while True:
             batch = await self._found(http)
             if _ended_at(batch) is not None:
                 raise BadRequest("A batch that has ended cannot be canceled.")
             if batch.status != IN_PROGRESS:
-                # It is canceling, or all of its requests have a result and only its file is written.
-                return self._said(batch)
+                # The batch is canceling; or all of its requests have a result, and only its file is being written.
+                return self._encoded(batch)
             if await self._store.cancel(batch):
-                self._kept.wake()
+                self._stores.wake()
 
     async def delete(self, http: web.Request) -> bytes:
+        """Delete a batch that has ended."""
         batch = await self._found(http)
         if not await self._store.delete(batch):
-            raise BadRequest("A batch can be deleted when it has ended; cancel it first.")
+            raise BadRequest("A batch can be deleted only when it has ended; cancel it first.")
         return msgspec.json.encode({"id": batch.id, "type": "message_batch_deleted"})
 
     async def results(self, http: web.Request) -> web.StreamResponse:
-        """A line for each request, in no order that is promised."""
+        """Answer with a line for each request, in any order."""
 
         async def find() -> tuple[TenantFiles, StoredFile]:
             batch = await self._found(http)
@@ -206,9 +214,11 @@ class MessageBatchHandlers:
 
         def no_results() -> GatewayError:
             identity = http.match_info["batch"][:100]
-            return NotFound(f"The batch {identity!r} has no results: it has not ended, or they are too old.")
+            return NotFound(
+                f"The batch {identity!r} has no results: the batch has not ended, or its results have expired."
+            )
 
-        return await content(
+        return await send_content(
             http,
             find,
             no_results,
@@ -216,19 +226,19 @@ class MessageBatchHandlers:
             idle_seconds_max=self._idle_seconds_max,
         )
 
-    def _said(self, batch: StoredBatch) -> bytes:
-        return msgspec.json.encode(message_batch(batch, self._wall()))
+    def _encoded(self, batch: StoredBatch) -> bytes:
+        return msgspec.json.encode(message_batch_object(batch, self._wall()))
 
     async def _found(self, http: web.Request) -> StoredBatch:
-        tenant, identity = await self._tenant_of(http), http.match_info["batch"]
+        tenant, identity = await self._authenticate(http), http.match_info["batch"]
         batch = await self._store.get(tenant.id, identity)
         if batch is None or batch.endpoint != ENDPOINT:
             raise NotFound(f"The batch {identity[:100]!r} does not exist.")
         return batch
 
 
-def message_batch(batch: StoredBatch, now: float) -> Json:
-    """As Anthropic writes it. Its counts move when it has ended, all at once."""
+def message_batch_object(batch: StoredBatch, now: float) -> Json:
+    """Return a batch as Anthropic's API shows it. Its counts change all at once, when it has ended."""
     ended = _ended_at(batch)
     archived = ended + batch.output_kept_seconds if ended is not None and batch.output_kept_seconds else None
     if archived is not None and archived > now:
@@ -238,7 +248,7 @@ def message_batch(batch: StoredBatch, now: float) -> Json:
         counts["processing"] = batch.total
     else:
         counts["succeeded"], counts["errored"] = batch.completed, batch.failed
-        # A batch that failed as a whole has an error for each of the others.
+        # A batch that failed as a whole has an error for each row without a result.
         rest = {CANCELLED: "canceled", EXPIRED: "expired"}.get(batch.status, "errored")
         counts[rest] += batch.total - batch.completed - batch.failed
     canceling = max(batch.created, batch.moments[CANCELLING]) if CANCELLING in batch.moments else None
@@ -250,20 +260,20 @@ def message_batch(batch: StoredBatch, now: float) -> Json:
             "ended" if ended is not None else "canceling" if batch.status == CANCELLING else "in_progress"
         ),
         "request_counts": counts,
-        "created_at": _instant(batch.created),
-        "expires_at": _instant(batch.expires),
-        "ended_at": _instant(ended),
-        "archived_at": _instant(archived),
-        "cancel_initiated_at": _instant(canceling),
-        # A path, which SDKs join with their base URL: by which name they know us only they can tell.
+        "created_at": _rfc3339(batch.created),
+        "expires_at": _rfc3339(batch.expires),
+        "ended_at": _rfc3339(ended),
+        "archived_at": _rfc3339(archived),
+        "cancel_initiated_at": _rfc3339(canceling),
+        # A path, which SDKs join with their base URL: the gateway does not know the host name that clients use.
         "results_url": f"/v1/messages/batches/{batch.id}/results" if has_results else None,
     }
 
 
 def _ended_at(batch: StoredBatch) -> float | None:
-    # Moments are whole seconds: nothing ends before it was made.
+    # The stored times are whole seconds: a batch must not seem to end before it was created.
     return max(batch.created, batch.moments[batch.status]) if batch.status in ENDED else None
 
 
-def _instant(seconds: float | None) -> str | None:
-    return None if seconds is None else answers.instant(datetime.fromtimestamp(seconds, UTC))
+def _rfc3339(seconds: float | None) -> str | None:
+    return None if seconds is None else answers.rfc3339(datetime.fromtimestamp(seconds, UTC))

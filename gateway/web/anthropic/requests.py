@@ -1,4 +1,4 @@
-"""A body of the Messages API to a chat request.
+"""Requests of Anthropic's Messages API: a body is decoded and translated to a chat completion request.
 
     system, messages[] of blocks                     messages[]
       system text                          ->          system
@@ -7,7 +7,7 @@
       system in the middle                 ->          part of the user's turn: many templates refuse it elsewhere
       assistant at the end                 ->          the same, with continue_final_message
 
-Turns of one role that follow each other become one, as at Anthropic's. Fields that only an engine knows pass.
+Consecutive turns of one role become one, as at Anthropic. Fields that only engines know pass unchanged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,30 +18,33 @@ import msgspec
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.anthropic import wire
-from gateway.web.bodies import typed_bodies
-from gateway.web.openai import inference_requests
+from gateway.web.bodies.typed_bodies import decode_typed_body
+from gateway.web.openai.inference_requests import decode_request
 
 BILLING = "x-anthropic-billing-header"
-"""Claude Code begins its system prompt with this, other in each request: nothing after it could ever be cached."""
+"""Claude Code begins its system prompt with this line, which differs in each request. It is removed: with it, no
+prefix of the prompt would ever be found in a cache."""
 
 _MESSAGES = msgspec.json.Decoder(wire.MessagesBody)
-_COUNTED = msgspec.json.Decoder(wire.CountTokensBody)
+_COUNT_TOKENS = msgspec.json.Decoder(wire.CountTokensBody)
 
 Json = dict[str, Any]
 
 
 class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`stops`: its stop sequences. `warms`: it is there to have its prompt cached, and has no answer."""
+    """A request of the Messages API, as the chat completion request that it becomes."""
 
     chat: InferenceRequest
     stops: frozenset[str]
-    warms: bool
+    """The stop sequences."""
+    warms_cache: bool
+    """Whether the request only brings its prompt into the cache, and gets no content."""
 
 
 def decode_message_request(body: bytes) -> MessageRequest:
-    """The chat request in a body of /v1/messages. Raises BadRequest that names the field."""
-    read, fields = typed_bodies.read(body, _MESSAGES)
-    # Engines compute no prompt for an answer of no tokens.
+    """Return the request in a body of /v1/messages. Raises BadRequest that names the field."""
+    read, fields = decode_typed_body(body, _MESSAGES)
+    # Engines do not compute the prompt of a request for zero tokens.
     chat = _chat(read, fields) | {"max_tokens": max(1, read.max_tokens)}
     if read.stop_sequences:
         chat["stop"] = read.stop_sequences
@@ -49,23 +52,23 @@ def decode_message_request(body: bytes) -> MessageRequest:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     if read.metadata is not None and read.metadata.user_id is not None:
         chat["user"] = read.metadata.user_id
-    request = inference_requests.decode_request(Surface.CHAT, msgspec.json.encode(chat))
+    request = decode_request(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
-        # As at Anthropic's, where clients ask for more than most models here can say.
+        # As at Anthropic: clients ask for more tokens than the context of most models here has left.
         chat=msgspec.structs.replace(request, shortens=True),
         stops=frozenset(read.stop_sequences or ()),
-        warms=read.max_tokens == 0,
+        warms_cache=read.max_tokens == 0,
     )
 
 
 def decode_count_request(body: bytes) -> InferenceRequest:
-    """The same for /v1/messages/count_tokens, which has no max_tokens."""
-    read, fields = typed_bodies.read(body, _COUNTED)
-    return inference_requests.decode_request(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
+    """Return the request in a body of /v1/messages/count_tokens, which has no max_tokens. Raises BadRequest."""
+    read, fields = decode_typed_body(body, _COUNT_TOKENS)
+    return decode_request(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
 
 
 def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json:
-    """The fields of a chat request, less those that bound its answer."""
+    """Return the fields of the chat request, without those that bound its answer."""
     chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
     chat |= {"model": read.model, "messages": _messages(read)}
     if read.messages and read.messages[-1].role == "assistant" and "tool_calls" not in chat["messages"][-1]:
@@ -73,7 +76,7 @@ def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json
     if read.mcp_servers:
         raise BadRequest("mcp_servers are not supported.", param="mcp_servers")
     if read.tools:
-        chat["tools"] = [_tool(at, tool) for at, tool in enumerate(read.tools)]
+        chat["tools"] = [_tool(index, tool) for index, tool in enumerate(read.tools)]
     if read.tool_choice is not None and read.tools:
         chat["tool_choice"] = _tool_choice(read.tool_choice)
         if read.tool_choice.disable_parallel_tool_use:
@@ -89,16 +92,16 @@ def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json
         chat["reasoning_effort"] = config.effort
     asked = read.thinking.type if read.thinking is not None else None
     if asked in ("enabled", "disabled") and "chat_template_kwargs" not in chat:
-        # One name is Qwen's, the other DeepSeek's; a template reads the one that it knows.
+        # `enable_thinking` is Qwen's name, `thinking` DeepSeek's; a template reads the one that it knows.
         wanted = asked == "enabled"
         chat["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
     return chat
 
 
-def _tool(at: int, tool: wire.AnthropicTool) -> Json:
+def _tool(index: int, tool: wire.AnthropicTool) -> Json:
     if tool.type not in (None, "custom") or tool.input_schema is None:
         kind = f"of type {tool.type!r} " if tool.type not in (None, "custom") else "without input_schema "
-        raise BadRequest(f"tools[{at}]: a tool {kind}is not supported.", param=f"tools[{at}]")
+        raise BadRequest(f"tools[{index}]: a tool {kind}is not supported.", param=f"tools[{index}]")
     function: Json = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description
@@ -121,16 +124,16 @@ def _messages(read: wire.CountTokensBody) -> list[Json]:
     system = [text for text in system if text and not text.startswith(BILLING)]
     if system:
         messages.append({"role": "system", "content": "\n".join(system)})
-    for at, message in enumerate(read.messages):
+    for index, message in enumerate(read.messages):
         blocks = _blocks(message.content)
         if message.role == "assistant":
-            _add_assistant(messages, blocks, f"messages[{at}]")
+            _add_assistant(messages, blocks, f"messages[{index}]")
         else:
             if message.role == "system":
                 blocks = [
                     b for b in blocks if not (isinstance(b, wire.TextBlock) and b.text.startswith(BILLING))
                 ]
-            _add_user(messages, blocks, f"messages[{at}]")
+            _add_user(messages, blocks, f"messages[{index}]")
     return [{**message, "content": _plain(message["content"])} for message in messages]
 
 
@@ -141,7 +144,7 @@ def _add_user(messages: list[Json], blocks: Sequence[wire.ContentBlock], where: 
             inner = [part for b in _blocks(block.content or "") for part in _parts(b, where)]
             texts = [part["text"] for part in inner if part["type"] == "text"]
             messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": "\n".join(texts)})
-            # A tool's message is text in chat completions; its images are shown beside it.
+            # A tool message is text in chat completions; its images become part of the user's turn.
             parts += [part for part in inner if part["type"] != "text"]
         else:
             parts += _parts(block, where)
@@ -176,7 +179,7 @@ def _blocks(content: str | Iterable[Any]) -> list[Any]:
 
 
 def _parts(block: wire.ContentBlock, where: str) -> list[Json]:
-    """The content parts that say the same in chat completions. Raises BadRequest for a block out of place."""
+    """Return a content block as content parts of chat completions. Raises BadRequest for a misplaced block."""
     match block:
         case wire.TextBlock(text=text):
             return [_text(text)]
@@ -185,21 +188,21 @@ def _parts(block: wire.ContentBlock, where: str) -> list[Json]:
         case wire.ImageBlock(source=wire.Base64Source() as source):
             return [{"type": "image_url", "image_url": {"url": _data_url(source)}}]
         case wire.DocumentBlock(source=wire.TextSource(data=data)):
-            return [_text("\n".join([*_above(block), data]))]
+            return [_text("\n".join([*_heading(block), data]))]
         case wire.DocumentBlock(source=wire.ContentSource(content=content)):
-            above = [_text(text) for text in _above(block)]
-            return above + [part for inner in _blocks(content) for part in _parts(inner, where)]
+            heading = [_text(text) for text in _heading(block)]
+            return heading + [part for inner in _blocks(content) for part in _parts(inner, where)]
         case wire.DocumentBlock(source=wire.Base64Source() as source, title=title, context=context):
             file = {"filename": title or "document", "file_data": _data_url(source)}
             return [*([_text(context)] if context else ()), {"type": "file", "file": file}]
         case wire.SearchResultBlock(source=source, title=title, content=content):
             return [_text("\n".join([title, source, *(inner.text for inner in content)]))]
     kind = block.__struct_config__.tag
-    raise BadRequest(f"{where}: a block of type {kind!r} has no place in this role's turn.", param=where)
+    raise BadRequest(f"{where}: a block of type {kind!r} is not allowed in this role's turn.", param=where)
 
 
-def _above(document: wire.DocumentBlock) -> list[str]:
-    """What stands over its text."""
+def _heading(document: wire.DocumentBlock) -> list[str]:
+    """Return the title and the context of a document, which come before its text."""
     return [text for text in (document.title, document.context) if text]
 
 
@@ -212,7 +215,7 @@ def _data_url(source: wire.Base64Source) -> str:
 
 
 def _plain(content: str | list[Json] | None) -> str | list[Json] | None:
-    """One text as text, which every template can read."""
+    """Return a single text as a string, which every chat template can read; other content unchanged."""
     if not isinstance(content, list):
         return content
     if not content:

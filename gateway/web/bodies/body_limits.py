@@ -1,8 +1,8 @@
-"""Shape of a body: how many values it has and how deep it goes, before it becomes objects or goes to a worker.
+"""Limits on the shape of a JSON body: its number of values and its depth, checked before it is used.
 
-Thirty megabytes of `[],[],[],...` are within any bound of bytes, and half a minute for the event loop. Brackets and
-commas are counted as bytes, a slice at a time, which costs microseconds; only where a long text has very many of
-them are they counted once more without what stands in strings.
+Thirty megabytes of `[],[],[],...` are within the limit of bytes, and would stall the event loop for half a minute.
+Brackets and commas are counted as bytes, a slice at a time, which costs microseconds. Only where a long text has
+very many of them are they counted again without the contents of strings.
 """
 
 import re
@@ -18,11 +18,12 @@ CONTAINERS_MAX = 100_000
 VALUES_MAX = 2_000_000
 """Commas of one body: a prompt may be a million token ids."""
 DEPTH_MAX = 64
+"""Levels of nesting of one field."""
 SPLIT_BYTES_MAX = 256 * 1024
-"""Splitting at quotes is three times as fast as a pattern, and takes memory for every piece."""
+"""Texts up to this length are split at quotes, which is three times as fast as a pattern, but takes more memory."""
 
 SLICE_BYTES = 256 * 1024
-"""Counted in one go: a call keeps the interpreter until it returns."""
+"""Bytes that are counted in one call: a call holds the GIL until it returns."""
 
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
@@ -30,7 +31,7 @@ _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.S)
 
 
 def check_size(body: bytes) -> None:
-    """Refuses bodies of too many values. Raises BadRequest."""
+    """Raise BadRequest for a body of too many values."""
     if len(body) <= 2 * CONTAINERS_MAX or not _too_many(body):
         return
     if _too_many(_outside_strings(body)):
@@ -40,7 +41,12 @@ def check_size(body: bytes) -> None:
 
 
 def check_depth(messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
-    """Refuses what is nested too deeply. `messages`: as they were decoded. Raises BadRequest."""
+    """Raise BadRequest for a body that is nested too deeply.
+
+    Args:
+        messages: The decoded messages of a chat; None where `fields` has everything.
+        fields: The top-level fields as raw JSON.
+    """
     if messages is not None and _deeper(messages, DEPTH_MAX):
         raise _too_deep("messages")
     for name, value in fields.items():
@@ -49,9 +55,9 @@ def check_depth(messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
 
 
 def value_is_deep(value: bytes) -> bool:
-    """One value of valid JSON, as it came: fewer brackets than levels need no look.
+    """Return whether a value of valid JSON is nested too deeply.
 
-    Of what is not in strings only the brackets are left, all of one kind; each round takes the innermost level.
+    The brackets outside strings are made one kind; each round removes the innermost level of them.
     """
     if value.count(b"[") + value.count(b"{") <= DEPTH_MAX:
         return False
@@ -64,7 +70,7 @@ def value_is_deep(value: bytes) -> bool:
 
 
 def _outside_strings(text: bytes) -> bytes:
-    """Without what stands in strings; both ways come to the same on valid JSON."""
+    """Return the text without the contents of strings; for valid JSON both ways come to the same."""
     if len(text) > SPLIT_BYTES_MAX:
         return _STRING.sub(b"", text)
     return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
@@ -79,12 +85,12 @@ def _count(text: bytes, byte: bytes) -> int:
 
 
 def _too_deep(name: str) -> BadRequest:
-    # A name of the client's own is quoted, and may be long.
+    # The name is the client's, and may be long.
     return BadRequest(f"{name[:100]} is nested more than {DEPTH_MAX} levels deep.", param=name[:100])
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Has it more levels than that?"""
+    """Return whether a value has more levels of nesting than the given number."""
     if levels == 0:
         return True
     for inner in value.values() if isinstance(value, dict) else value:

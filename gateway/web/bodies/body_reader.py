@@ -1,7 +1,7 @@
-"""Request bodies as they come: each has a bound, and all that are being read share one.
+"""Reading of request bodies: each has a limit, and all bodies being read share a memory budget.
 
-A body that is half there is memory that nobody can use. Many large ones that never end would be all of it, long
-before the first has had its time: the one that comes after the budget is spent is refused.
+Many large bodies that never end would take all memory long before the first of them times out: a body that exceeds
+the shared budget is refused.
 """
 
 from collections.abc import Iterator
@@ -13,62 +13,67 @@ from aiohttp import StreamReader
 from gateway.domain.errors import Overloaded, PayloadTooLarge
 
 BODIES_BYTES_MAX = 512 * 1024**2
+"""Bytes of all bodies that are being read."""
 RETRY_SECONDS = 1.0
+"""`retry-after` of a body that is refused."""
 
 JOINED_BYTES_MAX = 1024**2
-"""Chunks of a longer body are put together as they come: joined in the end, ten megabytes are a long moment."""
+"""Chunks of a longer body are joined as they arrive: joining 10 MB at the end would stall the event loop."""
 
 
 class BodyBudget:
-    """Those of one process. `body_bytes_max`: of each; `bytes_held`: what has come of those being read."""
+    """The memory that the request bodies of one process share while they are read."""
 
     def __init__(self, body_bytes_max: int) -> None:
         self.body_bytes_max = body_bytes_max
+        """Bytes of one body."""
         self.bytes_held = 0
+        """Bytes that have arrived of all bodies being read."""
 
     @contextmanager
-    def reading(self) -> Iterator["BodyReader"]:
-        """One body; what it held is given back on every ending."""
+    def reader(self) -> Iterator["BodyReader"]:
+        """Yield a reader for one body; its share of the memory is returned at the end, also of a failure."""
         body = BodyReader(self)
         try:
             yield body
         finally:
             self.bytes_held -= body.size
 
-    def hold(self, size: int) -> None:
-        """So many bytes more. Raises Overloaded."""
+    def reserve(self, size: int) -> None:
+        """Take so many bytes more. Raises Overloaded."""
         if self.bytes_held + size > BODIES_BYTES_MAX:
             raise Overloaded(RETRY_SECONDS)
         self.bytes_held += size
 
 
 class BodyReader:
-    """One body that is being read."""
+    """Reads one body within the shared memory budget."""
 
-    def __init__(self, among: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget) -> None:
         self.size = 0
-        self._among = among
+        """Bytes in memory."""
+        self._budget = budget
         self._chunks: list[bytes] = []
 
-    def keep(self, size: int) -> None:
-        """So many bytes are in memory now, of a body that is read otherwise. Raises Overloaded."""
+    def set_size(self, size: int) -> None:
+        """Account for so many bytes in memory, of a body that is not read with `read`. Raises Overloaded."""
         if size > self.size:
-            self._among.hold(size - self.size)
-        self._among.bytes_held += min(0, size - self.size)
+            self._budget.reserve(size - self.size)
+        self._budget.bytes_held += min(0, size - self.size)
         self.size = size
 
     async def read(self, content: StreamReader) -> bytes:
-        """All of it. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
+        """Return the whole body. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
         long = bytearray()
         while chunk := await content.readany():
-            if self.size + len(chunk) > self._among.body_bytes_max:
-                raise PayloadTooLarge(self._among.body_bytes_max)
-            self._among.hold(len(chunk))
+            if self.size + len(chunk) > self._budget.body_bytes_max:
+                raise PayloadTooLarge(self._budget.body_bytes_max)
+            self._budget.reserve(len(chunk))
             self.size += len(chunk)
             self._chunks.append(chunk)
             if self.size > JOINED_BYTES_MAX:
-                for one in self._chunks:
-                    long += one
+                for piece in self._chunks:
+                    long += piece
                 self._chunks.clear()
-        # Read only by what takes either.
+        # A bytearray for long bodies: every reader of the body takes either type.
         return cast(bytes, long) if long else b"".join(self._chunks)

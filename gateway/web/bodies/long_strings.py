@@ -1,10 +1,10 @@
-"""Very long strings of a body, decoded in slices and put where they belong.
+"""Very long strings of a JSON body: decoded in slices, apart from the rest of the body.
 
     {"messages": [{"role": "user", "content": "ten megabytes"}]}
-    {"messages": [{"role": "user", "content": "a mark"      }]}      decoded at once
+    {"messages": [{"role": "user", "content": "a mark"       }]}     decoded at once
                                                [slice][slice]        64 KiB each
 
-A decoder keeps the interpreter until it returns: ten milliseconds for such a string, in which nothing else moves.
+A decoder holds the GIL until it returns: ten milliseconds for such a string, in which every stream stalls.
 """
 
 import secrets
@@ -18,34 +18,35 @@ LONG_BYTES = 256 * 1024
 SLICE_BYTES = 64 * 1024
 YIELD_SLICES = 16
 QUOTES_MAX = 20_000
-"""Looked at in one body: one of more has short strings, or strings of which no slice is worth it."""
+"""Quotes of one body that are looked at. A body of more quotes has short strings, or strings full of escapes."""
 
 BACKSLASHES_MAX = 64
+"""Backslashes before a quote that are counted."""
 PAIR_BYTES = 12
-"""Of the longest thing that may not be cut: a character written as two escapes."""
+"""Length of the longest sequence that may not be cut: a character written as two escapes (a surrogate pair)."""
 
 CUT_TRIES_MAX = 256
-"""Places tried for a cut. Where escapes stand so dense that none is good, the rest is read in one piece: to look on
+"""Positions tried for a cut. Where escapes are too dense for a cut, the rest is decoded in one piece: further search
 would take a hundred times as long."""
 
 _STRING = msgspec.json.Decoder(str)
 _MARK = secrets.token_hex(16)
-"""Nobody can write it, so where it is found a string was taken out."""
+"""Stands for a string that was taken out. It is random, so that no client can send it."""
 
 
-def taken_out(body: bytes) -> tuple[bytes, list[str]]:
-    """The body with a mark for each very long string, and these strings. Raises msgspec.DecodeError."""
-    spots = _spots(body)
+def take_long_strings(body: bytes) -> tuple[bytes, list[str]]:
+    """Return the body with a mark for each very long string, and these strings. Raises msgspec.DecodeError."""
+    spots = _long_strings(body)
     rest, strings, at = bytearray(), [], 0
     for number, (start, end) in enumerate(spots):
         rest += b"%b%b" % (body[at:start], f"{_MARK}{number}".encode())
-        strings.append(_decoded(body, start, end))
+        strings.append(_decode_string(body, start, end))
         at = end
     return (bytes(rest + body[at:]), strings) if spots else (body, [])
 
 
-def put_back(value: Any, strings: list[str]) -> tuple[Any, int]:
-    """What was decoded of such a body, with the strings for their marks; and how many there were."""
+def restore_strings(value: Any, strings: list[str]) -> tuple[Any, int]:
+    """Return a decoded value with the strings in place of their marks, and the number of marks that were found."""
     if isinstance(value, str):
         if value.startswith(_MARK):
             return strings[int(value[len(_MARK) :])], 1
@@ -53,13 +54,13 @@ def put_back(value: Any, strings: list[str]) -> tuple[Any, int]:
     count = 0
     if isinstance(value, dict | list):
         for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
-            value[key], more = put_back(inner, strings)
+            value[key], more = restore_strings(inner, strings)
             count += more
     return value, count
 
 
-def _spots(body: bytes) -> list[tuple[int, int]]:
-    """Where the content of each very long string begins and ends; none of a body that has too many quotes."""
+def _long_strings(body: bytes) -> list[tuple[int, int]]:
+    """Return the start and end of each very long string's content; nothing for a body of too many quotes."""
     spots, quotes = [], 0
     opening = body.find(b'"')
     while opening >= 0:
@@ -80,12 +81,13 @@ def _spots(body: bytes) -> list[tuple[int, int]]:
 
 
 def _backslashes_before(body: bytes, end: int, start: int) -> int:
-    """Or a few more than BACKSLASHES_MAX."""
+    """Return the number of backslashes before a quote, counted only a little beyond BACKSLASHES_MAX."""
     piece = body[max(start, end - BACKSLASHES_MAX - 2) : end]
     return len(piece) - len(piece.rstrip(b"\\"))
 
 
-def _decoded(body: bytes, start: int, end: int) -> str:
+def _decode_string(body: bytes, start: int, end: int) -> str:
+    """Return the string whose content lies between two positions, decoded in slices."""
     pieces: list[str] = []
     while start < end:
         cut = _cut(body, start + SLICE_BYTES, end)
@@ -97,7 +99,7 @@ def _decoded(body: bytes, start: int, end: int) -> str:
 
 
 def _cut(body: bytes, at: int, end: int) -> int:
-    """The next place from there on that is within no character and no escape, nor between two of a pair."""
+    """Return the next position that is not within a character or an escape, nor within a surrogate pair."""
     for place in range(at, min(at + CUT_TRIES_MAX, end)):
         escape = body.rfind(b"\\", place - PAIR_BYTES, place + 1)
         if escape < 0:

@@ -1,6 +1,6 @@
-"""Forms (multipart/form-data, RFC 7578) as they come, and of an upload its fields and the pieces of its one file.
+"""Reading of forms (multipart/form-data, RFC 7578) part by part, and of file uploads with their fields.
 
-Fields may come after the file, as some SDKs send them: what they say is known when the content has been read.
+Some SDKs send fields after the file: the fields of an upload are complete only when its content has been read.
 """
 
 import asyncio
@@ -16,13 +16,15 @@ from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
 FIELDS_MAX = 16
 FIELD_BYTES_MAX = 4096
 PIECE_BYTES = 256 * 1024
-NAME_MAX = 255
+"""Bytes of content that are read at a time."""
+FILE_NAME_LENGTH_MAX = 255
 
 
 class MultipartForm:
-    """One request's, part by part. `idle_seconds_max`: longest wait for more of it.
+    """The form of one request, read part by part.
 
-    Raises BadRequest, BodyTimeout, UnsupportedEncoding.
+    `idle_seconds_max` is the longest wait for more of the form. The methods raise BadRequest, BodyTimeout and
+    UnsupportedEncoding.
     """
 
     def __init__(self, http: web.Request, idle_seconds_max: float) -> None:
@@ -30,7 +32,7 @@ class MultipartForm:
         self._idle_seconds_max = idle_seconds_max
 
     async def parts(self) -> AsyncIterator[BodyPartReader]:
-        """Each is to be read before the next one comes."""
+        """Yield the parts; each has to be read before the next one."""
         if self._http.content_type != "multipart/form-data":
             raise BadRequest("A file is sent as multipart/form-data.")
         if self._http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
@@ -41,11 +43,11 @@ class MultipartForm:
             yield part
 
     async def piece(self, part: BodyPartReader) -> bytes:
-        """More of its content; empty at its end."""
+        """Return more of a part's content; nothing at its end."""
         with self._readable():
             async with asyncio.timeout(self._idle_seconds_max):
                 while not part.at_eof():
-                    # An empty one is no end: what came may be the beginning of a boundary.
+                    # An empty piece is not the end: the bytes read may be the beginning of a boundary.
                     if piece := await part.read_chunk(PIECE_BYTES):
                         return bytes(piece)
         return b""
@@ -69,7 +71,10 @@ class MultipartForm:
 
 
 class FileUpload:
-    """The one file of a form. `fields`, `name`: known when its content has been read."""
+    """A form with one file and some fields.
+
+    `fields` and `name` are complete when the content has been read.
+    """
 
     def __init__(self, http: web.Request, idle_seconds_max: float) -> None:
         self.fields: dict[str, str] = {}
@@ -77,7 +82,7 @@ class FileUpload:
         self._form = MultipartForm(http, idle_seconds_max)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The file's content. Raises what MultipartForm raises."""
+        """Yield the file's content. Raises what MultipartForm raises."""
         async for part in self._form.parts():
             if part.name == "file":
                 if self.name is not None:
@@ -93,20 +98,22 @@ class FileUpload:
             raise BadRequest("The request must have a file.", param="file")
 
     async def _field(self, part: BodyPartReader) -> str:
-        held = b""
+        value = b""
         while piece := await self._form.piece(part):
-            held += piece
-            if len(held) > FIELD_BYTES_MAX:
+            value += piece
+            if len(value) > FIELD_BYTES_MAX:
                 raise BadRequest(
                     f"A field of the form has more than {FIELD_BYTES_MAX} bytes.", param=part.name
                 )
-        return held.decode("utf-8", "replace")
+        return value.decode("utf-8", "replace")
 
 
-def _file_name(said: str | None) -> str:
-    """What it is called: without a path, or what no database takes."""
-    text = (said or "upload").encode("utf-8", "replace").decode()
+def _file_name(given: str | None) -> str:
+    """Return the name of a file, without a path and without characters that databases refuse."""
+    text = (given or "upload").encode("utf-8", "replace").decode()
     return (
-        "".join(c for c in text.replace("\\", "/").rsplit("/", 1)[-1] if c.isprintable())[:NAME_MAX]
+        "".join(c for c in text.replace("\\", "/").rsplit("/", 1)[-1] if c.isprintable())[
+            :FILE_NAME_LENGTH_MAX
+        ]
         or "upload"
     )

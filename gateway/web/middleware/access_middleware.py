@@ -1,4 +1,4 @@
-"""What the access log is told of each request of a listener: outermost, around whatever answers it."""
+"""Middleware that writes the access log: the outermost one, around every handler of a listener."""
 
 import asyncio
 import time
@@ -16,25 +16,25 @@ STATUS_CLIENT_CLOSED = 499
 STATUS_FAILED = 500
 
 
-def access(
+def access_log_middleware(
     log: AccessLog, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
 ) -> Middleware:
-    """A line for each request, however it ends."""
+    """Return a middleware that logs one line per request, also of failed and aborted ones."""
 
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
-        came, began = wall(), clock()
+        received_at, began = wall(), clock()
         status = STATUS_FAILED
         try:
             response = await handler(request)
             status = response.status
             request[REQUEST_ID] = response.headers.get("x-request-id", "")
             if not response.prepared:
-                # Sent here, for only then it is known how much that was.
+                # Sent here: the number of bytes is known only after sending.
                 await response.prepare(request)
                 await response.write_eof()
             elif not response.body_length:
-                status = STATUS_CLIENT_CLOSED  # It has not come to its end.
+                status = STATUS_CLIENT_CLOSED  # The stream was cut short.
             return response
         except (asyncio.CancelledError, ConnectionResetError):
             status = STATUS_CLIENT_CLOSED
@@ -44,10 +44,10 @@ def access(
             resource = request.match_info.route.resource
             log.put(
                 AccessLine(
-                    seconds=came,
+                    seconds=received_at,
                     tenant=tenant,
                     key_id=key_id,
-                    # What is none of these may be anything.
+                    # Any other method is arbitrary text of the client.
                     method=request.method if request.method in METHODS else "",
                     route=resource.canonical if resource is not None else "",
                     status=status,

@@ -1,8 +1,9 @@
-"""ConnectionLimiter of one listener: how many each address may have, whatever comes in on them.
+"""A limit on the connections of each address to a listener, whatever arrives on them.
 
-A connection costs memory before its first byte, and who sends headers byte by byte holds it for as long as the
-listener waits (slowloris). So who has as many as are allowed gets an answer at once, and no more of our memory.
-Proxies that are trusted stand for many clients and have no bound. An IPv6 customer has a /64 at least: one address.
+A connection costs memory before its first byte, and a client that sends headers byte by byte holds it for as long
+as the listener waits (slowloris). An address beyond the limit gets an error at once, and its connection is closed.
+Trusted proxies stand for many clients and have no limit. An IPv6 customer has at least a /64, which counts as one
+address.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class ConnectionLimiter:
-    """`per_address_max`: of one address. `trusted`: whose are not counted."""
+    """Counts the open connections of each address. Connections from the networks `trusted` have no limit."""
 
     def __init__(self, per_address_max: int, trusted: Sequence[Network] = ()) -> None:
         self._per_address_max = per_address_max
@@ -26,15 +27,15 @@ class ConnectionLimiter:
         self._open: Counter[int | None] = Counter()
 
     def __len__(self) -> int:
-        """Addresses that have any."""
+        """Return the number of addresses that have a connection."""
         return len(self._open)
 
     def counted(self, new: ProtocolFactory) -> ProtocolFactory:
-        """What a server makes for each connection, and counts."""
+        """Return a factory whose protocols count their connections."""
         return lambda: CountedConnection(self, new())
 
     def enter(self, address: Address) -> bool:
-        """One more from there. False: it has as many as it may."""
+        """Count one more connection of an address; return False if it has as many as it may."""
         at = place(address)
         if self._open[at] >= self._per_address_max and not any(
             address in network for network in self._trusted
@@ -44,6 +45,7 @@ class ConnectionLimiter:
         return True
 
     def leave(self, address: Address) -> None:
+        """Count one connection of an address less."""
         at = place(address)
         self._open[at] -= 1
         if not self._open[at]:
@@ -51,7 +53,7 @@ class ConnectionLimiter:
 
 
 class CountedConnection(asyncio.Protocol):
-    """One connection: everything goes on to `inner`, unless it may not come in."""
+    """The protocol of one connection: events go on to `inner`, unless the connection was refused."""
 
     def __init__(self, limiter: ConnectionLimiter, inner: asyncio.Protocol) -> None:
         self._limiter = limiter
@@ -59,12 +61,13 @@ class CountedConnection(asyncio.Protocol):
         self._address: Address | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, or answer with an error and close it."""
         peer = transport.get_extra_info("peername")
         address = address_of(peer[0]) if isinstance(peer, tuple) else None
         if address is not None and not self._limiter.enter(address):
             self._inner = None
-            # uvloop's own transports are none of asyncio's.
-            cast(asyncio.WriteTransport, transport).write(_refusal())
+            # uvloop's transports are no instances of asyncio.WriteTransport.
+            cast(asyncio.WriteTransport, transport).write(_error_bytes())
             transport.close()
             return
         self._address = address
@@ -72,29 +75,34 @@ class CountedConnection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        """Pass data on."""
         if self._inner is not None:
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
+        """Pass the end of data on."""
         return self._inner.eof_received() if self._inner is not None else None
 
     def pause_writing(self) -> None:
+        """Pass on that the send buffer is full."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        """Pass on that the send buffer has room."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection as closed, and pass the event on."""
         if self._address is not None:
             self._limiter.leave(self._address)
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
 
-def _refusal() -> bytes:
-    """A whole answer, also for whoever has not asked yet."""
+def _error_bytes() -> bytes:
+    """Return a whole HTTP answer, which is sent before any request has arrived."""
     error = TooManyConnections()
     body = error.body()
     lines = [

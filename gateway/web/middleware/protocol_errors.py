@@ -1,6 +1,6 @@
-"""What is no HTTP gets an answer in the listener's own shape, which quotes nothing of it.
+"""Answers to malformed HTTP, in the listener's own error shape and without quoting what was received.
 
-aiohttp would answer in plain text, with the line that it did not understand: it may have held a key.
+aiohttp would answer in plain text, with the line that it did not understand: that line may contain a key.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,12 @@ from aiohttp import web
 from gateway.domain.errors import BadRequest, GatewayError, InternalError
 from gateway.web.request_identity import new_request_id
 
-Failure = Callable[[GatewayError, web.BaseRequest | None], web.Response]
+ErrorAnswer = Callable[[GatewayError, web.BaseRequest | None], web.Response]
+"""Return the answer for an error; the request is None where none could be parsed."""
 
 
-def speaking(failure: Failure) -> Callable[[web.RequestHandler], web.RequestHandler]:
-    """Teaches a connection's protocol to fail in this shape."""
+def with_error_answers(error_answer: ErrorAnswer) -> Callable[[web.RequestHandler], web.RequestHandler]:
+    """Return a function that makes a connection's protocol answer errors in the given shape."""
 
     class Protocol(web.RequestHandler):
         __slots__ = ()
@@ -29,17 +30,17 @@ def speaking(failure: Failure) -> Callable[[web.RequestHandler], web.RequestHand
             if request.writer.output_size:
                 return super().handle_error(request, status, exc, message)
             if status < 500:
-                answer = failure(BadRequest("This is not HTTP as it is spoken here."), None)
+                answer = error_answer(BadRequest("The request is not valid HTTP."), None)
             else:
                 request_id = new_request_id()
                 self.log_exception("a request failed in the HTTP server (%s)", request_id, exc_info=exc)
-                answer = failure(InternalError(request_id), None)
+                answer = error_answer(InternalError(request_id), None)
             answer.force_close()
             return answer
 
-    def taught(made: web.RequestHandler) -> web.RequestHandler:
-        # The server makes its own kind and takes no other; both have the same slots.
+    def convert(made: web.RequestHandler) -> web.RequestHandler:
+        # The server makes its own class and accepts no other; both classes have the same slots.
         made.__class__ = Protocol
         return made
 
-    return taught
+    return convert

@@ -1,11 +1,11 @@
-"""What comes with a file: transcriptions and translations of speech, as multipart/form-data.
+"""Requests that come with a file, as multipart/form-data: transcriptions and translations of speech.
 
     client's form   model | language | file, 25 MB | timestamp_granularities[] | timestamp_granularities[]
-    fields          model, language, file, timestamp_granularities      what the gateway looks at, as JSON
-    worker's form   the same parts in their order, less those whose field is no more among the fields
+    fields          model, language, file, timestamp_granularities      what the gateway reads, as JSON
+    worker's form   the same parts in the same order, less those whose fields the gateway has removed
 
-Contents are kept once, as they came. A part's name is written anew: where readers of forms differ over a name, a
-client could say one thing to the gateway and another to the worker.
+Contents are held once, unchanged. A part's name is written anew: readers of forms differ in how they parse names,
+so that a client could send one name to the gateway and another to the worker.
 """
 
 import asyncio
@@ -20,71 +20,81 @@ from aiohttp.hdrs import CONTENT_DISPOSITION, CONTENT_LENGTH
 from gateway.domain.errors import BadRequest, PayloadTooLarge
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web.bodies import media_check
 from gateway.web.bodies.body_reader import BodyReader
+from gateway.web.bodies.media_check import check_media
 from gateway.web.bodies.multipart import MultipartForm
 from gateway.web.exchange import HttpExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, MODEL_NAME_MAX, NO_TOKENS
 from gateway.web.request_identity import set_caller
-from workers.adapter import Part
-from workers.adapters.multipart import disposition
+from workers.adapter import FormPart
+from workers.adapters.multipart import content_disposition
 
 PARTS_MAX = 64
+"""Parts of one form."""
 FIELD_BYTES_MAX = 4 * 1024**2
-"""Of a part that is no file: voices to be known come as `data:` URLs."""
+"""Bytes of a part that is no file: samples of known speakers' voices come as `data:` URLs."""
 READ_BYTES_MAX = 4096
-"""Of a field, as far as the gateway looks at it."""
+"""Bytes of a field that the gateway looks at."""
 
-VOICES = "known_speaker_references"
-_PLACE = re.compile(r"\s*(?!data:)[^:]{0,20}[:/]")
+SPEAKER_SAMPLES = "known_speaker_references"
+_ADDRESS = re.compile(r"\s*(?!data:)[^:]{0,20}[:/]")
 _FIELD = re.compile(r"[^\[.]*")
 _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 
 class FormExchange(HttpExchange):
-    """See Exchange."""
+    """An HTTP exchange whose request is a form."""
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
+        """Return the request in the form. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""
         set_caller(self._http, tenant)
-        # Files in it are part of what may be repeated under a key.
+        # The digest of the files is part of what an Idempotency-Key compares.
         digest = blake2b(digest_size=16) if self.idempotency_key is not None else None
         bytes_max = self._bodies.body_bytes_max
         if (self._http.content_length or 0) > bytes_max:
             raise PayloadTooLarge(bytes_max)
-        form, parts = MultipartForm(self._http, self._body_seconds_max), list[Part]()
-        with self._bodies.reading() as held:
-            async for came in form.parts():
+        form, parts = MultipartForm(self._http, self._body_seconds_max), list[FormPart]()
+        with self._bodies.reader() as memory:
+            async for arriving in form.parts():
                 if len(parts) == PARTS_MAX:
                     raise BadRequest(f"The form has more than {PARTS_MAX} parts.")
-                part = await _read(came, form, held, bytes_max)
+                part = await _read(arriving, form, memory, bytes_max)
                 if digest is not None:
                     digest.update(await asyncio.to_thread(_digest, part))
                 parts.append(part)
-        return decode(self.surface, parts, digest.hexdigest() if digest is not None else "")
+        return decode_form(self.surface, parts, digest.hexdigest() if digest is not None else "")
 
 
-async def _read(came: BodyPartReader, form: MultipartForm, held: BodyReader, bytes_max: int) -> Part:
-    """One part, within what is left for it. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""
-    name, head = _head(came)
+async def _read(
+    arriving: BodyPartReader, form: MultipartForm, memory: BodyReader, bytes_max: int
+) -> FormPart:
+    """Return one part, read within the limits. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""
+    name, head = _head(arriving)
     content = bytearray()
-    is_file, before = came.filename is not None, held.size + len(head)
-    held.keep(before)
-    while piece := await form.piece(came):
+    is_file, before = arriving.filename is not None, memory.size + len(head)
+    memory.set_size(before)
+    while piece := await form.piece(arriving):
         content += piece
         if before + len(content) > bytes_max:
             raise PayloadTooLarge(bytes_max)
         if not is_file and len(content) > FIELD_BYTES_MAX:
             raise BadRequest(f"{name} has more than {FIELD_BYTES_MAX} bytes.", param=name)
-        held.keep(before + len(content))
+        memory.set_size(before + len(content))
     field = _FIELD.match(name)
-    part = Part(field=field[0] if field is not None else "", head=head, body=content)
+    part = FormPart(field=field[0] if field is not None else "", head=head, body=content)
     if part.field == "file" and not is_file:
-        raise BadRequest("The file must come as one, with a file name.", param="file")
+        raise BadRequest("The file must be sent as a file part, with a file name.", param="file")
     return part
 
 
-def decode(surface: Surface, parts: list[Part], digest: str) -> InferenceRequest:
-    """The request in a form. `digest`: of its files, where that matters. Raises BadRequest that names the field."""
+def decode_form(surface: Surface, parts: list[FormPart], digest: str) -> InferenceRequest:
+    """Return the request in a form. Raises BadRequest that names the field.
+
+    Args:
+        surface: The API that was called.
+        parts: The parts of the form.
+        digest: Of the parts' contents, where the request may be repeated; else empty.
+    """
     texts: dict[str, list[str]] = {}
     for part in parts:
         if part.field not in GATEWAY_OWNED:
@@ -95,10 +105,10 @@ def decode(surface: Surface, parts: list[Part], digest: str) -> InferenceRequest
     (model,) = texts["model"]
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The form must name a model.", param="model")
-    fields = {name: _json(said) for name, said in texts.items()}
-    media_check.check({name: raw for name, raw in fields.items() if name != "file"})
-    if any(_PLACE.match(said) for said in texts.get(VOICES, ())):
-        raise BadRequest(f"{VOICES}: media come as data: URLs.", param=VOICES)
+    fields = {name: _json(values) for name, values in texts.items()}
+    check_media({name: raw for name, raw in fields.items() if name != "file"})
+    if any(_ADDRESS.match(sample) for sample in texts.get(SPEAKER_SAMPLES, ())):
+        raise BadRequest(f"{SPEAKER_SAMPLES}: media have to be sent as data: URLs.", param=SPEAKER_SAMPLES)
     fields["file"] = _json([digest])
     return InferenceRequest(
         surface=surface,
@@ -114,28 +124,28 @@ def decode(surface: Surface, parts: list[Part], digest: str) -> InferenceRequest
 
 
 def _head(part: BodyPartReader) -> tuple[str, bytes]:
-    """Its name, and its header lines."""
+    """Return the name of a part, and the header lines for the worker."""
     if not part.name:
         raise BadRequest("A part of the form has no name.")
-    head = disposition(part.name, part.filename)
+    head = content_disposition(part.name, part.filename)
     for name, value in part.headers.items():
         if name.upper() not in (CONTENT_DISPOSITION.upper(), CONTENT_LENGTH.upper()):
             head += f"{name}: {value}\r\n".encode("utf-8", "surrogateescape")
     return part.name, head
 
 
-def _digest(part: Part) -> bytes:
+def _digest(part: FormPart) -> bytes:
     return blake2b(part.body, digest_size=16).digest()
 
 
-def _text(part: Part) -> str:
+def _text(part: FormPart) -> str:
     return "" if part.field == "file" else part.body[:READ_BYTES_MAX].decode("utf-8", "replace")
 
 
-def _json(said: list[str]) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(said[0] if len(said) == 1 else said))
+def _json(values: list[str]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(values[0] if len(values) == 1 else values))
 
 
-def _true(said: Iterable[str] | None) -> bool:
-    """As engines read it."""
-    return any(text.strip().lower() in _TRUE for text in said or ())
+def _true(values: Iterable[str] | None) -> bool:
+    """Return whether a field is true, in the spellings that engines accept."""
+    return any(text.strip().lower() in _TRUE for text in values or ())

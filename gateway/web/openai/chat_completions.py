@@ -1,7 +1,7 @@
-"""ChatCompletion completions as workers write them: what is decode_chat_completion of an answer, or of a stream's chunk, to say it otherwise.
+"""Chat completions as workers write them: the fields that are read to translate an answer, or a chunk of a stream.
 
-Reasoning is `reasoning_content` at SGLang and `reasoning` at vLLM; the stop string that ended an answer is
-`matched_stop` at the one and `stop_reason` at the other.
+SGLang sends reasoning as `reasoning_content`, vLLM as `reasoning`. SGLang sends the stop string that ended an
+answer as `matched_stop`, vLLM as `stop_reason`.
 """
 
 import msgspec
@@ -11,20 +11,22 @@ from gateway.domain.token_usage import TokenUsage, read_usage
 
 
 class ChatFunctionCall(msgspec.Struct, frozen=True):
-    """A part of a call in a chunk, a whole one in an answer."""
+    """The function of a tool call: whole in an answer, a piece of it in a chunk."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class ChatToolCall(msgspec.Struct, frozen=True):
+    """A tool call of a message, or the next piece of one."""
+
     index: int = 0
     id: str | None = None
     function: ChatFunctionCall = ChatFunctionCall()
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """A message, or the next piece of one."""
+    """The message of an answer, or the next piece of it in a chunk."""
 
     content: str | None = None
     refusal: str | None = None
@@ -34,26 +36,28 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     @property
     def reasoning_text(self) -> str:
+        """The reasoning, whatever the engine calls it."""
         return self.reasoning_content or self.reasoning or ""
 
     @property
     def text(self) -> str:
+        """The content, or the refusal."""
         return self.content or self.refusal or ""
 
     @property
     def has_text(self) -> bool:
-        """Is there a text in it? One that is empty stands for an answer that has nothing else, either."""
+        """Whether the answer has a text, which may be empty where there are neither tool calls nor reasoning."""
         return bool(self.text) or not (self.tool_calls or self.reasoning_text)
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
-    """Of each token, as OpenAI writes them in both of its APIs."""
+    """Log probabilities of the tokens, in the form that both of OpenAI's APIs have."""
 
     content: list[msgspec.Raw] | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """`delta` in a chunk, `message` in an answer."""
+    """One choice: an answer has its `message`, a chunk its `delta`."""
 
     message: ChatMessage | None = None
     delta: ChatMessage | None = None
@@ -64,22 +68,23 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
     @property
     def token_logprobs(self) -> list[msgspec.Raw]:
+        """The log probabilities of each token as raw JSON; empty if there are none."""
         return (self.logprobs.content or []) if self.logprobs is not None else []
 
     @property
     def stop_text(self) -> str | None:
-        """The stop string that ended it; engines also name tokens here."""
+        """The stop string that ended the answer; None for a stop token, which engines report in the same fields."""
         return next((stop for stop in (self.stop_reason, self.matched_stop) if isinstance(stop, str)), None)
 
 
 class ChatStreamError(msgspec.Struct, frozen=True):
-    """An error in the middle of a stream."""
+    """An error that a worker sends in the middle of a stream."""
 
     message: str = ""
 
 
 class ChatCompletion(msgspec.Struct, frozen=True):
-    """An answer, or a chunk of one."""
+    """A chat completion, or a chunk of a streamed one."""
 
     model: str = ""
     choices: list[ChatChoice] = []
@@ -88,6 +93,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
 
     @property
     def parsed_usage(self) -> TokenUsage | None:
+        """The token counts, if the worker sent valid ones."""
         return read_usage(self.usage)
 
 
@@ -95,7 +101,7 @@ _DECODER = msgspec.json.Decoder(ChatCompletion)
 
 
 def decode_chat_completion(body: bytes) -> ChatCompletion:
-    """Raises WorkerError for what is no chat completion."""
+    """Return the chat completion or chunk in a body. Raises WorkerError for anything else."""
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:

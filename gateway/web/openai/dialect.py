@@ -6,7 +6,7 @@ from functools import partial
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web.bodies.body_decoding import unhurried
+from gateway.web.bodies.body_decoding import decode_in_thread_if_long
 from gateway.web.openai.inference_requests import decode_request
 
 
@@ -18,7 +18,7 @@ class OpenAIDialect:
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         """Return the request in a body. Raises BadRequest that names the field."""
-        return await unhurried(body, partial(decode_request, self.surface))
+        return await decode_in_thread_if_long(body, partial(decode_request, self.surface))
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         """Do nothing: answers of this API do not depend on the counts."""

@@ -1,10 +1,10 @@
-"""OpenAI requests: bytes to what the gateway must know of them, and nothing more.
+"""Requests of OpenAI's inference APIs: a body is decoded as far as the gateway has to know it.
 
-A body is taken apart one level deep; the values stay the bytes that they were, so that whatever a client and a
-worker agree on passes untouched. Only the fields below are decoded, and the fields that belong to the gateway
-(GATEWAY_OWNED) are dropped: a caller who may set them can name another tenant's cache, jump the engine's queue,
-choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt counted as
-something else.
+A body is taken apart one level deep; the values stay raw JSON, so that fields that only a client and a worker know
+pass unchanged. Only the fields of the structs below are decoded. The fields that belong to the gateway
+(GATEWAY_OWNED) are dropped: a client that could set them could name another tenant's cache, jump the engine's
+queue, choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt
+counted as something else.
 """
 
 import re
@@ -16,18 +16,29 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import GENERATING, InferenceRequest, Surface
-from gateway.web.bodies import media_check
-from gateway.web.bodies.body_decoding import LONG_BYTES, TokenId, between, check_text, fields_of, token_ids
+from gateway.web.bodies.body_decoding import (
+    LONG_BYTES,
+    TokenId,
+    check_utf8,
+    decode_fields,
+    decode_token_ids,
+    yield_gil_if_long,
+)
 from gateway.web.bodies.body_limits import check_depth, check_size
-from gateway.web.bodies.long_strings import put_back, taken_out
+from gateway.web.bodies.long_strings import restore_strings, take_long_strings
+from gateway.web.bodies.media_check import check_media
 
 CHOICES_MAX = 128
+"""Choices of one request (`n`, `best_of`)."""
 MODEL_NAME_MAX = 200
+"""Characters of a model's name."""
 PROMPTS_MAX = 2048
+"""Prompts of one request."""
 NO_TOKENS: list[int] = []
+"""The prompt of a request that has none to count."""
 WHOLE_NUMBER_MAX = 2**31 - 1
 LOGPROBS_MAX = 20
-"""As OpenAI has it, and vLLM by default. Every engine computes and sends so many for each token."""
+"""OpenAI's bound, and vLLM's by default. Every engine computes and sends so many for each token."""
 
 GATEWAY_OWNED = frozenset(
     {
@@ -70,23 +81,25 @@ GATEWAY_OWNED = frozenset(
     }
 )
 
-NO_VARIABLES = ("chat_template", "tokenize")
-"""In `chat_template_kwargs` engines take these for arguments of their own: another template after all."""
+RESERVED_TEMPLATE_KWARGS = ("chat_template", "tokenize")
+"""Names in `chat_template_kwargs` that engines take for arguments of their own, such as another template."""
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
 _PROMPTS = msgspec.json.Decoder(str | list[str | list[TokenId]] | None)
-_OF_NUMBERS = re.compile(rb"\s*\[\s*-?[0-9]")
-_AT = re.compile(r" - at `\$\.?(?P<field>[A-Za-z_]*)[^`]*`$")
+_NUMBER_LIST = re.compile(rb"\s*\[\s*-?[0-9]")
+_LOCATION = re.compile(r" - at `\$\.?(?P<field>[A-Za-z_]*)[^`]*`$")
 
 
 class StreamOptions(msgspec.Struct):
-    """`stream_options`."""
+    """The `stream_options` of a request."""
 
     include_usage: bool | None = None
 
 
 class CommonBody(msgspec.Struct):
+    """The fields that the gateway reads of every inference request."""
+
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -100,21 +113,27 @@ class CommonBody(msgspec.Struct):
 
 
 class ChatBody(CommonBody):
+    """The fields that the gateway reads of a chat completion request."""
+
     messages: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CompletionBody(CommonBody):
+    """The fields that the gateway reads of a completion request."""
+
     prompt: str | list[Any] | None = None
 
 
 class EmbeddingBody(CommonBody):
+    """The fields that the gateway reads of an embedding request."""
+
     input: str | list[Any] | None = None
     messages: list[Any] | None = None
 
 
 class TextsBody(CommonBody):
-    """Reranking, scores, moderation, speech: the fields that texts are sent in."""
+    """The fields in which reranking, score, moderation and speech requests have their texts."""
 
     input: Any = None
     query: Any = None
@@ -135,53 +154,56 @@ _BODIES: Mapping[Surface, type[CommonBody]] = {
 
 
 def body_type(surface: Surface) -> type[CommonBody]:
-    """What is read of its bodies."""
+    """Return the struct of the fields that the gateway reads of an API's bodies."""
     return _BODIES.get(surface, TextsBody)
 
 
 class _RawPrompt(CompletionBody):
-    """May be a million token ids, which are read by themselves."""
+    """A completion request whose prompt stays raw: up to a million token ids, which are decoded in slices."""
 
     prompt: msgspec.Raw = _NULL  # type: ignore[assignment]
 
 
 class _RawInput(EmbeddingBody):
-    """The same."""
+    """An embedding request whose input stays raw, as the prompt of a completion request."""
 
     input: msgspec.Raw = _NULL  # type: ignore[assignment]
 
 
-_READ: Mapping[Surface, type[CommonBody]] = {Surface.COMPLETIONS: _RawPrompt, Surface.EMBEDDINGS: _RawInput}
-_RAW = {Surface.COMPLETIONS: "prompt", Surface.EMBEDDINGS: "input"}
-_READERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
-    surface: msgspec.json.Decoder(_READ.get(surface, body_type(surface))) for surface in Surface
+_RAW_BODIES: Mapping[Surface, type[CommonBody]] = {
+    Surface.COMPLETIONS: _RawPrompt,
+    Surface.EMBEDDINGS: _RawInput,
+}
+_RAW_FIELDS = {Surface.COMPLETIONS: "prompt", Surface.EMBEDDINGS: "input"}
+_DECODERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
+    surface: msgspec.json.Decoder(_RAW_BODIES.get(surface, body_type(surface))) for surface in Surface
 }
 
 
 def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
-    """The request in a body. Raises BadRequest that names the field."""
+    """Return the request in a body. Raises BadRequest that names the field."""
     try:
-        # Values that stay raw are not looked into, and a worker may choke on what is no text.
-        check_text(body)
+        # Values that stay raw are not decoded here, and a worker may fail at bytes that are not UTF-8.
+        check_utf8(body)
         check_size(body)
-        between(body)
-        fields = fields_of(body, _RAW[surface]) if surface in _RAW else _FIELDS.decode(body)
-        between(body)
+        yield_gil_if_long(body)
+        fields = decode_fields(body, _RAW_FIELDS[surface]) if surface in _RAW_FIELDS else _FIELDS.decode(body)
+        yield_gil_if_long(body)
         read = _read(surface, body, fields)
-        between(body)
+        yield_gil_if_long(body)
         check_depth(getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
-        raise _refusal(str(err)) from err
+        raise _bad_request(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
         raise BadRequest(f"The body is not JSON: {err}.") from err
     for name in GATEWAY_OWNED.intersection(fields):
         del fields[name]
     if surface not in GENERATING:
-        media_check.check(fields)
+        check_media(fields)
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
-    # An answer of no tokens is the worker's to give or to refuse: OpenAI's own document allows for it.
+    # Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own document allows them.
     limits = _whole_numbers(read, "max_tokens", "max_completion_tokens", least=0)
     for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
         if not 0 <= (getattr(read, name) or 0) <= LOGPROBS_MAX:
@@ -197,42 +219,42 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
         choices=choices,
-        # Both names may be sent; the larger one counts, or a tiny first one would be a way round the quota.
+        # Both names may be sent: the larger value counts, or a tiny first one would be a way round the quota.
         output_tokens_max=max(limits, default=None),
     )
 
 
 def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
-    """What is read of the body. Of a long one, without its prompt, which would be read twice."""
+    """Return the decoded fields. A long body is decoded without its prompt, which would else be decoded twice."""
     if surface is Surface.CHAT and len(body) > LONG_BYTES:
-        return _chat(body)
-    raw = _RAW.get(surface)
+        return _decode_long_chat(body)
+    raw = _RAW_FIELDS.get(surface)
     if raw is None or len(body) <= LONG_BYTES or raw not in fields:
-        return _READERS[surface].decode(body)
+        return _DECODERS[surface].decode(body)
     known = body_type(surface).__struct_fields__
-    few = {name: value for name, value in fields.items() if name in known and name != raw}
-    read = _READERS[surface].decode(msgspec.json.encode(few))
+    others = {name: value for name, value in fields.items() if name in known and name != raw}
+    read = _DECODERS[surface].decode(msgspec.json.encode(others))
     setattr(read, raw, fields[raw])
     return read
 
 
-def _chat(body: bytes) -> ChatBody:
-    """What is read of a long one, its very long strings in slices."""
-    decode_request: Callable[[bytes], ChatBody] = _READERS[Surface.CHAT].decode
+def _decode_long_chat(body: bytes) -> ChatBody:
+    """Return the decoded fields of a long chat request, with very long strings decoded in slices."""
+    decode: Callable[[bytes], ChatBody] = _DECODERS[Surface.CHAT].decode
     try:
-        rest, strings = taken_out(body)
+        rest, strings = take_long_strings(body)
     except msgspec.DecodeError:
-        return decode_request(body)  # Which says of what is wrong where it is.
+        return decode(body)  # Raises the error, with its position in the body.
     if strings:
-        read = decode_request(rest)
-        read.messages, count = put_back(read.messages, strings)
+        read = decode(rest)
+        read.messages, count = restore_strings(read.messages, strings)
         if count == len(strings):
             return read
-    return decode_request(body)  # Some are elsewhere.
+    return decode(body)  # Some of the strings are not in messages.
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:
-    """The messages of a conversation; else prompts, of which all tokens are counted."""
+    """Return the messages of a conversation, or the prompts of another request, of which all tokens are counted."""
     match surface:
         case Surface.CHAT:
             return _messages(read)
@@ -253,7 +275,7 @@ def _prompt(surface: Surface, read: Any) -> list[Any]:
 
 
 def _texts(values: Iterable[Any]) -> Iterator[str | list[int]]:
-    """Every text in there, and lists of token ids; not names of models, nor media."""
+    """Yield every text and every list of token ids in nested values; media (`data:` URLs) are left out."""
     for value in values:
         if isinstance(value, str) and not value.startswith("data:"):
             yield value
@@ -266,37 +288,38 @@ def _texts(values: Iterable[Any]) -> Iterator[str | list[int]]:
 
 
 def _messages(read: ChatBody) -> list[dict[str, Any]]:
+    """Return the messages of a chat request. Raises BadRequest."""
     if not read.messages:
         raise BadRequest("The request must have at least one message.", param="messages")
-    for at, message in enumerate(read.messages):
+    for index, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
-            raise BadRequest(f"messages[{at}] must have a role.", param="messages")
-    for name in NO_VARIABLES:
+            raise BadRequest(f"messages[{index}] must have a role.", param="messages")
+    for name in RESERVED_TEMPLATE_KWARGS:
         if name in (read.chat_template_kwargs or {}):
-            raise BadRequest(f"{name} is no variable of a template.", param="chat_template_kwargs")
+            raise BadRequest(f"{name} cannot be set in chat_template_kwargs.", param="chat_template_kwargs")
     return read.messages
 
 
 def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]]":
-    """One or many prompts, each a text or token ids."""
+    """Return one or many prompts, each a text or a list of token ids. Raises BadRequest."""
     prompts: list[str | list[int] | array[int]]
     try:
-        if _OF_NUMBERS.match(raw):
-            prompts = [token_ids(bytes(raw))]
+        if _NUMBER_LIST.match(raw):
+            prompts = [decode_token_ids(bytes(raw))]
         else:
             read = _PROMPTS.decode(raw)
             prompts = [read] if isinstance(read, str) else [*(read or ())]
     except msgspec.DecodeError as err:
-        said = str(err).replace(" - at `$", f" - at `{field}")
-        raise BadRequest(f"{field}: {said}.", param=field) from err
+        reason = str(err).replace(" - at `$", f" - at `{field}")
+        raise BadRequest(f"{field}: {reason}.", param=field) from err
     if not 1 <= len(prompts) <= PROMPTS_MAX:
         raise BadRequest(f"The request must have between 1 and {PROMPTS_MAX} {field}s.", param=field)
     return prompts
 
 
 def _whole_numbers(read: CommonBody, *names: str, least: int) -> list[int]:
-    """Those of the named fields that are set; none may be less than that, and each is countable."""
-    found = []
+    """Return the values of the named fields that are set. Raises BadRequest for values out of range."""
+    values = []
     for name in names:
         value: int | None = getattr(read, name)
         if value is not None:
@@ -304,14 +327,14 @@ def _whole_numbers(read: CommonBody, *names: str, least: int) -> list[int]:
                 raise BadRequest(f"{name} must be at least {least}.", param=name)
             if value > WHOLE_NUMBER_MAX:
                 raise BadRequest(f"{name} must be at most {WHOLE_NUMBER_MAX}.", param=name)
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
-def _refusal(message: str) -> BadRequest:
-    """msgspec says what is wrong and where; the client is told the field."""
-    at = _AT.search(message)
-    field = at["field"] if at is not None else ""
+def _bad_request(message: str) -> BadRequest:
+    """Return the error for a message of msgspec, with the field that the message names."""
+    location = _LOCATION.search(message)
+    field = location["field"] if location is not None else ""
     if not field:
         return BadRequest(f"The body is not a JSON object of the expected shape: {message}.")
     return BadRequest(f"{field}: {message}.", param=field)

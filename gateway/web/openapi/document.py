@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document of the tenants' API, made of the types that read its bodies. Served at /openapi.json.
+"""The OpenAPI 3.1 document of the tenants' API, made from the structs that decode its bodies: GET /openapi.json.
 
-Chat completions, completions and embeddings say what the gateway itself looks at; every further field passes to the
-worker. Answers of workers pass as well, so their schemas promise no more than the gateway does.
+The schemas of inference requests have the fields that the gateway itself reads; every further field passes to the
+worker. Answers of workers pass as well, so that their schemas promise no more than the gateway does.
 """
 
 from collections.abc import Mapping
@@ -11,43 +11,43 @@ import msgspec
 
 from gateway.domain.request import FORMS, Surface
 from gateway.web.anthropic import wire as anthropic
-from gateway.web.openai import inference_requests
+from gateway.web.openai.inference_requests import body_type
 from gateway.web.openapi import stored_objects_paths
 from gateway.web.openapi.descriptions import (
     ANTHROPIC_ERROR,
     ERROR,
     SPEECH_FORM,
-    described,
     form_body,
+    json_answer,
     json_body,
+    object_schema,
     operation,
     parameter,
-    said,
 )
 from gateway.web.responses import wire as responses
 
 Json = dict[str, Any]
 
-_TITLES = {
-    Surface.CHAT: "A conversation goes on",
-    Surface.COMPLETIONS: "A text goes on",
-    Surface.MESSAGES: "A conversation goes on (Anthropic)",
-    Surface.RESPONSES: "A conversation goes on, and is kept",
-    Surface.EMBEDDINGS: "Texts to vectors",
-    Surface.RERANK: "Documents by relevance",
-    Surface.SCORE: "How well texts fit",
-    Surface.MODERATIONS: "What is objectionable",
-    Surface.SPEECH: "Text to speech",
-    Surface.TRANSCRIPTIONS: "Speech to text",
-    Surface.TRANSLATIONS: "Speech to English text",
-    Surface.TOKENIZE: "Text to tokens",
-    Surface.DETOKENIZE: "Tokens to text",
+_SUMMARIES = {
+    Surface.CHAT: "Continue a conversation (chat completion)",
+    Surface.COMPLETIONS: "Continue a text (completion)",
+    Surface.MESSAGES: "Continue a conversation (Anthropic's Messages API)",
+    Surface.RESPONSES: "Continue a conversation, and store it (Responses API)",
+    Surface.EMBEDDINGS: "Embed texts",
+    Surface.RERANK: "Rank documents by relevance",
+    Surface.SCORE: "Score the similarity of texts",
+    Surface.MODERATIONS: "Classify objectionable texts",
+    Surface.SPEECH: "Speak a text",
+    Surface.TRANSCRIPTIONS: "Transcribe speech",
+    Surface.TRANSLATIONS: "Translate speech to English text",
+    Surface.TOKENIZE: "Tokenize a text",
+    Surface.DETOKENIZE: "Detokenize tokens",
 }
 _STREAMED = {Surface.CHAT, Surface.COMPLETIONS, Surface.MESSAGES, Surface.RESPONSES}
 
 
-def document(version: str) -> Json:
-    """The whole document."""
+def tenant_api_document(version: str) -> Json:
+    """Return the whole document. `version` is the gateway's."""
     bodies = _bodies()
     (*references,), components = msgspec.json.schema_components(
         tuple(bodies.values()), ref_template="#/components/schemas/{name}"
@@ -66,13 +66,15 @@ def document(version: str) -> Json:
         "Answer": {"type": "object"},
     }
     schemas |= {surface: {"$ref": "#/components/schemas/SpeechForm"} for surface in FORMS}
-    paths = {f"/v1/{surface.value}": {"post": _inference(surface, schemas[surface])} for surface in _TITLES}
+    paths = {
+        f"/v1/{surface.value}": {"post": _inference(surface, schemas[surface])} for surface in _SUMMARIES
+    }
     paths["/v1/messages/count_tokens"] = {
-        "post": operation("How many tokens a message's prompt has", _counted(), anthropic_errors=True)
+        "post": operation("Count the tokens of a message's prompt", _token_count(), anthropic_errors=True)
         | json_body(schemas["count_tokens"])
     }
     paths["/v1/responses/input_tokens"] = {
-        "post": operation("How many tokens a response's prompt has", _counted())
+        "post": operation("Count the tokens of a response's prompt", _token_count())
         | json_body(schemas[Surface.RESPONSES])
     }
     return {
@@ -80,10 +82,10 @@ def document(version: str) -> Json:
         "info": {
             "title": "radixgate",
             "version": version,
-            "description": "OpenAI's and Anthropic's APIs, also without /v1.",
+            "description": "OpenAI's and Anthropic's APIs. Every path is also served without /v1.",
         },
         "security": [{"bearer": []}, {"key": []}],
-        "paths": paths | _lists() | stored_objects_paths.paths(),
+        "paths": paths | _model_paths() | stored_objects_paths.paths(),
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -95,9 +97,9 @@ def document(version: str) -> Json:
 
 
 def _bodies() -> Mapping[Surface | str, Any]:
-    """What reads the body of each API."""
+    """Return the struct that decodes the body of each API."""
     return {
-        **{surface: inference_requests.body_type(surface) for surface in _TITLES if surface not in FORMS},
+        **{surface: body_type(surface) for surface in _SUMMARIES if surface not in FORMS},
         Surface.MESSAGES: anthropic.MessagesBody,
         Surface.RESPONSES: responses.ResponsesBody,
         "count_tokens": anthropic.CountTokensBody,
@@ -107,7 +109,7 @@ def _bodies() -> Mapping[Surface | str, Any]:
 def _inference(surface: Surface, body: Json) -> Json:
     content: Json = {"application/json": {"schema": {"$ref": "#/components/schemas/Answer"}}}
     if surface in _STREAMED:
-        # OpenAPI 3.1 has no way to say what an event is; whoever checks one against a text is wrong.
+        # OpenAPI 3.1 cannot describe events, and a schema of the stream as one text would be wrong.
         content["text/event-stream"] = {}
     if surface is Surface.SPEECH:
         content = {"audio/*": {}, **content}
@@ -115,10 +117,10 @@ def _inference(surface: Surface, body: Json) -> Json:
         content = {"text/*": {}, **content}
     answer = {"description": "The answer", "content": content}
     asked = form_body(body) if surface in FORMS else json_body(body)
-    return operation(_TITLES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | asked
+    return operation(_SUMMARIES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | asked
 
 
-def _lists() -> Json:
+def _model_paths() -> Json:
     model: Json = {
         "type": "object",
         "required": ["id", "object", "created", "owned_by"],
@@ -129,14 +131,17 @@ def _lists() -> Json:
             "owned_by": {"type": "string"},
         },
     }
-    every = described(["object", "data"], object={"const": "list"}, data={"type": "array", "items": model})
+    models = object_schema(
+        ["object", "data"], object={"const": "list"}, data={"type": "array", "items": model}
+    )
     return {
-        "/v1/models": {"get": operation("Models that this key may use", said(every))},
+        "/v1/models": {"get": operation("List the models that this key may use", json_answer(models))},
         "/v1/models/{model}": {
-            "get": operation("One of them", said(model)) | {"parameters": [parameter("path", "model")]}
+            "get": operation("Show a model", json_answer(model))
+            | {"parameters": [parameter("path", "model")]}
         },
     }
 
 
-def _counted() -> Json:
-    return said(described(["input_tokens"], input_tokens={"type": "integer", "minimum": 0}))
+def _token_count() -> Json:
+    return json_answer(object_schema(["input_tokens"], input_tokens={"type": "integer", "minimum": 0}))

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of kept things: responses, files, batches of both APIs."""
+"""The OpenAPI document's paths of stored objects: responses, files, batches of both APIs."""
 
 from typing import Any
 
@@ -6,18 +6,18 @@ from gateway.web.anthropic import batches as message_batches
 from gateway.web.openai.batches import SURFACES
 from gateway.web.openai.files import PURPOSES
 from gateway.web.openapi.descriptions import (
-    described,
     form_body,
-    listed,
+    json_answer,
+    list_schema,
     nullable,
+    object_schema,
     operation,
     parameter,
-    said,
 )
 
 Json = dict[str, Any]
 
-FILE = described(
+FILE = object_schema(
     ["id", "object", "bytes", "created_at", "filename", "purpose"],
     object={"const": "file"},
     bytes={"type": "integer"},
@@ -26,21 +26,21 @@ FILE = described(
     filename={"type": "string"},
     purpose={"type": "string"},
 )
-BATCH = described(
+BATCH = object_schema(
     ["id", "object", "endpoint", "input_file_id", "completion_window", "status", "request_counts"],
     object={"const": "batch"},
     endpoint={"enum": sorted(SURFACES)},
     status={"type": "string"},
     output_file_id=nullable("string"),
     error_file_id=nullable("string"),
-    request_counts=described(["total", "completed", "failed"]),
+    request_counts=object_schema(["total", "completed", "failed"]),
 )
 
-MESSAGE_BATCH = described(
+MESSAGE_BATCH = object_schema(
     ["id", "type", "processing_status", "request_counts", "created_at", "expires_at", "results_url"],
     type={"const": "message_batch"},
     processing_status={"enum": ["in_progress", "canceling", "ended"]},
-    request_counts=described(["processing", "succeeded", "errored", "canceled", "expired"]),
+    request_counts=object_schema(["processing", "succeeded", "errored", "canceled", "expired"]),
     created_at={"type": "string", "format": "date-time"},
     expires_at={"type": "string", "format": "date-time"},
     results_url=nullable("string"),
@@ -48,30 +48,31 @@ MESSAGE_BATCH = described(
 
 
 def paths() -> Json:
-    """Path to what can be done there."""
+    """Return the operations of each path."""
     return _responses() | _files() | _batches() | _message_batches()
 
 
 def _responses() -> Json:
-    response = said(described(["id", "object", "status", "output"], object={"const": "response"}))
+    response = json_answer(object_schema(["id", "object", "status", "output"], object={"const": "response"}))
     here, one = [parameter("path", "response")], "/v1/responses/{response}"
     return {
         one: {
-            "get": operation("A response that is kept", response) | {"parameters": here},
-            "delete": operation("Forgets it", said(described(["id", "deleted"]))) | {"parameters": here},
+            "get": operation("Show a stored response", response) | {"parameters": here},
+            "delete": operation("Delete a response", json_answer(object_schema(["id", "deleted"])))
+            | {"parameters": here},
         },
-        f"{one}/cancel": {
-            "post": operation("Ends one that runs in the background", response) | {"parameters": here}
-        },
+        f"{one}/cancel": {"post": operation("Cancel a background response", response) | {"parameters": here}},
         f"{one}/input_items": {
-            "get": operation("What it was asked with", said(listed({"type": "object"})))
+            "get": operation(
+                "List the input items of a response", json_answer(list_schema({"type": "object"}))
+            )
             | {"parameters": [*here, *_page(100)]}
         },
     }
 
 
 def _files() -> Json:
-    form = described(
+    form = object_schema(
         ["file", "purpose"],
         file={"type": "string", "contentMediaType": "application/octet-stream"},
         purpose={"enum": list(PURPOSES)},
@@ -80,20 +81,23 @@ def _files() -> Json:
     content = {"description": "The content", "content": {"application/octet-stream": {}}}
     return {
         "/v1/files": {
-            "get": operation("Files that are kept", said(listed(FILE)))
+            "get": operation("List files", json_answer(list_schema(FILE)))
             | {"parameters": [*_page(10_000), parameter("query", "purpose")]},
-            "post": operation("Keeps a file", said(FILE)) | form_body(form),
+            "post": operation("Upload a file", json_answer(FILE)) | form_body(form),
         },
         one: {
-            "get": operation("One of them", said(FILE)) | {"parameters": here},
-            "delete": operation("Forgets it", said(described(["id", "deleted"]))) | {"parameters": here},
+            "get": operation("Show a file", json_answer(FILE)) | {"parameters": here},
+            "delete": operation("Delete a file", json_answer(object_schema(["id", "deleted"])))
+            | {"parameters": here},
         },
-        f"{one}/content": {"get": operation("What is in it", content) | {"parameters": here}},
+        f"{one}/content": {
+            "get": operation("Download the content of a file", content) | {"parameters": here}
+        },
     }
 
 
 def _batches() -> Json:
-    asked = described(
+    asked = object_schema(
         ["input_file_id", "endpoint", "completion_window"],
         input_file_id={"type": "string"},
         endpoint={"enum": sorted(SURFACES)},
@@ -104,21 +108,21 @@ def _batches() -> Json:
     here, one = [parameter("path", "batch")], "/v1/batches/{batch}"
     return {
         "/v1/batches": {
-            "get": operation("Batches", said(listed(BATCH))) | {"parameters": _page(100)},
-            "post": operation("Begins a batch of requests", said(BATCH)) | {"requestBody": body},
+            "get": operation("List batches", json_answer(list_schema(BATCH))) | {"parameters": _page(100)},
+            "post": operation("Create a batch of requests", json_answer(BATCH)) | {"requestBody": body},
         },
-        one: {"get": operation("How far one is", said(BATCH)) | {"parameters": here}},
-        f"{one}/cancel": {"post": operation("Ends it", said(BATCH)) | {"parameters": here}},
+        one: {"get": operation("Show a batch", json_answer(BATCH)) | {"parameters": here}},
+        f"{one}/cancel": {"post": operation("Cancel a batch", json_answer(BATCH)) | {"parameters": here}},
     }
 
 
 def _message_batches() -> Json:
-    request = described(
+    request = object_schema(
         ["custom_id", "params"],
         custom_id={"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
         params={"type": "object"},
     )
-    asked = described(["requests"], requests={"type": "array", "minItems": 1, "items": request})
+    asked = object_schema(["requests"], requests={"type": "array", "minItems": 1, "items": request})
     body = {"required": True, "content": {"application/json": {"schema": asked}}}
     here, one = [parameter("path", "batch")], "/v1/messages/batches/{batch}"
     page = [
@@ -126,25 +130,27 @@ def _message_batches() -> Json:
         parameter("query", "after_id"),
         parameter("query", "before_id"),
     ]
-    found = described(["data", "has_more"], data={"type": "array", "items": MESSAGE_BATCH})
+    found = object_schema(["data", "has_more"], data={"type": "array", "items": MESSAGE_BATCH})
     results = {"description": "A line for each request", "content": {"application/x-jsonl": {}}}
 
-    def done(summary: str, answer: Json) -> Json:
+    def on_batch(summary: str, answer: Json) -> Json:
         return operation(summary, answer, anthropic_errors=True) | {"parameters": here}
 
     return {
         "/v1/messages/batches": {
-            "get": operation("Batches of messages", said(found), anthropic_errors=True)
+            "get": operation("List message batches", json_answer(found), anthropic_errors=True)
             | {"parameters": page},
-            "post": operation("Begins a batch of messages", said(MESSAGE_BATCH), anthropic_errors=True)
+            "post": operation("Create a message batch", json_answer(MESSAGE_BATCH), anthropic_errors=True)
             | {"requestBody": body},
         },
         one: {
-            "get": done("How far one is", said(MESSAGE_BATCH)),
-            "delete": done("Forgets one that has ended", said(described(["id", "type"]))),
+            "get": on_batch("Show a message batch", json_answer(MESSAGE_BATCH)),
+            "delete": on_batch(
+                "Delete a message batch that has ended", json_answer(object_schema(["id", "type"]))
+            ),
         },
-        f"{one}/cancel": {"post": done("Ends it", said(MESSAGE_BATCH))},
-        f"{one}/results": {"get": done("What came of it", results)},
+        f"{one}/cancel": {"post": on_batch("Cancel a message batch", json_answer(MESSAGE_BATCH))},
+        f"{one}/results": {"get": on_batch("Download the results of a message batch", results)},
     }
 
 

@@ -1,9 +1,12 @@
-"""The Responses API over chat completions.
+"""OpenAI's Responses API, translated to and from chat completions.
 
-Every worker is asked in chat completions, also one that has a responses route of its own: an engine keeps them in
-its memory, for whoever knows the id, and a conversation could go on at that one worker only. Here they belong to a
-tenant and live in the gateway's database, and any worker goes on.
+Every worker is asked in chat completions, also a worker that has a responses route of its own: an engine keeps
+responses in its memory, readable by any caller who knows the id, and the conversation could continue only at that
+worker. Here responses belong to a tenant and are stored in the gateway's database, and any worker can continue.
 
-Read wire.py, items.py and requests.py (a body to a chat request), answers.py and events.py (back again),
-dialect.py, stored.py (retrieve, delete, cancel, input items).
+- What does a request look like, and how does it become a chat completion request? wire.py, items.py, requests.py
+- How do tools become functions, and which stored items does a reference name? tools.py, references.py
+- How does a chat completion become a response, or a stream of events? answers.py, events.py
+- How do these work together in one exchange, also in the background? dialect.py, exchange.py
+- How are stored responses shown, cancelled and deleted? stored_responses.py
 """

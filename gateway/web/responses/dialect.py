@@ -17,7 +17,7 @@ from gateway.domain.errors import BadRequest, GatewayError, PreviousResponseNotF
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.domain.token_usage import TokenUsage
-from gateway.web.bodies.body_decoding import unhurried
+from gateway.web.bodies.body_decoding import decode_in_thread_if_long
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, references
 from gateway.web.responses.events import ResponseEvents
@@ -45,7 +45,7 @@ class ResponsesDialect:
             wall: Unix time in seconds.
         """
         self._id = f"resp_{request_id.removeprefix('req-')}"
-        self._store = store if store is not None and store.keeps else None
+        self._store = store if store is not None and store.enabled else None
         self._wall = wall
         self._tenant = ""
         self._asked: ResponseRequest | None = None
@@ -59,19 +59,22 @@ class ResponsesDialect:
         Raises BadRequest, NotFound, PreviousResponseNotFound, ResponsesUnavailable.
         """
         self._tenant = tenant.id
-        read, fields = await unhurried(body, decode_responses_body)
+        read, fields = await decode_in_thread_if_long(body, decode_responses_body)
         previous = await self._previous_items(read.previous_response_id) if read.previous_response_id else []
         own = await references.resolve_references(
-            await unhurried(body, lambda _: input_items(read.input, self._id)), self._get_response
+            await decode_in_thread_if_long(body, lambda _: input_items(read.input, self._id)),
+            self._get_response,
         )
-        asked = self._asked = await unhurried(body, lambda _: to_chat_request(read, fields, previous, own))
+        asked = self._asked = await decode_in_thread_if_long(
+            body, lambda _: to_chat_request(read, fields, previous, own)
+        )
         if read.store is False:
             self._store = None
         self.background, self.streamed = bool(read.background), bool(read.stream)
         if self.background and self._store is None:
             raise BadRequest("A background response has to be stored.", param="background")
         if self._store is not None:
-            written = await unhurried(body, lambda _: msgspec.json.encode(asked.context))
+            written = await decode_in_thread_if_long(body, lambda _: msgspec.json.encode(asked.context))
             if len(written) > BYTES_MAX:
                 raise BadRequest(
                     f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",

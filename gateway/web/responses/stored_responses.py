@@ -139,7 +139,7 @@ class StoredResponseHandlers:
         if found is None:
             raise NotFound(f"The response {identity[:100]!r} does not exist.")
         if found.running and self._background_responses is not None:
-            return await self._background_responses.store.looked_after(found)
+            return await self._background_responses.store.fail_if_abandoned(found)
         return found
 
 

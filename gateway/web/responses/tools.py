@@ -51,7 +51,9 @@ class ChatTools:
         self._tools: dict[str, ClientTool] = {}
         for position, group_description, namespace, tool in _flattened(given or ()):
             name = function_name(tool.name, namespace)
-            client_tool = ClientTool(name=tool.name, namespace=namespace, takes_text=isinstance(tool, wire.CustomTool))
+            client_tool = ClientTool(
+                name=tool.name, namespace=namespace, takes_text=isinstance(tool, wire.CustomTool)
+            )
             if self._tools.setdefault(name, client_tool) != client_tool:
                 raise BadRequest(f"{position}: there is another tool {name[:100]!r}.", param=position)
             self._functions.append((name, _function(name, group_description, tool)))

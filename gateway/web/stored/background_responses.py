@@ -197,7 +197,9 @@ class BackgroundResponses:
                     background.notify_readers()
             await asyncio.sleep(WRITE_SECONDS)
 
-    async def _write(self, background: BackgroundResponse, events: StoredEvents, response: bytes | None) -> bool:
+    async def _write(
+        self, background: BackgroundResponse, events: StoredEvents, response: bytes | None
+    ) -> bool:
         """Write until the database takes it; return whether the response is to go on."""
         while True:
             try:

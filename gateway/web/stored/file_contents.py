@@ -8,7 +8,7 @@ from aiohttp import web
 from gateway.database.database import DatabaseDown
 from gateway.database.file_store import StoredFile
 from gateway.domain.errors import FilesUnavailable, GatewayError
-from gateway.files.content import ContentDown, ContentLost
+from gateway.files.content_store import ContentDown, ContentLost
 from gateway.files.tenant_files import TenantFiles
 from gateway.web.error_response import error_response, identity_headers
 

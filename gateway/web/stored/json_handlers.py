@@ -7,7 +7,7 @@ from aiohttp import web
 from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
 from gateway.domain.tenant import Tenant
-from gateway.files.content import ContentDown
+from gateway.files.content_store import ContentDown
 from gateway.web.error_response import error_response, identity_headers
 from gateway.web.middleware.error_middleware import Handler
 

@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from gateway.database.pages import Page
+from gateway.database.pagination import PageRequest
 from gateway.domain.errors import BadRequest
 
 
-def requested_page(http: web.Request, *, limit: int, limit_max: int) -> Page:
+def requested_page(http: web.Request, *, limit: int, limit_max: int) -> PageRequest:
     """Return the page that the query parameters ask for.
 
     Args:
@@ -20,7 +20,7 @@ def requested_page(http: web.Request, *, limit: int, limit_max: int) -> Page:
     asked, order = requested_limit(http, limit=limit, limit_max=limit_max), http.query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc.", param="order")
-    return Page(limit=asked, after=http.query.get("after"), newest_first=order == "desc")
+    return PageRequest(limit=asked, after=http.query.get("after"), newest_first=order == "desc")
 
 
 def requested_limit(http: web.Request, *, limit: int, limit_max: int) -> int:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gateway.batches.output_lines import KEY_ENDED
-from gateway.web.anthropic.batches import message_batch
+from gateway.web.anthropic.batches import message_batch_object
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.batches import test_batches
 from tests.integration.files.test_files_api import called, with_database
@@ -353,7 +353,7 @@ async def test_results_that_are_too_old_are_archived(running):
     records = running.here.gateway.records
     later = time.time() + 29 * 86400 + 60
     stored = await records.batches.get("acme", batch["id"])
-    said = message_batch(stored, later)
+    said = message_batch_object(stored, later)
     assert said["archived_at"] is not None
     assert (said["processing_status"], said["results_url"]) == ("ended", None)
     records.tenant_files.store._wall = lambda: later

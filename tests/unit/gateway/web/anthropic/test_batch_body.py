@@ -103,5 +103,5 @@ def test_one_request_is_in_memory_at_a_time():
     for number in range(50):
         request = b'%b{"a": "%b"}' % (b"," if number else b"", b"x" * 10_000)
         assert len(list(splitter.feed(request))) == 1
-        held.append(splitter.held)
+        held.append(splitter.bytes_held)
     assert max(held) < 200

@@ -16,6 +16,7 @@ from gateway.domain.errors import (
     WorkerError,
 )
 from gateway.web.anthropic import answers
+from gateway.web.error_response import anthropic_error_body
 from gateway.web.anthropic.events import MessageEvents
 from gateway.web.openai import chat_completions
 
@@ -71,7 +72,7 @@ def message(finish="stop", stops=(), usage=USAGE, choice=None, **said):
         "choices": [{"message": said, "finish_reason": finish, **(choice or {})}],
         "usage": usage,
     }
-    return answers.message(chat_completions.decode_chat_completion(json.dumps(body).encode()), "msg_1", stops)
+    return answers.message_object(chat_completions.decode_chat_completion(json.dumps(body).encode()), "msg_1", stops)
 
 
 def test_events_come_in_the_order_that_clients_rely_on():
@@ -164,7 +165,7 @@ def test_an_empty_answer_is_one_empty_text():
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"", b"\xff", b'{"choices": [{"delta": {}}]}'])
 def test_what_is_no_answer_is_the_workers_failure(body):
     with pytest.raises(WorkerError):
-        answers.message(chat_completions.decode_chat_completion(body), "msg_1", ())
+        answers.message_object(chat_completions.decode_chat_completion(body), "msg_1", ())
 
 
 def test_errors_have_anthropics_shape():
@@ -173,14 +174,14 @@ def test_errors_have_anthropics_shape():
         (InternalError("r"), "api_error"),
         (TenantQueueFull(1.0), "rate_limit_error"),
     ):
-        body = json.loads(answers.error(error, "req-1"))
+        body = json.loads(anthropic_error_body(error, "req-1"))
         assert (body["type"], body["error"]["type"], body["request_id"]) == ("error", kind, "req-1")
         assert set(body["error"]) == {"type", "message"}
 
 
 def test_limits_have_anthropics_names_and_points_in_time():
     now = datetime(2026, 11, 22, 3, 0, 0, tzinfo=UTC)
-    got = answers.headers(
+    got = answers.anthropic_headers(
         {"x-request-id": "req-1", "x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6m1.5s"},
         now,
     )
@@ -191,4 +192,4 @@ def test_limits_have_anthropics_names_and_points_in_time():
 
 @pytest.mark.parametrize(("text", "expected"), [("12ms", 0.012), ("1.5s", 1.5), ("6m0s", 360.0), ("", 0)])
 def test_durations_are_read_as_openai_writes_them(text, expected):
-    assert answers.seconds(text) == pytest.approx(expected)
+    assert answers.duration_seconds(text) == pytest.approx(expected)

@@ -5,7 +5,7 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
 from gateway.settings.types import Network, address_of
-from gateway.web.client_address import finder
+from gateway.web.client_address import address_finder
 
 PROXIES = (Network("10.0.0.0/8"), Network("fd00::/8"))
 
@@ -13,7 +13,7 @@ PROXIES = (Network("10.0.0.0/8"), Network("fd00::/8"))
 def found(peer, *forwarded, proxies=PROXIES):
     headers = CIMultiDict([("X-Forwarded-For", line) for line in forwarded])
     http = make_mocked_request("GET", "/", headers=headers).clone(remote=peer)
-    return finder(proxies)(http)
+    return address_finder(proxies)(http)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
-from gateway.web.responses.requests import chat_request, read_body
+from gateway.web.responses.requests import to_chat_request, decode_responses_body
 from gateway.web.responses.tools import ChatTools
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
@@ -43,7 +43,7 @@ def translated(*pieces, tools=None):
     stream = ResponseEvents({"id": "resp_1"}, tools or ChatTools(None))
     text = stream.begin() + b"".join(map(stream.feed, pieces))
     closing, output = stream.close()
-    text += closing + stream.last(answers.ended(stream.response, output, stream.finish, stream.usage, 0))
+    text += closing + stream.last(answers.finished_response(stream.response, output, stream.finish, stream.usage, 0))
     found = [part.split("\n") for part in text.decode().split("\n\n")[:-1]]
     return [json.loads(data.removeprefix("data: ")) for _, data in found]
 
@@ -58,7 +58,7 @@ def without_ids(value):
 def test_a_stream_and_a_whole_answer_have_the_same_output():
     said = {"reasoning": "hm", "content": "Let me look.", "tool_calls": CALLS}
     body = {"choices": [{"message": said, "finish_reason": "tool_calls"}], "usage": USAGE}
-    output, _ = answers.output_of(
+    output, _ = answers.output_items(
         chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None)
     )
     last = translated(*STREAM)[-1]
@@ -70,7 +70,7 @@ def test_a_stream_and_a_whole_answer_have_the_same_output():
 
 def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
     body = {"choices": [{"message": {"reasoning": "hm", "content": None}, "finish_reason": "length"}]}
-    output, _ = answers.output_of(
+    output, _ = answers.output_items(
         chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", ChatTools(None)
     )
     streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
@@ -114,7 +114,7 @@ def test_a_stream_without_an_end_is_interrupted():
 def test_an_output_goes_back_as_one_turn():
     output = translated(*STREAM)[-1]["response"]["output"]
     told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
-    chat = items.messages([*items.whole("Oslo?", "resp_1"), *output, told], "Be brief.")
+    chat = items.chat_messages([*items.input_items("Oslo?", "resp_1"), *output, told], "Be brief.")
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool"]
     turn = chat[2]
     assert (turn["reasoning_content"], turn["content"]) == ("hm", "Let me look.")
@@ -128,7 +128,7 @@ def test_leading_developers_join_the_instructions_and_later_ones_stay_where_they
         {"type": "message", "role": "user", "content": "a"},
         {"type": "message", "role": "system", "content": "Two."},
     ]
-    chat = items.messages(given_items, "Zero.")
+    chat = items.chat_messages(given_items, "Zero.")
     assert [(m["role"], m["content"]) for m in chat] == [
         ("system", "Zero.\nOne."),
         ("user", "a"),
@@ -149,10 +149,10 @@ def test_what_a_function_shows_comes_after_all_results_of_its_turn():
     ]
     shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
     given = [{**call, "call_id": "a"}, {**call, "call_id": "b"}, *results]
-    turns = items.messages(given, None)[1:]
+    turns = items.chat_messages(given, None)[1:]
     assert [turn["role"] for turn in turns] == ["tool", "tool", "user"]
     assert ([turn["content"] for turn in turns[:2]], turns[2]["content"]) == (["A", "B"], [shown])
-    turns = items.messages([*given, {"type": "message", "role": "user", "content": "what?"}], None)[1:]
+    turns = items.chat_messages([*given, {"type": "message", "role": "user", "content": "what?"}], None)[1:]
     assert turns[2:] == [{"role": "user", "content": [shown, {"type": "text", "text": "what?"}]}]
 
 
@@ -160,7 +160,7 @@ def test_what_a_function_shows_comes_after_all_results_of_its_turn():
 def test_a_system_message_that_is_more_than_text_is_refused(role):
     image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     with pytest.raises(BadRequest) as raised:
-        items.messages([{"type": "message", "role": role, "content": [image]}], None)
+        items.chat_messages([{"type": "message", "role": role, "content": [image]}], None)
     assert raised.value.param == "input[0]"
 
 
@@ -168,8 +168,8 @@ TOOLS = [{"type": "function", "name": name} for name in "fgh"]
 
 
 def chat_of(**body):
-    read, fields = read_body(json.dumps({"model": "m", "input": "x", **body}).encode())
-    chat = chat_request(read, fields, [], items.whole(read.input, "resp_1")).chat
+    read, fields = decode_responses_body(json.dumps({"model": "m", "input": "x", **body}).encode())
+    chat = to_chat_request(read, fields, [], items.input_items(read.input, "resp_1")).chat
     return {name: json.loads(bytes(raw)) for name, raw in chat.fields.items()}, read
 
 
@@ -180,7 +180,7 @@ def test_of_allowed_tools_a_worker_hears_of_no_others(mode):
     chat, read = chat_of(tools=TOOLS, tool_choice=choice)
     assert [tool["function"]["name"] for tool in chat["tools"]] == ["f", "h"]
     assert chat["tool_choice"] == mode
-    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
+    assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
 
 
 @pytest.mark.parametrize("names", ["", "fx"], ids=["none", "one that is not there"])
@@ -194,7 +194,7 @@ def test_what_allows_no_tool_that_there_is_is_refused(names):
 def test_a_function_that_is_chosen_is_said_again():
     chat, read = chat_of(tools=TOOLS, tool_choice={"type": "function", "name": "g"})
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "g"}}
-    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == {
+    assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == {
         "type": "function",
         "name": "g",
     }

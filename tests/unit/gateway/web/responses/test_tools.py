@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items, wire
-from gateway.web.responses.requests import chat_request, read_body
+from gateway.web.responses.requests import to_chat_request, decode_responses_body
 from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.responses.test_items import chunk, translated, without_ids
 
@@ -43,8 +43,8 @@ CALLED = [
 
 
 def asked(**body):
-    read, fields = read_body(json.dumps({"model": "m", "input": "x", "tools": GIVEN, **body}).encode())
-    return chat_request(read, fields, [], items.whole(read.input, "resp_1"))
+    read, fields = decode_responses_body(json.dumps({"model": "m", "input": "x", "tools": GIVEN, **body}).encode())
+    return to_chat_request(read, fields, [], items.input_items(read.input, "resp_1"))
 
 
 def chat_of(**body):
@@ -82,14 +82,14 @@ def test_each_tool_is_a_function():
 def test_a_tool_that_takes_a_text_can_be_chosen(choice, told, offered):
     chat = chat_of(tool_choice=choice)
     assert (chat["tool_choice"], len(chat["tools"])) == (told, offered)
-    read, _ = read_body(json.dumps({"model": "m", "tools": GIVEN, "tool_choice": choice}).encode())
-    assert answers.opening("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
+    read, _ = decode_responses_body(json.dumps({"model": "m", "tools": GIVEN, "tool_choice": choice}).encode())
+    assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
 
 
 def test_what_is_called_is_told_as_what_it_is():
     calls = [{"id": f"c{at}", "function": {"name": n, "arguments": a}} for at, (n, a, _) in enumerate(CALLED)]
     body = {"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
-    output, _ = answers.output_of(
+    output, _ = answers.output_items(
         chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools()
     )
     assert [
@@ -114,7 +114,7 @@ def test_what_is_called_is_told_as_what_it_is():
 def test_a_call_that_is_no_text_has_what_there_is(arguments):
     call = {"id": "c", "function": {"name": "patch", "arguments": arguments}}
     body = {"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "length"}]}
-    output, _ = answers.output_of(
+    output, _ = answers.output_items(
         chat_completions.decode_chat_completion(json.dumps(body).encode()), "resp_1", tools()
     )
     assert output[0]["input"] == arguments
@@ -131,8 +131,8 @@ def test_calls_and_their_results_go_back_under_the_names_of_functions():
         }
         for item in called
     ]
-    own = items.whole([msgspec.Raw(json.dumps(item).encode()) for item in [*called, *results]], "resp_1")
-    turns = items.messages(own, None)
+    own = items.input_items([msgspec.Raw(json.dumps(item).encode()) for item in [*called, *results]], "resp_1")
+    turns = items.chat_messages(own, None)
     functions = [call["function"] for call in turns[0]["tool_calls"]]
     assert [function["name"] for function in functions] == [name for name, _, _ in CALLED]
     assert [json.loads(function["arguments"]) for function in functions] == [
