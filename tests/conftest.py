@@ -1,4 +1,4 @@
-"""What many tests share: a real Valkey, and gateways on the production runner."""
+"""Fixtures of many tests: a real Valkey, PostgreSQL and S3 server, and gateways on the production runner."""
 
 import asyncio
 import inspect
@@ -34,8 +34,8 @@ from tests.stage.valkey import ValkeyServer
 SECRET = "a secret of the tests"
 REQUEST_SECONDS_MAX = 90.0
 
-# How long a machine under load takes to draw an example says nothing about the example; and a commit passes or
-# fails by what it holds, not by what was drawn that day. `make explore` draws anew.
+# No deadlines: how long a busy machine takes to draw an example says nothing about the example. Derandomized: a
+# commit passes or fails by its content, not by the examples of the day. `make explore` draws new examples.
 hypothesis.settings.register_profile(
     "any machine",
     deadline=None,
@@ -53,7 +53,7 @@ hypothesis.settings.load_profile("any machine")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """uvloop lets no alarm through: a coroutine has a bound of its own, a little below that of everything else."""
+    """Bound each coroutine test by itself, a little below the general timeout: uvloop lets no alarm through."""
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
         seconds = seconds_max(item)
         if seconds:
@@ -61,7 +61,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def seconds_max(item: pytest.Item) -> float:
-    """As pytest-timeout has it; 0: for ever."""
+    """Return the seconds that a test may take, by the rules of pytest-timeout; 0: without a bound."""
     marker = item.get_closest_marker("timeout")
     marked = (*marker.args, marker.kwargs.get("timeout"))[0] if marker is not None else None
     told = (marked, item.config.getoption("timeout"), item.config.getini("timeout"))
@@ -78,14 +78,14 @@ def _bounded(test: Callable[..., Coroutine[Any, Any, None]], seconds: float) -> 
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests run on uvloop, as the gateway does; those marked `any_loop` also on asyncio's own."""
+    """Run tests on uvloop, as gateways do, and those marked `any_loop` on asyncio's own event loop too."""
     uv = {"uvloop": uvloop.new_event_loop}
     return uv if item.get_closest_marker("any_loop") is None else {**uv, "asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    """A Valkey for all tests; each takes names of its own."""
+    """A Valkey for all tests; each test uses key names of its own."""
     directory = Path(tempfile.mkdtemp(prefix="radixgate-test-"))
     server = ValkeyServer(directory)
     server.start()
@@ -96,7 +96,7 @@ def valkey() -> Iterator[ValkeyServer]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL for all tests; each takes a database of its own. Skips, and says why, where it cannot be had."""
+    """A PostgreSQL for all tests; each test uses a database of its own. Skipped where it cannot be installed."""
     directory = Path(tempfile.mkdtemp(prefix="radixgate-test-"))
     try:
         server = PostgresServer(directory)
@@ -131,7 +131,7 @@ def postgres_url(postgres: PostgresServer) -> str:
         await connection.execute(f"CREATE DATABASE {name}")
         await connection.close()
 
-    # In a thread of its own: whoever asks for a database may be in a loop already.
+    # In a thread of its own: the test may run in an event loop already.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, create()).result()
     return postgres.url(name)
@@ -139,7 +139,7 @@ def postgres_url(postgres: PostgresServer) -> str:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server of S3's protocol for all tests; each takes a bucket of its own. Skips where it cannot be had."""
+    """An S3 server for all tests; each test uses a bucket of its own. Skipped where moto is not installed."""
     try:
         server = S3Server(tmp_path_factory.mktemp("s3") / "log")
     except S3Missing as err:
@@ -180,7 +180,7 @@ def _cluster(node_timeout_ms: int) -> Iterator[RedisCluster]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[RedisCluster]:
-    """Three servers for all tests that need a cluster; each takes names of its own, and harms none."""
+    """A cluster for all tests that only read and write; each test uses key names of its own."""
     yield from _cluster(node_timeout_ms=15_000)
 
 
@@ -188,20 +188,20 @@ def cluster() -> Iterator[RedisCluster]:
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """A cluster for one test, which may move its slots and kill its servers.
 
-    Its parameter, if any: milliseconds after which servers believe that one of them is gone.
+    The fixture's parameter, if any, is the cluster's node timeout in milliseconds.
     """
     yield from _cluster(node_timeout_ms=getattr(request, "param", 15_000))
 
 
 @pytest.fixture(params=["one server", "cluster"])
 def redis_url(request: pytest.FixtureRequest) -> str:
-    """Where names may be put by tests that hold on one server and on a cluster alike."""
+    """The URL of one server, and of a cluster: for tests that hold on both."""
     servers = request.getfixturevalue("valkey" if request.param == "one server" else "cluster")
     return str(servers.url)
 
 
 class RunningGateway:
-    """A gateway that serves, a key for it, and a client."""
+    """A serving gateway with a key for each tenant and an HTTP client."""
 
     def __init__(self, here: ServingGateway, http: aiohttp.ClientSession, keys: dict[str, NewKey]) -> None:
         self.here = here
@@ -210,28 +210,31 @@ class RunningGateway:
 
     @property
     def url(self) -> str:
+        """The URL of the tenants' listener."""
         return self.here.tenant_url
 
     @property
     def admin(self) -> str:
+        """The URL of the operators' listener."""
         return self.here.admin_url
 
     def headers(self, tenant: str = "acme") -> dict[str, str]:
+        """Return the headers that authenticate the tenant."""
         return {"Authorization": f"Bearer {self.keys[tenant].text}"}
 
     def chat(self, text: str = "hello", *, tenant: str = "acme", **more: Any) -> Any:
-        """A chat completion in flight: `async with gateway.chat() as response`."""
+        """Send a chat completion: `async with running.chat() as response`."""
         body = {"model": "m", "messages": [{"role": "user", "content": text}], **more}
         return self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=self.headers(tenant))
 
     def knows_shapes(self) -> None:
-        """Every worker has given a whole answer before: from now on they are asked for streams."""
+        """Teach the gateway the shape of whole answers: it asks workers for streams from now on."""
         for worker in self.here.gateway.fleet:
             for surface in GENERATING:
                 worker.shapes.learn(surface, b'{"choices":[{"index":0,"message":{}}]}')
 
     async def until(self, true: Callable[[], object], seconds: float = 60.0) -> float:
-        """Waits until something holds; gives the seconds that took."""
+        """Wait until the condition holds, and return the seconds that it took."""
         started = time.monotonic()
         while not true():
             assert time.monotonic() - started < seconds, "it does not become true"
@@ -245,7 +248,7 @@ class RunningGateway:
 
     @property
     def idle(self) -> bool:
-        """Nothing is held for anybody: no quota, no place, no turn."""
+        """Whether no request holds anything: no quota, no placement, no turn."""
         at = self.here.gateway.services.reservations
         loads = [worker.load for worker in at.fleet]
         return (
@@ -260,11 +263,12 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
 @pytest.fixture
 def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
-    """Makes gateways: `async with gateway(worker, limits=..., **{"routing.policy": ...}) as running`.
+    """Return a function that makes gateways: `async with gateway(worker, limits=...) as running`.
 
-    Two tenants, `acme` and `globex`, on one plan with the given limits; `tenants={}` is open to all. What `tenants`
-    says of `key` is added to a tenant's key.
-    It is waited for until all workers are up, or any. Real Valkey, production runner.
+    Each gateway has two tenants, `acme` and `globex`, on one plan with the given limits; with `tenants={}` it is
+    open to all. The entry `key` of a tenant is merged into the tenant's API key. Further settings are given by
+    their paths: `**{"routing.policy": ...}`. The function waits until all workers are up, or any. The Valkey is real,
+    and the gateway runs on the production runner.
     """
 
     @asynccontextmanager

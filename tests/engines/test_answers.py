@@ -109,10 +109,10 @@ async def test_a_client_that_leaves_stops_the_engine(gateway, engine, model_of):
 async def all_generated(engine):
     """Wait until the engine is idle and has counted all tokens that it has generated; return their number."""
     async with asyncio.timeout(60):
-        counted = None
-        while counted != (now := await asyncio.to_thread(engine.generated)) or await asyncio.to_thread(
-            engine.running
-        ):
-            counted = now
+        before = None
+        while True:
+            counted = await asyncio.to_thread(engine.generated)
+            if counted == before and not await asyncio.to_thread(engine.running):
+                return counted
+            before = counted
             await asyncio.sleep(0.5)
-    return counted

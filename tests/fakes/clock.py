@@ -1,7 +1,9 @@
-"""FakeClock: time that passes when a test says so."""
+"""A clock whose time passes only when a test advances it."""
 
 
 class FakeClock:
+    """A clock in seconds that stands still until it is advanced."""
+
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
 
@@ -9,4 +11,5 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> None:
+        """Move the clock forward by `seconds`."""
         self.now += seconds

@@ -1,6 +1,8 @@
-"""The part of a gateway that follows one worker's events, as a process of its own, to be killed.
+"""The part of a gateway that follows the KV events of one worker, as a process that a test can kill.
 
-python -m tests.fakes.feed_gateway REDIS_URL PREFIX ENDPOINT REPLAY      prints `writes` once it writes
+python -m tests.fakes.feed_gateway REDIS_URL PREFIX ENDPOINT REPLAY
+
+It prints `writes` once it holds the feed lease and writes the worker's events into the shared index.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_si
 
 
 async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
+    """Follow the events published at `endpoint`, with the replay socket at `replay` (empty: there is none)."""
     parts = SharedIndexParts.at(redis_url, prefix, IndexSettings())
     feeds = KvEventFeeds(
         index=parts.index,

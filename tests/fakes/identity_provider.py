@@ -1,7 +1,7 @@
-"""An identity provider on a real socket: it describes itself, shows its public keys, and signs what a test asks.
+"""An identity provider on a real socket: discovery document, public keys, and tokens with the claims a test wants.
 
-It has logins too (OpenID Connect's code flow): whoever comes is `person`, without being asked, and a code is given
-for a token once, to the client that it was made for, for the verifier of its challenge.
+It has logins too (OpenID Connect's authorization code flow). Every login succeeds at once as `person`. A code can
+be exchanged for a token once, by the client that the code was made for, with the verifier of its challenge (PKCE).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ CLIENT, CLIENT_SECRET = "radixgate operators", "a secret: of the client's"
 
 
 def private_key(algorithm: str) -> Any:
-    """A fresh key of the kind that this algorithm needs."""
+    """Return a fresh private key of the kind that this signature algorithm needs."""
     if algorithm.startswith("ES"):
         return ec.generate_private_key(
             {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}[algorithm]
@@ -33,26 +33,26 @@ def private_key(algorithm: str) -> Any:
 
 
 class IdentityProvider:
-    """Use as `async with IdentityProvider() as provider`. `asked`: how often its keys were read."""
+    """An OpenID Connect provider: `async with IdentityProvider() as provider`."""
 
     def __init__(self, algorithm: str = "ES256") -> None:
         self.algorithm = algorithm
-        self.asked = 0
-        self.up = True
-        self.describes = True
-        self.document: bytes | None = None  # instead of its keys
+        self.asked = 0  # how often its public keys were read
+        self.up = True  # False: keys and tokens are answered with 503
+        self.describes = True  # False: the discovery document names another issuer
+        self.document: bytes | None = None  # the body of the key set, in place of the real keys
         self.issuer = ""
         self.keys: dict[str, Any] = {}
-        self.shown: dict[str, dict[str, Any]] = {}
-        self.person: dict[str, Any] = {"sub": "ada", "roles": ["operator"]}
-        self.refuses: str | None = None  # to let anybody in, for this reason
-        self.begun: list[dict[str, str]] = []  # what logins were begun with
-        self.codes: dict[str, dict[str, str]] = {}
+        self.shown: dict[str, dict[str, Any]] = {}  # the public keys in the key set, by key id
+        self.person: dict[str, Any] = {"sub": "ada", "roles": ["operator"]}  # the claims of every login
+        self.refuses: str | None = None  # the OAuth error code with which logins are refused
+        self.begun: list[dict[str, str]] = []  # the query of each authorization request
+        self.codes: dict[str, dict[str, str]] = {}  # codes that were not exchanged yet, with their queries
         self._runner: web.AppRunner | None = None
         self.rotate("first")
 
     def rotate(self, name: str, *, keep: bool = True) -> None:
-        """Signs with another key from now on; `keep`: the old ones are still shown."""
+        """Sign with a new key from now on; with `keep`, older public keys stay in the key set."""
         key = private_key(self.algorithm)
         shown = json.loads(get_default_algorithms()[self.algorithm].to_jwk(key.public_key()))
         if not keep:
@@ -62,12 +62,12 @@ class IdentityProvider:
         self.signs_with = name
 
     def token(self, headers: dict[str, Any] | None = None, **claims: Any) -> str:
-        """A token that is good for a minute, but for what is said here; None leaves a claim out."""
+        """Return a signed token that is valid for a minute, with these claims changed; None leaves a claim out."""
         now = time.time()
         said = {
             "iss": self.issuer,
             "aud": AUDIENCE,
-            "sub": "somebody",
+            "sub": "a subject",
             "iat": now,
             "exp": now + 60,
             "tenant": "acme",

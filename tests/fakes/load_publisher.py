@@ -1,4 +1,4 @@
-"""LoadPublisher: a load feed as SGLang has it, that says what a test has it say. Real ZMQ."""
+"""A load feed like SGLang's, over real ZMQ, that publishes what a test gives it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ def stat(
     prefilled: int = 0,
     prefill_us: int = 0,
 ) -> list[Any]:
-    """One reading."""
+    """Return one load report of a data-parallel rank, as SGLang writes it."""
     return [
         *("LoadStat", running, waiting, kv, 100_000, rank, waiting_uncached, kv, 64),
         *(prefilled, prefill_us),
@@ -26,7 +26,7 @@ def stat(
 
 
 class LoadPublisher:
-    """Listens on a loopback port from when it is made."""
+    """A publisher of load reports; it listens on a loopback port from its creation on."""
 
     def __init__(self, port: int = 0) -> None:
         self._context = zmq.Context()
@@ -44,14 +44,16 @@ class LoadPublisher:
         self.close()
 
     def publish(self, reading: Sequence[Any]) -> None:
+        """Publish one load report."""
         self.send(msgspec.msgpack.encode(reading))
 
     def send(self, payload: bytes) -> None:
+        """Publish these bytes as they are."""
         self._socket.send_multipart([b"load", self._number.to_bytes(8, "big"), payload])
         self._number += 1
 
     async def until_heard(self, heard: Callable[[], object], reading: Sequence[Any]) -> None:
-        """Says it again and again until somebody has."""
+        """Publish the load report again and again until `heard` says that it was received."""
         async with asyncio.timeout(60):
             while not heard():
                 self.publish(reading)

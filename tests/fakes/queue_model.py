@@ -1,4 +1,4 @@
-"""The shared queue as a plain model: what lua/queue.lua does, with the policies' own arithmetic and no Redis."""
+"""The shared queue as a plain model: the rules of lua/queue.lua by the policies' arithmetic, without Redis."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ GRANTS_MAX = 8
 
 
 @dataclass
-class Record:
+class QueuedRequest:
+    """A request in the model: waiting, granted (its turn is given), placed, or answering."""
+
     ticket: SharedTicket
     state: str
     number: int = 0
@@ -37,19 +39,23 @@ class Record:
 
 
 @dataclass
-class Round:
-    """Who would rather wait, and the workers that they wait for."""
+class GrantRound:
+    """What one round of granting turns remembers."""
 
     passed: list[str] = field(default_factory=list)
+    """Requests whose turn it was, but which do better to wait for a worker."""
     closed: set[str] = field(default_factory=set)
+    """The workers that passed requests wait for; later requests may not take their room."""
 
 
 class QueueModel:
+    """The state of the shared queue, changed by the same verbs as the Lua library."""
+
     def __init__(self, window: int, hold: float | None) -> None:
         self.hold = hold
         self.policy = queue_policy("sfq")
         self.window = window
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, QueuedRequest] = {}
         self.counters: dict[str, QueueCounters] = {}
         self.numbers: dict[str, int] = {}
         self.last: dict[str, int] = {}
@@ -78,12 +84,15 @@ class QueueModel:
         return sorted(ids, key=lambda id: self.records[id].number)
 
     def head(self, queue: str, passed: Sequence[str] = ()) -> str | None:
-        """Who stands first, of those that were not passed."""
+        """Return the request whose turn is next, leaving out those that were passed."""
         turn = self._turn(queue, passed)
         return None if turn is None else self._standing(queue, passed)[turn.ticket.tenant]
 
     def best(self, routes: Sequence[SharedRoute], closed: set[str], hold: float | None) -> SharedRoute | None:
-        """The cheapest that is worth going and has room; `closed` gets the workers that it waits for."""
+        """Return the cheapest route that is worth taking and has room.
+
+        If there is none, the workers that the request waits for are added to `closed`.
+        """
 
         def cost(route: SharedRoute) -> float:
             return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)
@@ -99,8 +108,8 @@ class QueueModel:
         closed.update(waited_for)
         return None
 
-    def next(self, queue: str, round: Round) -> tuple[str, SharedRoute] | None:
-        """Who goes now, and where; those that would rather wait are passed."""
+    def next(self, queue: str, round: GrantRound) -> tuple[str, SharedRoute] | None:
+        """Return the request that starts now and its route; requests that do better to wait are passed."""
         while (id := self.head(queue, round.passed)) is not None:
             route = self.best(self.records[id].routes, round.closed, self.hold)
             if route is not None:
@@ -111,7 +120,7 @@ class QueueModel:
         return None
 
     def behind(self, queue: str, queues: Sequence[str]) -> bool:
-        """Does somebody wait who goes before all of this batch queue?"""
+        """Return whether a request waits that goes before this queue of batch work."""
         others = (other for other in queues if not other.endswith(BATCH))
         return queue.endswith(BATCH) and any(self.waiting(other) for other in others)
 
@@ -125,7 +134,7 @@ class QueueModel:
         known = self.records.get(ticket.id)
         if known is None:
             number = self.numbers[ticket.queue] = self.numbers.get(ticket.queue, 0) + 1
-            record = Record(ticket, "waiting", number, list(routes))
+            record = QueuedRequest(ticket, "waiting", number, list(routes))
             others = [self.records[id].as_ticket() for id in self.waiting(ticket.queue)]
             counters = self.policy.arrive(self._counters(ticket.queue), record.as_ticket(), others)
             self.records[ticket.id], self.counters[ticket.queue] = record, counters
@@ -148,7 +157,7 @@ class QueueModel:
             route = None if waited_for else self.best(routes, set(), None)
             if route is None:
                 return 0, ""
-            self.records[ticket.id] = Record(
+            self.records[ticket.id] = QueuedRequest(
                 ticket, "placed", worker=route.worker, tokens=route.uncached_tokens
             )
         return 1, self.records[ticket.id].worker
@@ -224,7 +233,7 @@ class QueueModel:
         for place in places:
             if place.ticket.id not in self.ended:
                 state = "placed" if place.uncached_tokens else "answering"
-                self.records[place.ticket.id] = Record(
+                self.records[place.ticket.id] = QueuedRequest(
                     place.ticket, state, worker=place.worker, tokens=place.uncached_tokens
                 )
         for queue, tenant, units in services:
@@ -240,7 +249,10 @@ class QueueModel:
         return self.counters.setdefault(queue, QueueCounters())
 
     def _standing(self, queue, passed):
-        """By tenant the first who was not passed, of those with few enough who were."""
+        """Return the first request of each tenant that was not passed.
+
+        Tenants of whom too many requests were passed are left out.
+        """
         by_tenant = Counter(self.records[id].ticket.tenant for id in passed)
         standing: dict[str, str] = {}
         for id in self.waiting(queue):
@@ -272,7 +284,7 @@ class QueueModel:
             ]
             left.sort(key=lambda queue: self.last.get(queue, 0))
             several, last = len(left) > 1, max((self.last.get(queue, 0) for queue in left), default=0)
-            rounds = {queue: Round() for queue in left}
+            rounds = {queue: GrantRound() for queue in left}
             while left and given < GRANTS_MAX:
                 queue = left.pop(0)
                 round = rounds[queue]

@@ -1,4 +1,4 @@
-"""A real cluster of three servers on loopback, formed by commands, whose servers tests may kill and start again."""
+"""A real Redis cluster of three servers on loopback, which tests may kill and start again."""
 
 import os
 import shutil
@@ -19,11 +19,12 @@ READY_SECONDS_MAX = 30.0
 
 
 def server_binary() -> str:
-    """What tests run against: RADIXGATE_TEST_REDIS, else the one that the gateway would start."""
+    """Return the server program of the tests: RADIXGATE_TEST_REDIS, else the one that a gateway would start."""
     return os.environ.get("RADIXGATE_TEST_REDIS") or str(find_server_binary())
 
 
 def free_ports(count: int) -> list[int]:
+    """Return ports that were free a moment ago."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -34,6 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def until(true: Any, what: str) -> None:
+    """Wait until the condition holds. Raises AssertionError with the text after READY_SECONDS_MAX."""
     deadline = time.monotonic() + READY_SECONDS_MAX
     while not true():
         assert time.monotonic() < deadline, what
@@ -41,7 +43,7 @@ def until(true: Any, what: str) -> None:
 
 
 class Node:
-    """One server of the cluster. Its directory keeps who it is; its data are gone when it is killed."""
+    """One server of the cluster. Its directory keeps its node id; its data are lost when it is killed."""
 
     def __init__(self, directory: Path, port: int, bus: int, options: list[str]) -> None:
         self.port = port
@@ -60,7 +62,7 @@ class Node:
 
     @property
     def replication(self) -> dict[str, Any]:
-        """What it says of its role, and of who copies whom."""
+        """The replication section of INFO: the role, and the primary or the replicas."""
         return dict(self._client.info("replication"))
 
     def start(self) -> None:
@@ -93,7 +95,7 @@ class Node:
         self._client.close()
 
     def sees_all(self) -> bool:
-        """Every slot is served, as far as this server knows."""
+        """Return whether every slot is served, as far as this server knows."""
         try:
             info = self.ask("CLUSTER", "INFO")
         except redis.RedisError:
@@ -107,11 +109,11 @@ class Node:
 
 
 class RedisCluster:
-    """`start` before and `close` after use."""
+    """Three primaries with a third of the slots each. Call `start` before use and `close` after it."""
 
     def __init__(self, *, node_timeout_ms: int) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="radixgate-cluster-"))
-        # A part that is away leaves the others serving.
+        # With a server away the other servers go on serving their slots.
         options = ["--cluster-node-timeout", str(node_timeout_ms), "--cluster-require-full-coverage", "no"]
         self._options = options
         self.replicas: list[Node] = []
@@ -137,7 +139,7 @@ class RedisCluster:
         until(self.whole, "the cluster does not form")
 
     def add_replica(self, of: Node) -> Node:
-        """A server that copies another, and may take its place."""
+        """Start a replica of the server, which may take its place, and return it."""
         port, bus = free_ports(2)
         node = Node(self._directory / str(port), port, bus, self._options)
         node.start()
@@ -153,22 +155,22 @@ class RedisCluster:
         return all(node.sees_all() for node in self.nodes)
 
     def owner(self, slot: int) -> Node:
-        """By the word of whoever has it."""
+        """Return the server that says of itself that it owns the slot."""
         for node in self.nodes:
             for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS"):
                 if first <= slot <= last and primary[1] == node.port:
                     return node
-        raise AssertionError(f"nobody has slot {slot}")
+        raise AssertionError(f"no server has slot {slot}")
 
     def begin_move(self, slot: int, target: Node) -> Node:
-        """From now on keys of the slot are here or there. Gives the one it leaves."""
+        """Begin to move the slot: its keys may be on either server from now on. Returns the old owner."""
         source = self.owner(slot)
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
         return source
 
     def move_keys(self, slot: int, source: Node, target: Node, most: int = 1000) -> int:
-        """How many were moved."""
+        """Move keys of the slot, at most `most`, and return how many were moved."""
         keys = source.ask("CLUSTER", "GETKEYSINSLOT", slot, most)
         if keys:
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)

@@ -1,4 +1,4 @@
-"""A replica of the shared index as a gateway has it, and a way to wait for all that it was told."""
+"""A replica of the shared index as a gateway has it, with ways to wait until changes have arrived."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,6 +21,8 @@ assert CROWDED != LIBRARY
 
 @dataclass
 class Replica:
+    """A replica and what keeps it up to date."""
+
     index: SharedIndex
     reader: ReplicaReader
     keeper: IndexMaintenance
@@ -28,14 +30,14 @@ class Replica:
     reading: "asyncio.Task[None]"
 
     async def settled(self) -> None:
-        """All that was told has arrived, the tree is tidied, and the copy shows it."""
+        """Wait until all changes have arrived, the tree in Redis is tidied, and the replica shows the result."""
         await self.arrived()
         self.keeper._rounds = 0
         await self.keeper.run_round()
         await self.arrived()
 
     async def arrived(self) -> None:
-        """What was told until now is in Redis, and the copy shows it."""
+        """Wait until all changes made so far are in Redis and the replica shows them."""
         keys = self.index.store.keys
         for _ in range(2):  # Answers may lead to further calls.
             await self.scripts.ping()
@@ -68,7 +70,7 @@ async def replica(
     library: str = LIBRARY,
     **bounds: Any,
 ) -> Replica:
-    """A replica that knows the whole tree."""
+    """Open a replica and wait until it knows the whole tree."""
     scripts = ScriptCaller(url)
     store = TreeStore(scripts, keys, library=library)
     copy = TreeReplica(clock, bounds["predicted_seconds"])

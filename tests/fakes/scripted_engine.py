@@ -1,8 +1,9 @@
-"""An "engine" that is launched as SGLang and vLLM are: a Python that answers probes, and does what a file tells.
+"""An engine program that is launched as SGLang and vLLM are: it answers probes and obeys a file.
 
-`make(directory)` writes an executable that stands for the engine's interpreter. In its directory it leaves
-`argv.json` (of its last start) and one line in `starts` for each. It obeys `script`: `die X` ends it, and tells its
-next life X, `silent` makes it refuse probes, `stubborn` ignores SIGTERM; `running N` is the load that it reports.
+`make(directory)` writes an executable that stands for the engine's Python interpreter. In its directory the program
+leaves `argv.json` (the arguments of its last start), and a line with its process id in `starts` for each start. It
+obeys the file `script`: `die X` ends the process and leaves X as the script of its next start, `silent` makes it
+answer probes with 503, `stubborn` makes it ignore SIGTERM, and `running N` is the load that it reports.
 """
 
 import sys
@@ -65,10 +66,10 @@ ThreadingHTTPServer(("127.0.0.1", port), Answers).serve_forever()
 
 
 def make(directory: Path) -> Path:
-    """The executable."""
+    """Write the executable into the directory and return its path."""
     source, program = directory / "engine.py", directory / "python"
     source.write_text(SOURCE)
-    # With -c it is asked what it has installed: no engine.
+    # With -c the launcher asks the interpreter for the installed engine version; here there is none.
     asked = f'[ "$1" = -c ] && exec {sys.executable} "$@"\n'
     program.write_text(f'#!/bin/sh\n{asked}exec {sys.executable} {source} "$@"\n')
     program.chmod(0o755)

@@ -1,5 +1,7 @@
-"""A server on a real socket that calls itself a cluster, and answers as the test says: for faults that no real one
-can be brought to show at a given moment."""
+"""A Redis server on a real socket that claims to be a cluster and gives the replies that a test has set.
+
+It shows faults that a real server cannot be made to show at a given moment.
+"""
 
 import asyncio
 from collections import deque
@@ -8,12 +10,12 @@ import hiredis
 
 
 class ScriptedRedis:
-    """It owns all slots. `replies`: lines that the next commands get; +OK when there are none left."""
+    """A cluster of one server that owns all slots."""
 
     def __init__(self) -> None:
-        self.replies: deque[str] = deque()
-        self.always: str | None = None
-        self.seen: list[list[bytes]] = []
+        self.replies: deque[str] = deque()  # the replies to the next commands; then `always`
+        self.always: str | None = None  # the reply to all further commands; None: +OK
+        self.seen: list[list[bytes]] = []  # the commands that were received
         self.port = 0
         self._server: asyncio.Server | None = None
 
@@ -23,7 +25,7 @@ class ScriptedRedis:
 
     @property
     def named(self) -> list[str]:
-        """The last word of every command seen."""
+        """The last argument of every command that was received."""
         return [command[-1].decode() for command in self.seen]
 
     async def __aenter__(self) -> "ScriptedRedis":

@@ -1,6 +1,6 @@
-"""ScriptedWorker: an OpenAI-compatible worker that does what a script says. For faults and timing only.
+"""An OpenAI-compatible worker that follows a script, for tests of faults and of timing.
 
-It answers every prompt with `tokens` words, reports usage, and remembers what it was asked and how it ended. The
+It answers every prompt with `tokens` words, reports usage, and records every request and how the request ended. The
 script is one value that a test may replace between requests.
 """
 
@@ -15,66 +15,80 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What the worker does.
-
-    `status`: other than 200 it refuses with `body` (`{}`: an empty one). `headers`: of each answer. `tokens`: words
-    of the answer. `first_after`, `gap`: seconds before the first frame and between frames. `break_after`: the
-    connection is cut after so many frames (0: before the first byte). `silent`: it takes the request and never
-    answers. `until`: it waits for this before anything else. `more`: fields of an answer that is no stream;
-    `whole`: what it is instead. `finish_reason`: of its last choice; None: it says none. `last_frame`: with which
-    its streams end. `named`: the model, in its frames.
-    """
+    """What the worker does with a request."""
 
     status: int = 200
+    """The status of the answer; with any other than 200 the body is `body`."""
     body: dict[str, Any] | None = None
+    """The body of a refusal; `{}` stands for an empty one."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """More headers of each answer."""
     tokens: int = 4
+    """How many words the answer has."""
     first_after: float = 0.0
+    """Seconds before the first frame."""
     gap: float = 0.0
+    """Seconds between two frames."""
     break_after: int | None = None
+    """After so many frames the connection is cut; 0: before the first byte."""
     silent: bool = False
+    """The worker takes the request and never answers."""
     until: asyncio.Event | None = None
+    """The worker waits for this event before anything else."""
     more: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of an answer that is no stream."""
     whole: bytes | None = None
+    """The body of an answer that is no stream, in place of the usual one."""
     cached_tokens: int | None = 0
+    """The cached tokens that usage reports; None: usage has no such field."""
     prompt_tokens: int = 10
+    """The prompt tokens that usage reports."""
     usage_in_last_frame: bool = False
+    """Usage stands in the frame of the last word, and not in a frame of its own."""
     finish_reason: str | None = "length"
+    """The finish reason of the last choice."""
     last_frame: bytes = b"data: [DONE]\n\n"
+    """The bytes with which streams end."""
     named: str | None = None
+    """The model name in each frame; None: frames have no such field."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """One request as the worker saw it. `ended`: "finished", "aborted" (the caller hung up) or "broken"."""
+    """One request as the worker received it, and how it ended."""
 
     body: dict[str, Any]
     headers: Mapping[str, str]
     ended: str = "running"
+    """"running", "finished", "aborted" (the caller closed the connection) or "broken" (the script cut it)."""
     frames: int = 0
+    """How many frames were sent."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the request has ended."""
 
 
 class ScriptedWorker:
-    """Use as `async with ScriptedWorker() as worker`; it listens on `worker.url`."""
+    """A worker on a real socket at `worker.url`: `async with ScriptedWorker() as worker`."""
 
     def __init__(self, models: Iterable[str] = ("m",), script: Script | None = None) -> None:
         self.models = list(models)
         self.script = script or Script()
-        self.seen: list[Seen] = []
-        self.others: dict[str, tuple[str, bytes]] = {}  # more paths: what each answers, and of which type
-        self.other_status = 200
-        self.ready = True
-        self.instance: str | None = "first"
-        self.listed: bytes | None = None  # instead of the list of models
+        self.seen: list[Seen] = []  # every request, in the order of arrival
+        self.others: dict[
+            str, tuple[str, bytes]
+        ] = {}  # further paths, each with the type and body of its answer
+        self.other_status = 200  # the status of those answers
+        self.ready = True  # False: probes are answered with 503
+        self.instance: str | None = "first"  # the instance id of /server_info: another one means a restart
+        self.listed: bytes | None = None  # the body of /v1/models, in place of the list of `models`
         self.kv_tokens_max: int | None = 100_000
-        self.ranks = 1
-        self.info: dict[str, Any] = {}  # more of /server_info
+        self.ranks = 1  # data-parallel ranks
+        self.info: dict[str, Any] = {}  # more fields of /server_info
         self.url = ""
         self._runner: web.AppRunner | None = None
 
     def then(self, **changes: Any) -> None:
-        """From now on the script differs in this."""
+        """Change these fields of the script for all further requests."""
         self.script = replace(self.script, **changes)
 
     async def __aenter__(self) -> "ScriptedWorker":

@@ -1,4 +1,4 @@
-"""A ScriptedWorker that also hears: it takes forms, and answers by their `response_format`."""
+"""A ScriptedWorker with speech to text: it reads multipart forms and answers in their `response_format`."""
 
 import asyncio
 import json
@@ -32,6 +32,7 @@ WHOLE = {
 
 
 def frames(*events: dict[str, Any]) -> bytes:
+    """Return the events as a server-sent event stream."""
     return b"".join(b"event: %b\ndata: %b\n\n" % (e["type"].encode(), json.dumps(e).encode()) for e in events)
 
 
@@ -43,7 +44,7 @@ STREAM = frames(
 
 
 def parts_of(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
-    """Head and content of each part, as they lie there."""
+    """Return the head and the content of each part of a multipart form, byte for byte."""
     kind, _, boundary = content_type.partition("; boundary=")
     assert kind == "multipart/form-data"
     _, *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
@@ -53,16 +54,17 @@ def parts_of(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
 
 
 def named(name: str) -> str:
+    """Return the head of the form field with this name."""
     return f'Content-Disposition: form-data; name="{name}"'
 
 
 class SpeechWorker(ScriptedWorker):
-    """`seen[-1].body["parts"]`: of the form. `stream`: how it answers who wants a stream."""
+    """A worker for transcriptions and translations; `seen[-1].body["parts"]` has the parts of the last form."""
 
     def __init__(self, *more: Any) -> None:
         super().__init__(*more)
-        self.others = dict.fromkeys(PATHS, ("", b""))  # and more, which are asked in JSON
-        self.stream = STREAM
+        self.others = dict.fromkeys(PATHS, ("", b""))  # a test may add paths whose bodies are JSON
+        self.stream = STREAM  # the answer to a form that asks for a stream
 
     async def _other(self, http: web.Request) -> web.StreamResponse:
         if http.path not in PATHS:

@@ -1,4 +1,4 @@
-"""RedisQuotaStore on a clock of the test's: the same Lua on a real server, but it is told what time it is."""
+"""RedisQuotaStore on the clock of a test: the same Lua on a real server, which reads the time from a key."""
 
 import redis
 
@@ -17,7 +17,7 @@ FORGETTING = "redis.call('PEXPIRE', key, ms)"
 
 
 class TimedQuotaStore(RedisQuotaStore):
-    """`clock`: seconds since 1970. Windows are not forgotten by the server's own clock."""
+    """A quota store whose time is that of `clock` (seconds since 1970). Windows never expire on the server."""
 
     def __init__(
         self, scripts: ScriptCaller, client: "redis.Redis", clock: FakeClock, events: Events | None = None

@@ -123,7 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
             tokens = array("I", [token for page in path for token in page])
             assert self.tree.match(self.hasher.of_tokens(tokens)) == {"w": len(path) // self.ratio}
         ends = {tuple(held.hashes) for held in self.follower.paths() if held is not None}
-        assert self.follower.holds() == {block for end in ends for block in end}
+        assert self.follower.held_blocks() == {block for end in ends for block in end}
         whole = [end for end in ends if not any(other[: len(end)] == end and other != end for other in ends)]
         assert len(whole) == sum(
             not any(other[: len(path)] == path and other != path for other in blocks) for path in blocks

@@ -60,7 +60,7 @@ async def test_whatever_the_scripts_make_is_sound(seed, one):
         if step % 10 == 9:
             tree, found = await audited(one)
             assert found == []
-            assert len(tree.nodes) == len(one.index.copy.nodes)
+            assert len(tree.nodes) == len(one.index.replica.nodes)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import Surface
-from gateway.fleet.response_shape import NAMES_MAX, Shapes
+from gateway.fleet.response_shape import NAMES_MAX, ResponseShapes
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import Assembly
 from gateway.telemetry.record import Progress
@@ -69,7 +69,7 @@ WORDS = st.lists(st.text("abc ", min_size=1, max_size=3), min_size=1, max_size=3
 def test_the_second_answer_put_together_is_byte_for_byte_what_the_worker_would_have_said(
     made, first, second, choices
 ):
-    shapes = Shapes()
+    shapes = ResponseShapes()
     shapes.learn(Surface.CHAT, json.dumps(made(first, 1)[0]).encode())
     whole, chunks = made(second, choices)
     assembly = Assembly(Surface.CHAT, shapes.of(Surface.CHAT))
@@ -93,13 +93,13 @@ def test_what_one_tenants_answer_names_does_not_come_back_in_anothers():
         "x": [secret],
     }
     said = {"id": "secret", "metadata": secret, "choices": [choice], "usage": {"x_details": secret}}
-    shapes = Shapes()
+    shapes = ResponseShapes()
     shapes.learn(Surface.CHAT, json.dumps(said).encode())
     assert b"secret" not in put_together(shapes)
 
 
 def test_a_shape_is_bounded():
-    shapes = Shapes()
+    shapes = ResponseShapes()
     body = {f"n{at}": None for at in range(10_000)} | {"choices": [{"index": 0}], "n" * 10_000: None}
     shapes.learn(Surface.CHAT, json.dumps({"choices": [{"index": 0}], **body}).encode())
     assert len(json.loads(put_together(shapes)).keys() - {"object"}) == NAMES_MAX
@@ -109,13 +109,13 @@ def test_a_shape_is_bounded():
     "body", [b"", b"[]", b"{}", b'{"choices": []}', b'{"choices": 7}', b"\xff", b"[" * 9000]
 )
 def test_what_is_no_whole_answer_teaches_nothing(body):
-    shapes = Shapes()
+    shapes = ResponseShapes()
     shapes.learn(Surface.CHAT, body)
     assert shapes.of(Surface.CHAT) is None
 
 
 def test_a_shape_is_of_one_api_and_is_forgotten_with_its_worker():
-    shapes = Shapes()
+    shapes = ResponseShapes()
     shapes.learn(Surface.CHAT, b'{"choices": [{"message": {}}]}')
     assert shapes.of(Surface.COMPLETIONS) is None
     shapes.forget()
@@ -138,7 +138,7 @@ class Client:
 
 
 async def test_the_first_answer_passes_as_it_came_and_the_next_has_its_shape():
-    shapes, client = Shapes(), Client()
+    shapes, client = ResponseShapes(), Client()
     request = decode_request(Surface.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
     whole = b'{ "new": null, "choices": [{"message": {"content": "a", "refusal": null, "audio": null}}]}'
     chunk = (

@@ -15,7 +15,7 @@ from gateway.queueing.shared.keys import BATCH, QueueKeys
 from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
-from tests.fakes.queue_model import QueueModel, Round
+from tests.fakes.queue_model import QueueModel, GrantRound
 
 WINDOW = 100
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
@@ -257,7 +257,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def somebody_may_go(self):
         return any(
-            self.model.next(queue, Round()) is not None
+            self.model.next(queue, GrantRound()) is not None
             for queue in QUEUES
             if not self.model.behind(queue, QUEUES) and (self.batch_may_go or not queue.endswith(BATCH))
         )

@@ -37,7 +37,7 @@ def a_path(chance: random.Random) -> str:
     return "".join(chance.choice("ab") for _ in range(chance.randint(0, 9)))
 
 
-async def enrolled(*replicas):
+async def on_enrolled(*replicas):
     for each in replicas:
         for worker in WORKERS:
             each.index.enrol(worker, "first")
@@ -47,7 +47,7 @@ async def enrolled(*replicas):
 def agree(model, replicas, chance):
     """Every replica says what the model says, of everything that can be asked."""
     for each in replicas:
-        copy = each.index.copy
+        copy = each.index.replica
         assert copy.blocks == model.blocks
         for _ in range(6):
             path = chained(a_path(chance))
@@ -147,10 +147,10 @@ async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valke
         in_redis = await is_in_redis(keys, client)
         for each in replicas:
             await each.arrived()
-            runs = {b"R" + key.to_bytes(8, "little"): node.run for key, node in each.index.copy.nodes.items()}
+            runs = {b"R" + key.to_bytes(8, "little"): node.run for key, node in each.index.replica.nodes.items()}
             assert runs.keys() == in_redis.keys()
             assert all(in_redis[key] == run.tobytes() for key, run in runs.items())
-        first, second = (each.index.copy for each in replicas)
+        first, second = (each.index.replica for each in replicas)
         assert first.tenures == second.tenures
         for key, node in first.nodes.items():
             assert dict(node.holders()) == dict(second.nodes[key].holders())

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.token_usage import read_usage
 from gateway.relay import sse
 from gateway.relay.sse import FrameFilter
-from gateway.domain.token_usage import read_usage
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 

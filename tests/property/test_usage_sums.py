@@ -12,7 +12,7 @@ from sqlalchemy import delete, text
 from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.usage_query import UsageQuery, UsageReader
-from gateway.database.usage_store import DAY_MS, HOUR_MS, Moved, UsageStore
+from gateway.database.usage_store import DAY_MS, HOUR_MS, JournalMoved, UsageStore
 from gateway.database.usage_tables import MEASURES, usage, usage_days, usage_hours, usage_journals
 
 ROW = {"organisation": "org", "asked": "m", "worker": "w", "surface": "chat", "user": None, "tags": None}
@@ -66,7 +66,7 @@ async def play(database, known, journals, steps):
                         raise Gone
             else:
                 await store.take(taken, **say)
-        except Moved:
+        except JournalMoved:
             continue  # It is further already, or not so far.
     # In the end everything is taken, from where it stands.
     for at, journal in enumerate(journals):
@@ -179,7 +179,7 @@ async def test_what_is_old_goes_and_its_sums_stay(database_url):
     assert await store.prune(**bounds) == 0
     counts = [(await reader.sums(UsageQuery(by=by))) for by in (("code",), ("hour",), ("day",))]
     assert [sum(group["requests"] for group in groups) for groups in counts] == [2, 3, 4]
-    with pytest.raises(Moved):
+    with pytest.raises(JournalMoved):
         # Shipped again, long after its rows have gone: the journal's position still knows.
         await store.take(taken, journal="j", position=5, end=6, now_ms=1)
     await database.close()

@@ -1,1 +1,1 @@
-"""The whole as processes of their own, for long and rough runs: Valkey, workers, gateways. See chaos and soak."""
+"""The whole product as processes, for tests, chaos and soak: Valkey, PostgreSQL, workers, gateways."""

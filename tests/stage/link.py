@@ -1,4 +1,4 @@
-"""A link between two sockets that can be slow, cut, or down. Bytes pass as they come, and in their order."""
+"""A link between two unix sockets that a test can slow down, cut, or take down. Bytes keep their order."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ from typing import cast
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection; what comes in leaves at the other end, when it is due."""
+    """One end of a connection: bytes that arrive here leave at the other end when their delay is over."""
 
     def __init__(self, link: "Link", other: "_End | None" = None) -> None:
         self.link = link
@@ -17,7 +17,9 @@ class _End(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's own type is none of asyncio's
+        self.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
         self.link.ends.add(self)
         if self.other is None:
             self.link.join(self)
@@ -33,7 +35,7 @@ class _End(asyncio.Protocol):
             self.other.transport.abort()
 
     def write(self, data: bytes) -> None:
-        """Later, as the link says; never before what came before it."""
+        """Send the bytes after the delay of the link, never before earlier ones."""
         self._late.append((asyncio.get_running_loop().time() + self.link.delay_seconds, data))
         self._send()
 
@@ -54,11 +56,11 @@ class _End(asyncio.Protocol):
 
 
 class Link:
-    """From the unix socket `near`, on which it listens, to the unix socket `far`. `delay_seconds`: each way."""
+    """Passes connections on from the unix socket `near`, on which it listens, to the unix socket `far`."""
 
     def __init__(self, near: Path, far: Path) -> None:
-        self.delay_seconds = 0.0
-        self.up = True
+        self.delay_seconds = 0.0  # in each direction
+        self.up = True  # False: new connections are closed at once
         self.ends: set[_End] = set()
         self._near = near
         self._far = far
@@ -66,21 +68,24 @@ class Link:
         self._joining: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
+        """Listen on the near socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _End(self), str(self._near))
 
     def cut(self) -> None:
-        """All connections; new ones may come if it is `up`."""
+        """Cut all connections; new ones may come while the link is up."""
         for end in list(self.ends):
             if end.transport is not None:
                 end.transport.abort()
 
     async def close(self) -> None:
+        """Stop listening, and cut all connections."""
         if self._server is not None:
             self._server.close()
         self.cut()
 
     def join(self, near: _End) -> None:
+        """Connect an end that has just been accepted to the far socket."""
         near.other = _End(self, near)
         task = asyncio.create_task(self._join(near, near.other))
         self._joining.add(task)

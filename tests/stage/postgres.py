@@ -15,11 +15,11 @@ START_SECONDS_MAX = 30.0
 
 
 class PostgresMissing(Exception):
-    """It cannot be had here; the text says why."""
+    """PostgreSQL cannot be installed here; the text says why."""
 
 
 def binaries() -> Path:
-    """The directory with postgres and initdb. Raises PostgresMissing."""
+    """Return the directory of the programs postgres and initdb. Raises PostgresMissing."""
     given = os.environ.get("RADIXGATE_TEST_POSTGRES")
     if given is not None:
         return Path(given)
@@ -38,7 +38,7 @@ def binaries() -> Path:
 
 
 class PostgresServer:
-    """One cluster in `directory`, on a port that it keeps. It trusts whoever connects from this machine."""
+    """One PostgreSQL cluster in `directory`, on a port that it keeps. Local connections need no password."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,12 +49,13 @@ class PostgresServer:
         self._count = 0
 
     def url(self, name: str = "postgres") -> str:
+        """Return the URL of a database of this cluster."""
         return f"postgresql://test@127.0.0.1:{self.port}/{name}"
 
     def prepare(self) -> None:
-        """Raises PostgresMissing where it does not even begin."""
+        """Make the cluster's files. Raises PostgresMissing where initdb fails."""
         if os.geteuid() == 0:
-            # It refuses to run as root.
+            # PostgreSQL refuses to run as root.
             os.chown(self.directory, NOBODY, NOBODY)
             self.directory.chmod(0o755)
         options = ["--auth=trust", "--username=test", "--encoding=UTF8", "--locale=C", "--no-sync"]
@@ -65,6 +66,7 @@ class PostgresServer:
             raise PostgresMissing(f"initdb: {made.stderr.strip()}")
 
     def start(self) -> None:
+        """Start the server and wait until it is ready. Raises PostgresMissing."""
         options = ["-p", str(self.port), "-k", "", "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
         self.process = subprocess.Popen(
             [self._bin / "postgres", "-D", self.data, *options],
@@ -82,7 +84,7 @@ class PostgresServer:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """At once, as in a crash; `start` brings it back with what it had."""
+        """Stop the server at once, as in a crash; `start` brings it back with its data."""
         if self.process is not None:
             self.process.send_signal(3)
             self.process.wait()

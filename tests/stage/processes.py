@@ -1,4 +1,4 @@
-"""Gateways and workers as processes: started at an address that they keep, signalled, looked at."""
+"""Gateways and workers as processes: started at an address that they keep, signalled and observed."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ SMALL = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM
 
 
 class Process:
-    """One command with its log. `log`: what it has to say."""
+    """A running command, and the file with its output."""
 
     def __init__(self, name: str, directory: Path, command: Sequence[str]) -> None:
         self.name = name
@@ -33,29 +33,31 @@ class Process:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         assert self._child.pid is not None
         return self._child.pid
 
     @property
     def url(self) -> str:
+        """The URL that the command printed when it was ready."""
         assert self._child.url is not None
         return self._child.url
 
     async def start(self) -> None:
-        """Until it says that it is ready. Raises ChildFailed."""
+        """Start the command and wait until it says that it is ready. Raises ChildFailed."""
         await self._child.start(START_SECONDS_MAX)
 
     def signal(self, number: int) -> None:
-        """Raises ProcessLookupError."""
+        """Send a signal to the process. Raises ProcessLookupError."""
         os.kill(self.pid, number)
 
     async def ended(self) -> int:
-        """Its exit code, once it has one."""
+        """Wait for the end of the process and return its exit code."""
         assert self._child._process is not None
         return await self._child._process.wait()
 
     async def stop(self) -> None:
-        """Also if it is stalled."""
+        """Stop the process, also if SIGSTOP has stalled it."""
         if self._child.pid is not None:
             with suppress(ProcessLookupError):
                 self.signal(signal.SIGCONT)
@@ -63,7 +65,7 @@ class Process:
 
 
 class GatewayProcess(Process):
-    """`radixgate serve` with these settings; the ports are chosen here and stay the same."""
+    """`radixgate serve` with these settings, on ports that are chosen here and stay the same."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class GatewayProcess(Process):
         settings: Mapping[str, Any],
         program: Sequence[str] = ("gateway",),
     ) -> None:
-        """`program`: the module that is run, and what it wants to be told before `serve`."""
+        """Write the settings file; `program` is the module to run and its arguments before `serve`."""
         port = steady_ports(2)
         own = {
             "listen": {"port": port},
@@ -88,30 +90,30 @@ class GatewayProcess(Process):
         self.admin = f"http://127.0.0.1:{port + 1}"
 
     async def readiness(self, http: aiohttp.ClientSession) -> dict[str, Any]:
-        """What it says of itself. Raises aiohttp.ClientError, TimeoutError."""
+        """Return the body of the readiness probe. Raises aiohttp.ClientError, TimeoutError."""
         async with http.get(f"{self.admin}/health/ready") as answer:
             found: dict[str, Any] = await answer.json()
             return found
 
     async def metrics(self, http: aiohttp.ClientSession) -> dict[str, float]:
-        """Sums over all labels, by name. Raises aiohttp.ClientError, TimeoutError."""
+        """Return the sum over all labels of each metric, by name. Raises aiohttp.ClientError, TimeoutError."""
         sums: dict[str, float] = {}
         for name, _, value in await self._scraped(http):
             sums[name] = sums.get(name, 0.0) + float(value)
         return sums
 
     async def by_worker(self, metric: str, http: aiohttp.ClientSession) -> dict[str, float]:
-        """One metric of each worker. Raises aiohttp.ClientError, TimeoutError."""
+        """Return one metric of each worker. Raises aiohttp.ClientError, TimeoutError."""
         lines = [(labels, value) for name, labels, value in await self._scraped(http) if name == metric]
         return {labels.partition('worker="')[2].partition('"')[0]: float(value) for labels, value in lines}
 
     async def _scraped(self, http: aiohttp.ClientSession) -> list[tuple[str, str, str]]:
-        """(name, labels, value) of every line."""
+        """Return name, labels and value of every line of the metrics page."""
         async with http.get(f"{self.admin}/metrics") as answer:
             return re.findall(r"^radixgate_(\w+)({.*})? (\S+)$", await answer.text(), re.M)
 
     async def all_up(self, http: aiohttp.ClientSession) -> None:
-        """Until it is ready and every worker is up. Raises TimeoutError."""
+        """Wait until the gateway is ready and every worker is up. Raises TimeoutError."""
         async with asyncio.timeout(START_SECONDS_MAX):
             while True:
                 state = await self.readiness(http)
@@ -121,7 +123,7 @@ class GatewayProcess(Process):
 
 
 class EmbeddedProcess(Process):
-    """`radixgate worker` on a tiny checkpoint. It comes back to the same ports, KV events included."""
+    """`radixgate worker` on a tiny checkpoint, on ports that stay the same, also those of its KV events."""
 
     def __init__(
         self,
@@ -153,22 +155,23 @@ class EmbeddedProcess(Process):
 
     @property
     def event_ports(self) -> tuple[int, int]:
-        """Of its KV events, and of their replay."""
+        """The ports of the KV events and of their replay."""
         return self.events_port, self.events_port + 1
 
 
 def fast_workers(directory: Path, models: Sequence[str]) -> Process:
-    """Two workers in one process that cost next to nothing; its URL names both."""
+    """Return a process with two workers that need almost no CPU; its URL names both."""
     return Process("fast-workers", directory, [sys.executable, "-m", "tests.benchmarks.fast_worker", *models])
 
 
 def address(url: str) -> tuple[str, int]:
+    """Return host and port of the URL."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 0
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is its own: pages of files (code, libraries) come and go as they are used. Linux."""
+    """Return the anonymous memory of a process, without pages of files (code, libraries), which vary. Linux."""
     status = Path(f"/proc/{pid}/status").read_text()
     kilobytes = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.M)
     assert kilobytes is not None
@@ -176,14 +179,15 @@ def resident_bytes(pid: int) -> int:
 
 
 def descriptors(pid: int) -> int:
-    """Files and sockets that a process has open. Linux."""
+    """Return how many files and sockets a process has open. Linux."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def steady_ports(count: int) -> int:
-    """The first of so many free ports in a row, that nobody gets by chance while their owner is away.
+    """Return the first of `count` free ports in a row.
 
-    Systems take the ports of callers from 32768 on (Linux) or above.
+    No client connection takes them by chance while their owner is stopped: systems choose the ports of clients from
+    32768 on (Linux) or above.
     """
     while True:
         first = random.randrange(15_000, 32_000)

@@ -1,4 +1,4 @@
-"""A server of S3's protocol: moto, as `make test` installs it beside the tests' own packages."""
+"""A server of the S3 protocol: moto, which `make test` installs into a directory of its own."""
 
 import asyncio
 import os
@@ -16,11 +16,11 @@ INSTALLED = Path(__file__).parents[2] / ".tools" / "moto"
 
 
 class S3Missing(Exception):
-    """It is not installed."""
+    """moto is not installed."""
 
 
 class S3Server:
-    """`start` returns when it answers; `bucket` makes a new one."""
+    """A server process whose buckets tests make."""
 
     def __init__(self, log: Path) -> None:
         if not (INSTALLED / "moto").is_dir():
@@ -34,6 +34,7 @@ class S3Server:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
+        """Start the server; `bucket` waits until it answers."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)],
@@ -49,7 +50,7 @@ class S3Server:
             self._process.wait()
 
     async def bucket(self) -> str:
-        """A new bucket, as soon as the server answers."""
+        """Make a bucket as soon as the server answers, and return its name."""
         name = f"bucket-{secrets.token_hex(6)}"
         async with aiohttp.ClientSession() as http:
             for _ in range(600):
@@ -62,6 +63,6 @@ class S3Server:
         raise AssertionError(self._log.read_text())
 
     async def parts(self, bucket: str) -> int:
-        """Uploads that were begun and neither completed nor aborted."""
+        """Return how many multipart uploads were begun and neither completed nor aborted."""
         async with aiohttp.ClientSession() as http, http.get(f"{self.url}/{bucket}?uploads") as answer:
             return (await answer.text()).count("<Upload>")

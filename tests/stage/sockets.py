@@ -1,6 +1,6 @@
-"""Cuts connections of another process, as a network does: it keeps its sockets and finds them dead. Linux.
+"""Cut TCP connections of another process as a network failure does: the process keeps dead sockets. Linux.
 
-pidfd_getfd(2) gives us a copy of its descriptor; shutting that down shuts down the connection itself.
+pidfd_getfd(2) copies a descriptor of the process; shutting down the copy shuts down the connection itself.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ SYS_PIDFD_GETFD = 438
 
 
 class CannotCut(Exception):
-    """The kernel, or what we may do, does not allow it."""
+    """The kernel does not allow it, or the permissions of this process are too few."""
 
 
 def cut(pid: int, ports: Collection[int]) -> int:
-    """Shuts down its TCP connections to these ports, and gives their number. Raises CannotCut."""
+    """Shut down the TCP connections of a process to these ports, and return their number. Raises CannotCut."""
     count = 0
     try:
         handle = os.pidfd_open(pid)
@@ -38,7 +38,7 @@ def cut(pid: int, ports: Collection[int]) -> int:
 
 
 def _copied(handle: int, pid: int, number: int) -> socket.socket | None:
-    """None if that is no socket, or closed by now."""
+    """Return a copy of the descriptor; None if it is no socket, or closed by now."""
     try:
         if not os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
             return None

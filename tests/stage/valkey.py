@@ -1,4 +1,4 @@
-"""A real Valkey on a unix socket, that tests may stall, kill and start again."""
+"""A real Valkey on a unix socket, which tests may stall, kill and start again."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from pathlib import Path
 from tests.fakes.redis_cluster import server_binary
 from workers.launching.child_process import die_with_parent
 
-READY_SECONDS_MAX = 10.0
+READY_SECONDS_MAX = 60.0
 
 
 class ValkeyServer:
-    """`keeps`: what it was told outlives it, in its directory."""
+    """A Valkey server process; with `keeps` its data survive a restart, in an append-only file."""
 
     def __init__(self, directory: Path, *, keeps: bool = False) -> None:
         self.directory = directory
@@ -26,6 +26,7 @@ class ValkeyServer:
         return f"unix://{self.socket}"
 
     def start(self) -> None:
+        """Start the server and wait for its socket."""
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         options += ["--appendonly", "yes" if self._keeps else "no"]
         options += ["--dir", str(self.directory), "--logfile", "log"]
@@ -36,12 +37,14 @@ class ValkeyServer:
             time.sleep(0.01)
 
     def signal(self, number: int) -> None:
+        """Send a signal to the server."""
         assert self.process is not None
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
+        """Kill the server."""
         if self.process is not None:
-            # What is stalled is killed all the same.
+            # SIGKILL ends a stalled process too.
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
         self.socket.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
 from tests.fakes.redis_cluster import Node, free_ports
 from tests.fakes.replica import replica
 
-APPEND = Script.of("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
+APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
 soon_missed = pytest.mark.parametrize("own_cluster", [2000], indirect=True)
 W, V = WorkerId("w"), WorkerId("v")
@@ -63,9 +63,9 @@ async def in_thread(action, *arguments):
 
 async def test_a_script_may_tell_a_channel_of_its_own_slot_and_touch_no_key_of_another(cluster):
     caller = ScriptCaller(cluster.url)
-    tell = Script.of("#!lua\nreturn redis.call('SPUBLISH', ARGV[1], 'x')")
+    tell = Script.from_text("#!lua\nreturn redis.call('SPUBLISH', ARGV[1], 'x')")
     assert await caller.call(tell, ["a:{ix:01}:log"], ["a:{ix:01}"]) == 0
-    stray = Script.of("#!lua\nreturn redis.call('GET', ARGV[1])")
+    stray = Script.from_text("#!lua\nreturn redis.call('GET', ARGV[1])")
     with pytest.raises(RedisDown, match=r"non local key|do not hash to the same slot|not declared"):
         await caller.call(stray, ["a:{ix:01}:log"], ["a:{ix:02}:log"])
     await caller.close()

@@ -13,9 +13,9 @@ from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 
-ECHO = Script.of("#!lua\nreturn tonumber(ARGV[1])")
-SLOW = Script.of("#!lua\nlocal n = 0\nfor i = 1, tonumber(ARGV[1]) do n = n + i end\nreturn n % 7")
-BROKEN = Script.of("#!lua\nreturn redis.call('NOPE')")
+ECHO = Script.from_text("#!lua\nreturn tonumber(ARGV[1])")
+SLOW = Script.from_text("#!lua\nlocal n = 0\nfor i = 1, tonumber(ARGV[1]) do n = n + i end\nreturn n % 7")
+BROKEN = Script.from_text("#!lua\nreturn redis.call('NOPE')")
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ async def test_a_password_and_a_database_are_given(own_valkey):
     async with redis.from_url(own_valkey.url) as client:
         await client.config_set("requirepass", "s e/cret")
     where = ScriptCaller(f"unix://:s%20e%2Fcret@{own_valkey.socket}?db=3")
-    database = Script.of("#!lua\nredis.call('SET', KEYS[1], 'x') return 3")
+    database = Script.from_text("#!lua\nredis.call('SET', KEYS[1], 'x') return 3")
     assert await where.call(database, ["here"], []) == 3
     await where.close()
     async with redis.from_url(own_valkey.url, password="s e/cret", db=3) as client:

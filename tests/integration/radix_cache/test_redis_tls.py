@@ -16,9 +16,9 @@ from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 from tests.fakes.redis_cluster import Node, free_ports, server_binary
 from tests.fakes.replica import replica
-from tests.fakes.tls_door import TlsDoor, certificate
+from tests.fakes.tls_terminator import TlsTerminator, certificate
 
-APPEND = Script.of("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
+APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
 W = WorkerId("w")
 
@@ -41,7 +41,7 @@ async def until(true, seconds=60.0):
 async def doors(own_cluster, pair):
     """A cluster whose servers tell of each other where their doors are."""
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(TlsDoor(node.port, *pair)) for node in own_cluster.nodes]
+        opened = [await stack.enter_async_context(TlsTerminator(node.port, *pair)) for node in own_cluster.nodes]
         ports = {door.port for door in opened}
         for node, door in zip(own_cluster.nodes, opened, strict=True):
             await asyncio.to_thread(node.ask, "CONFIG", "SET", "cluster-announce-port", door.port)
@@ -98,7 +98,7 @@ async def test_one_server_is_reached_through_tls(own_valkey, pair, tmp_path):
     alone = Node(tmp_path / "alone", port, bus, ["--cluster-enabled", "no"])
     alone.start()
     try:
-        async with TlsDoor(port, *pair) as door:
+        async with TlsTerminator(port, *pair) as door:
             caller = ScriptCaller(f"rediss://127.0.0.1:{door.port}?ssl_ca_certs={pair[0]}")
             assert await caller.call(APPEND, ["a"], [1]) == 1
             await caller.close()

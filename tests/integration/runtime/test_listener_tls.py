@@ -10,7 +10,7 @@ from gateway.runtime.certificates import ServerTls
 from gateway.settings.listeners import ListenerTlsSettings
 from gateway.settings.types import SettingsProblem
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.fakes.tls_door import certificate
+from tests.fakes.tls_terminator import certificate
 
 
 def trusting(cert):

@@ -7,7 +7,7 @@ import time
 import aiohttp
 import pytest
 
-from gateway.database.background_store import BackgroundStore, ResponseEvents
+from gateway.database.background_store import BackgroundStore, StoredEvents
 from gateway.database.database import Database
 from gateway.database.response_store import ResponseStore
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -159,7 +159,7 @@ async def test_one_whose_gateway_is_missed_has_failed_and_is_written_no_more(gat
         assert stored.running
         later = BackgroundStore(database, wall=lambda: time.time() + 3600)
         assert json.loads((await later.fail_if_abandoned(stored)).response)["error"]["code"] == "server_error"
-        assert not await later.add(identity, ResponseEvents(number=99, count=1, text=b"late\n\n"))
+        assert not await later.add(identity, StoredEvents(number=99, count=1, text=b"late\n\n"))
         # Whoever still works on it learns that it is over.
         await running.until(lambda: worker.seen[0].ended == "aborted", 60)
         await running.until(lambda: running.idle, 60)

@@ -49,5 +49,5 @@ def test_a_file_of_callers_that_is_wrong_is_refused_without_its_keys(tmp_path):
         read_callers(file)
     assert "sk-secret" not in str(refusal.value)
     file.write_text("- {name: a}\n- {name: a}", encoding="utf-8")
-    with pytest.raises(CallersInvalid, match="two callers of one name"):
+    with pytest.raises(CallersInvalid, match="two callers with the same name"):
         read_callers(file)

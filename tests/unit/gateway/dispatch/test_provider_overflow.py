@@ -21,7 +21,7 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
-from workers.adapter import Failure, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerUnreachable
 from workers.worker import Health
 
 CHEAP = Prices.of(input=1, cached_input=None, output=2)
@@ -151,7 +151,7 @@ def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(ca
     fleet = fleet_of(full, ours, clock=clock, rests=lambda *rest: told.append(rest))
     for one in (full, ours):
         for _ in range(9):
-            fleet.failed(one, WorkerUnreachable("full", failure=Failure.BUSY, **cause))
+            fleet.failed(one, WorkerUnreachable("full", failure=FailureKind.BUSY, **cause))
         assert (one.failures, one.health.health, one.health.strain) == (0, Health.UP, 0.0)
     assert full.rests_until == (clock() + seconds if seconds else float("-inf"))
     assert ours.rests_until == float("-inf")

@@ -10,7 +10,7 @@ from gateway.fleet import fleet as module
 from gateway.fleet.fleet import Fleet, FleetEvents
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
-from workers.adapter import Failure, WorkerReport, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
 from workers.probing.health import FAILURES_MAX
 from workers.worker import Health
 
@@ -22,7 +22,7 @@ class Adapter:
     streams_whole = True
 
     def __init__(self, instance=None):
-        self.says = WorkerReport(models=("m",), instance=instance)
+        self.says = WorkerReport(models=("m",), instance_id=instance)
 
     async def probe(self):
         if isinstance(self.says, Exception):
@@ -81,13 +81,13 @@ async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that(
         FleetEvents(
             room=lambda: None,
             emptied=emptied.append,
-            reported=lambda w: reported.append(w.report.instance),
+            reported=lambda w: reported.append(w.report.instance_id),
             gone=lambda worker: None,
         ),
     )
     await fleet.probe(one)
     await probe_until_down(fleet, one, WorkerUnreachable("away"))
-    one.adapter.says = WorkerReport(models=("m",), instance="second")
+    one.adapter.says = WorkerReport(models=("m",), instance_id="second")
     await fleet.probe(one)
     assert (emptied, reported) == ([], ["first", "second"])
 
@@ -161,10 +161,10 @@ async def test_one_workers_nonsense_does_not_stop_the_probes_of_the_others(monke
 @pytest.mark.parametrize(
     ("failure", "health", "failures"),
     [
-        (Failure.ILL, Health.SUSPECT, 1),
-        (Failure.UNCLEAR, Health.UP, 1),
-        (Failure.REFUSED, Health.UP, 1),
-        (Failure.BUSY, Health.UP, 0),
+        (FailureKind.UNHEALTHY, Health.SUSPECT, 1),
+        (FailureKind.SERVER_ERROR, Health.UP, 1),
+        (FailureKind.REFUSED, Health.UP, 1),
+        (FailureKind.BUSY, Health.UP, 0),
     ],
 )
 async def test_only_what_is_the_workers_fault_counts_against_it(failure, health, failures):
@@ -179,7 +179,7 @@ async def test_a_failure_that_was_the_workers_after_all_counts():
     one = worker("a", Adapter())
     fleet = fleet_of(one)
     await fleet.probe(one)
-    fleet.at_fault(one, WorkerUnreachable("status 500", failure=Failure.UNCLEAR))
+    fleet.at_fault(one, WorkerUnreachable("status 500", failure=FailureKind.SERVER_ERROR))
     assert one.health.health is Health.SUSPECT
 
 
@@ -205,7 +205,7 @@ async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is
     one.shapes.learn(Surface.CHAT, whole)
     await fleet.probe(one)
     assert one.shapes.of(Surface.CHAT) is not None
-    one.adapter.says = WorkerReport(models=("m",), instance="second")
+    one.adapter.says = WorkerReport(models=("m",), instance_id="second")
     await fleet.probe(one)
     assert one.shapes.of(Surface.CHAT) is None
     one.shapes.learn(Surface.CHAT, whole)

@@ -7,7 +7,7 @@ import pytest
 from gateway.fleet.speeds import FleetSpeeds, LearntSpeed
 from gateway.settings.types import HttpUrl
 from gateway.settings.workers import WorkerSettings
-from gateway.wiring.dispatch import worker_of
+from gateway.wiring.fleet import worker_of
 from policies.latency_model import predicted_ttft_ms
 from policies.registry import routing_policy
 from policies.routing.protocol import Candidate, RouteQuery

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from workers.adapters import connection as module
-from workers.adapters.connection import Broken, ConnectionPool, Silent
+from workers.adapters.connection import ConnectionBroken, ConnectionPool, ConnectionTimedOut
 
 pytestmark = pytest.mark.any_loop
 
@@ -144,14 +144,14 @@ async def test_one_request_is_never_sent_more_than_twice():
     async with Peer(current) as peer:
         await asyncio.gather(*(peer.ask() for _ in range(8)))
         asked, answer = peer.requests, says(close=True)
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await peer.ask()
         assert peer.requests - asked == 2
 
 
 async def test_a_fresh_connection_that_breaks_is_not_tried_again():
     async with Peer(says(close=True)) as peer:
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await peer.ask()
         assert peer.requests == 1
 
@@ -164,7 +164,7 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again():
 
     async with Peer(answer) as peer:
         await peer.ask()
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await peer.ask()
         assert peer.requests == 2
 
@@ -183,20 +183,20 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again():
 )
 async def test_what_is_not_a_whole_http_answer_is_broken(text):
     async with Peer(says(text, close=True)) as peer:
-        with pytest.raises(Broken):
+        with pytest.raises(ConnectionBroken):
             await peer.ask()
 
 
 async def test_a_worker_that_wants_another_protocol_is_broken(caplog):
     switch = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nabc"
     async with Peer(says(switch)) as peer:
-        with pytest.raises(Broken, match="another protocol"):
+        with pytest.raises(ConnectionBroken, match="another protocol"):
             await peer.ask()
         assert not caplog.records
 
 
 async def test_a_host_name_that_cannot_be_one_is_broken():
-    with pytest.raises(Broken, match="cannot connect"):
+    with pytest.raises(ConnectionBroken, match="cannot connect"):
         await ConnectionPool("http://a..b:1").send((REQUEST,), 1.0)
 
 
@@ -215,20 +215,20 @@ async def test_bytes_after_an_answer_spoil_the_connection():
 
 async def test_silence_before_the_first_byte_is_bounded():
     async with Peer(says()) as peer:
-        with pytest.raises(Silent):
+        with pytest.raises(ConnectionTimedOut):
             await peer.ask(seconds=0.05)
 
 
 async def test_a_head_alone_is_not_a_first_byte():
     async with Peer(says(CHUNKED.partition(b"6\r\n")[0])) as peer:
-        with pytest.raises(Silent):
+        with pytest.raises(ConnectionTimedOut):
             await peer.ask(seconds=0.05)
 
 
 async def test_nobody_there_is_broken():
     async with Peer(says(SIZED)) as peer:
         pool = peer.pool
-    with pytest.raises(Broken, match="cannot connect"):
+    with pytest.raises(ConnectionBroken, match="cannot connect"):
         await pool.send((REQUEST,), 1.0)
 
 

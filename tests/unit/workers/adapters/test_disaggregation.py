@@ -8,9 +8,9 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.adapter import Failure, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters import disaggregation
-from workers.adapters.disaggregation import Leg, Pair
+from workers.adapters.disaggregation import DisaggregatedLeg, DisaggregatedCall
 from workers.adapters.registry import BUILT_IN
 
 pytestmark = pytest.mark.any_loop
@@ -38,11 +38,11 @@ class Halves:
         def leg(name, worker, **where):
             adapter = BUILT_IN[self.kind](WorkerTarget(id=WorkerId(name), url=worker.url))
             self.adapters.append(adapter)
-            return Leg(id=WorkerId(name), adapter=adapter, **where)
+            return DisaggregatedLeg(id=WorkerId(name), adapter=adapter, **where)
 
         ranks = more.pop("ranks", 1)
         prefill = leg("p", self.prefill, host="10.0.0.1", port=more.pop("port", 9001), ranks=ranks)
-        return Pair(self.kind, prefill, leg("d", self.decode), **more)
+        return DisaggregatedCall(self.kind, prefill, leg("d", self.decode), **more)
 
     async def bodies(self):
         """What both were sent."""
@@ -236,7 +236,7 @@ async def test_a_busy_prefill_worker_is_said_to_be_busy(halves):
     halves.decode.then(silent=True)
     with pytest.raises(WorkerUnreachable) as raised:
         await asyncio.wait_for(read(halves.pair()), SOON)
-    assert (raised.value.worker, raised.value.failure) == ("p", Failure.BUSY)
+    assert (raised.value.worker, raised.value.failure) == ("p", FailureKind.BUSY)
     assert raised.value.retry_after_seconds == 7
 
 

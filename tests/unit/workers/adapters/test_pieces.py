@@ -18,14 +18,14 @@ def test_together_they_are_what_it_would_be_in_one(values, long):
     fields = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in values.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_buffers, "LONG_BYTES", long)
-        written = body_buffers.written(fields)
+        written = body_buffers.json_buffers(fields)
     assert b"".join(written) == msgspec.json.encode(fields)
-    assert body_buffers.size(written) == len(msgspec.json.encode(fields))
+    assert body_buffers.total_bytes(written) == len(msgspec.json.encode(fields))
 
 
 def test_what_is_long_is_not_copied():
     value = msgspec.Raw(b'"%b"' % (b"x" * body_buffers.LONG_BYTES))
-    written = body_buffers.written(
+    written = body_buffers.json_buffers(
         {"model": msgspec.Raw(b'"m"'), "prompt": value, "stream": msgspec.Raw(b"true")}
     )
     assert [type(piece) for piece in written] == [bytes, memoryview, bytes]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from workers.adapter import Failure, WorkerCall, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerCall, WorkerUnreachable
 from workers.adapters.provider import FRAME_BYTES_MAX, ProviderAdapter
 
 TRICK = '"model": "their/m" {"model":"their/m"}\n\n'
@@ -75,7 +75,7 @@ async def test_a_refusal_names_our_model_and_an_unknown_one_is_no_refusal_of_the
     assert await answered(b'{"error": "their/m: no"}', status=400) == b'{"error": "m: no"}'
     with pytest.raises(WorkerUnreachable) as raised:
         await answered(b"{}", status=404)
-    assert raised.value.failure is Failure.REFUSED
+    assert raised.value.failure is FailureKind.REFUSED
 
 
 async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
@@ -106,7 +106,7 @@ async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
 async def test_one_that_wants_to_be_asked_less_is_there_all_the_same(limited):
     class Probed:
         async def probe(self):
-            raise WorkerUnreachable("no", limited=limited)
+            raise WorkerUnreachable("no", rate_limited=limited)
 
     adapter = ProviderAdapter(Probed(), {})
     if limited:

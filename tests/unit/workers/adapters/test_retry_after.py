@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.adapters.retry_after import seconds_of
+from workers.adapters.retry_after import retry_after_seconds
 
 NOW = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110
 SENT = "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -17,7 +17,7 @@ SENT = "Sun, 06 Nov 1994 08:49:37 GMT"
     ("date", "now"), [(SENT, 0.0), ("", NOW), ("no date", NOW)], ids=["its clock", "ours", "ours for junk"]
 )
 def test_a_date_is_measured_from_the_answers_own(said, date, now):
-    assert seconds_of(said, date, now) == 30.0
+    assert retry_after_seconds(said, date, now) == 30.0
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_a_date_is_measured_from_the_answers_own(said, date, now):
     ],
 )
 def test_what_it_says_is_read_or_left(said, seconds):
-    assert seconds_of(said, SENT, NOW) == seconds
+    assert retry_after_seconds(said, SENT, NOW) == seconds

@@ -9,7 +9,7 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.fakes.tls_door import TlsDoor, certificate
+from tests.fakes.tls_terminator import TlsTerminator, certificate
 from workers.adapter import TlsFiles, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.client_tls import ClientTls
 from workers.adapters.openai import OpenAIAdapter
@@ -49,7 +49,7 @@ async def probe(door, tls):
 
 async def test_a_worker_with_a_certificate_of_ones_own_authority_is_reached_and_no_other(worker, pems):
     (cert, key), (other, _) = pems
-    async with TlsDoor(port_of(worker.url), cert, key) as door:
+    async with TlsTerminator(port_of(worker.url), cert, key) as door:
         assert (await probe(door, TlsFiles(ca=str(cert)))).models == ("m",)
         for files in (TlsFiles(), TlsFiles(ca=str(other)), None):
             with pytest.raises(WorkerUnreachable):
@@ -58,7 +58,7 @@ async def test_a_worker_with_a_certificate_of_ones_own_authority_is_reached_and_
 
 async def test_a_worker_that_asks_for_a_certificate_gets_the_gateways(worker, pems):
     (cert, key), (own, own_key) = pems
-    async with TlsDoor(port_of(worker.url), cert, key) as door:
+    async with TlsTerminator(port_of(worker.url), cert, key) as door:
         door._context.load_verify_locations(own)
         door._context.verify_mode = ssl.CERT_REQUIRED
         right = TlsFiles(ca=str(cert), certificate=str(own), key=str(own_key))

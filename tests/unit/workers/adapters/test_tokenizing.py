@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fakes.loop_gate import LoopGate
 from workers.adapter import WorkerUnreachable
 from workers.adapters import tokenize_endpoint
-from workers.adapters.tokenize_endpoint import in_one_piece, in_slices, tokenize
+from workers.adapters.tokenize_endpoint import decode_at_once, decode_in_slices, tokenize
 
 
 class Engine:
@@ -42,7 +42,7 @@ def test_an_answer_says_the_same_read_in_slices(ids, more, nested, size):
     text = json.dumps({**inner, **more, "tokens": ids, "max": 1}).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenize_endpoint, "SLICE_BYTES", size)
-        assert told(in_slices, text) == told(in_one_piece, text)
+        assert told(decode_in_slices, text) == told(decode_at_once, text)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_an_answer_says_the_same_read_in_slices(ids, more, nested, size):
 def test_what_is_no_list_of_tokens_is_none_in_slices_either(tokens, size, monkeypatch):
     monkeypatch.setattr(tokenize_endpoint, "SLICE_BYTES", size)
     text = f'{{"tokens":{tokens},"count":2}}'.encode()
-    assert told(in_slices, text) is told(in_one_piece, text) is None
+    assert told(decode_in_slices, text) is told(decode_at_once, text) is None
 
 
 async def test_the_event_loop_goes_on_while_a_long_answer_is_read(monkeypatch):

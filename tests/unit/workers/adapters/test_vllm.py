@@ -5,7 +5,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from workers.adapter import WorkerTarget, WorkerUnreachable
-from workers.adapters.vllm import VllmAdapter, kv_tokens_in, ranks_in
+from workers.adapters.vllm import VllmAdapter, kv_tokens_in_metrics, ranks_in_metrics
 
 METRICS = """\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
@@ -81,18 +81,18 @@ async def test_a_server_without_metrics_serves_all_the_same(vllm):
 
 def test_caches_of_several_engines_add_up():
     second = METRICS.replace('engine="0"', 'engine="1"').replace('"100"', '"50"')
-    assert kv_tokens_in((METRICS + second).encode()) == 2400
+    assert kv_tokens_in_metrics((METRICS + second).encode()) == 2400
 
 
 @pytest.mark.parametrize("text", ["", "vllm:cache_config_info{} 1.0", METRICS.replace('"100"', '"None"')])
 def test_a_cache_of_no_told_size_is_unknown(text):
-    assert kv_tokens_in(text.encode()) is None
+    assert kv_tokens_in_metrics(text.encode()) is None
 
 
 @pytest.mark.parametrize(("engines", "ranks"), [("", 1), ("0", 1), ("01", 2), ("1", 1), ("23", 1)])
 def test_ranks_are_the_engines_of_a_server_that_has_them_all(engines, ranks):
     metrics = "".join(METRICS.replace('engine="0"', f'engine="{engine}"') for engine in engines)
-    assert ranks_in(metrics.encode()) == ranks
+    assert ranks_in_metrics(metrics.encode()) == ranks
 
 
 async def test_a_server_with_several_engines_reports_them(vllm):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fakes.desk import Desk
+from tests.fakes.model_free_scheduler import ModelFreeScheduler
 from workers.engine.engine import Engine
 from workers.engine.metrics import EngineMetrics, GoodputObjectives, Histogram
 from workers.engine.request import Request
@@ -16,8 +16,8 @@ from workers.engine.scheduler.sequence import FinishReason
 STEP = 0.25
 
 
-class Counted(Desk):
-    """A desk whose steps take a quarter of a second and are counted."""
+class Counted(ModelFreeScheduler):
+    """A scheduler whose steps take a quarter of a second and are counted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,11 +45,11 @@ def test_a_value_on_a_bound_counts_below_it_and_one_above_all_in_the_last() -> N
 
 
 def test_every_latency_is_what_the_clock_says() -> None:
-    desk = Counted(running_max=1, budget=4)
-    desk.submit("a", [1] * 4, max_tokens=2)
-    desk.submit("b", [2] * 8, max_tokens=3)
-    desk.finish_all()
-    counts, figures = desk.metrics, desk.metrics.by_streaming[True]
+    runs = Counted(running_max=1, budget=4)
+    runs.submit("a", [1] * 4, max_tokens=2)
+    runs.submit("b", [2] * 8, max_tokens=3)
+    runs.finish_all()
+    counts, figures = runs.metrics, runs.metrics.by_streaming[True]
     # a: steps 1 and 2. b: waits for two, prefills in 3 and 4, decodes in 5 and 6.
     assert counts.queue.sum == pytest.approx(0 + 2 * STEP)
     assert figures.ttft.sum == pytest.approx(STEP + 4 * STEP)
@@ -64,82 +64,82 @@ def test_every_latency_is_what_the_clock_says() -> None:
 
 
 def test_an_answer_of_one_token_has_no_tpot() -> None:
-    desk = Counted()
-    desk.submit("a", [1] * 4, max_tokens=1)
-    desk.finish_all()
-    assert (desk.metrics.by_streaming[True].tpot.count, desk.metrics.itl.count) == (0, 0)
+    runs = Counted()
+    runs.submit("a", [1] * 4, max_tokens=1)
+    runs.finish_all()
+    assert (runs.metrics.by_streaming[True].tpot.count, runs.metrics.itl.count) == (0, 0)
 
 
 def test_goodput_counts_requests_that_met_every_objective() -> None:
-    desk = Counted(running_max=1)
+    runs = Counted(running_max=1)
     for number in range(6):
-        desk.submit(str(number), [number] * 4, max_tokens=2)
-    desk.finish_all()
+        runs.submit(str(number), [number] * 4, max_tokens=2)
+    runs.finish_all()
     # First tokens come after 1, 3, 5, ... quarters of a second; four are the objective.
-    assert (desk.metrics.good_requests, desk.metrics.good_tokens) == (2, 2 * (4 + 2))
+    assert (runs.metrics.good_requests, runs.metrics.good_tokens) == (2, 2 * (4 + 2))
 
 
 def test_cached_tokens_are_no_work_and_no_part_of_goodput() -> None:
-    desk = Counted()
-    desk.submit("a", list(range(9)), max_tokens=1)
-    desk.finish_all()
-    desk.submit("b", list(range(9)), max_tokens=1)
-    desk.finish_all()
-    counts = desk.metrics
+    runs = Counted()
+    runs.submit("a", list(range(9)), max_tokens=1)
+    runs.finish_all()
+    runs.submit("b", list(range(9)), max_tokens=1)
+    runs.finish_all()
+    counts = runs.metrics
     assert (counts.work.computed, counts.queried_tokens, counts.hit_tokens) == (9 + 1, 18, 8)
     assert counts.good_tokens == (9 + 1) + (1 + 1)
 
 
 def test_tokens_of_a_cancelled_request_are_wasted_but_not_those_it_found_in_the_cache() -> None:
-    desk = Counted()
-    desk.submit("a", list(range(9)), max_tokens=1)
-    desk.finish_all()
-    gone = desk.submit("b", [*range(9), 50, 51], max_tokens=9)
-    desk.steps(2)
-    desk.scheduler.finish(gone, FinishReason.ABORT)
-    desk.metrics.record_end(gone, desk.now)
+    runs = Counted()
+    runs.submit("a", list(range(9)), max_tokens=1)
+    runs.finish_all()
+    gone = runs.submit("b", [*range(9), 50, 51], max_tokens=9)
+    runs.steps(2)
+    runs.scheduler.finish(gone, FinishReason.ABORT)
+    runs.metrics.record_end(gone, runs.now)
     # Eight were cached; three of the prompt and one of the answer were computed.
-    assert (gone.cached_tokens, desk.metrics.work.cancelled) == (8, 4)
-    assert desk.metrics.work.wasted == 4
+    assert (gone.cached_tokens, runs.metrics.work.cancelled) == (8, 4)
+    assert runs.metrics.work.wasted == 4
 
 
 def test_a_request_that_never_began_wastes_nothing() -> None:
-    desk = Counted(running_max=1)
-    desk.submit("a", [1] * 4, max_tokens=3)
-    desk.step()
-    desk.submit("b", [2] * 4, deadline=desk.now)
-    desk.finish_all()
-    assert desk.metrics.finished[FinishReason.DEADLINE] == 1
-    assert desk.metrics.work.wasted == 0
+    runs = Counted(running_max=1)
+    runs.submit("a", [1] * 4, max_tokens=3)
+    runs.step()
+    runs.submit("b", [2] * 4, deadline=runs.now)
+    runs.finish_all()
+    assert runs.metrics.finished[FinishReason.DEADLINE] == 1
+    assert runs.metrics.work.wasted == 0
 
 
 def test_what_a_preemption_lost_is_wasted() -> None:
-    desk = Counted(blocks=6, budget=100, policy=SchedulingPolicy(prefix_caching=False))
-    sequences = [desk.submit(name, [ord(name)] * 4, max_tokens=14) for name in "ab"]
-    desk.finish_all()
-    work = desk.metrics.work
+    runs = Counted(blocks=6, budget=100, policy=SchedulingPolicy(prefix_caching=False))
+    sequences = [runs.submit(name, [ord(name)] * 4, max_tokens=14) for name in "ab"]
+    runs.finish_all()
+    work = runs.metrics.work
     needed = sum(len(sequence.tokens) - 1 for sequence in sequences)
-    assert desk.metrics.preemptions > 0
+    assert runs.metrics.preemptions > 0
     assert work.computed == needed + work.recomputed
     assert 0 < work.recomputed == work.wasted
 
 
 def test_padding_and_empty_rows_of_a_static_batch_are_wasted() -> None:
     policy = SchedulingPolicy(batching="static", chunked_prefill=False, prefix_caching=False)
-    desk = Counted(policy=policy)
-    desk.submit("a", [1] * 9, max_tokens=4)
-    desk.submit("b", [2] * 2, max_tokens=2)
-    desk.finish_all()
+    runs = Counted(policy=policy)
+    runs.submit("a", [1] * 9, max_tokens=4)
+    runs.submit("b", [2] * 2, max_tokens=2)
+    runs.finish_all()
     # Seven to fill the prompt of b up, and two steps in which b had finished.
-    assert (desk.metrics.work.padding, desk.metrics.work.wasted) == (9, 9)
-    assert desk.metrics.work.computed == 9 + 3 + 2 + 1 + 9
+    assert (runs.metrics.work.padding, runs.metrics.work.wasted) == (9, 9)
+    assert runs.metrics.work.computed == 9 + 3 + 2 + 1 + 9
 
 
 def test_rejected_drafts_are_wasted() -> None:
-    desk = Desk()
+    runs = ModelFreeScheduler()
     metrics = EngineMetrics()
-    sequence = desk.submit("a", [1] * 4, max_tokens=20)
-    desk.step()
+    sequence = runs.submit("a", [1] * 4, max_tokens=20)
+    runs.step()
     item = StepItem(sequence=sequence, start=4, count=4, samples=True, drafts=3)
     metrics.record_step(StepPlan(items=(item,)), [SampledTokens(tokens=(7, 8))], 0.0, 1.0)
     metrics.record_step(StepPlan(items=(item,)), [SampledTokens(tokens=(7, 8, 9, 5))], 1.0, 2.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.fleet.loads import Place, WorkerLoad
-from workers.load_reports.engine_loads import NO_LOAD, EngineLoad, SglangRankLoad, in_metrics, of_ranks
+from workers.load_reports.engine_loads import NO_LOAD, EngineLoad, SglangRankLoad, load_in_vllm_metrics, sum_of_ranks
 
 METRICS = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
@@ -23,18 +23,18 @@ def test_ranks_are_added_up():
         ),
         SglangRankLoad(num_running_reqs=1, num_used_tokens=40),
     ]
-    assert of_ranks(ranks) == EngineLoad(streams=4, tokens_queued=70, kv_tokens=340)
+    assert sum_of_ranks(ranks) == EngineLoad(streams=4, tokens_queued=70, kv_tokens=340)
 
 
 def test_vllm_tells_in_its_metrics():
-    assert in_metrics(METRICS, 1000) == EngineLoad(streams=9, kv_tokens=375)
+    assert load_in_vllm_metrics(METRICS, 1000) == EngineLoad(streams=9, kv_tokens=375)
 
 
 @pytest.mark.parametrize(
     "metrics", [b"", b"python_info 1.0\n", b"vllm:num_requests_running x\n"], ids=["none", "other", "broken"]
 )
 def test_metrics_without_gauges_tell_nothing(metrics):
-    assert in_metrics(metrics, 1000) is None
+    assert load_in_vllm_metrics(metrics, 1000) is None
 
 
 def test_what_no_gateway_has_sent_is_foreign_once_two_reports_have_it():

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.fakes.desk import text_of, verified
+from tests.fakes.model_free_scheduler import text_of, verified
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.prefix_tree import EVICTED, PrefixTree
 from workers.engine.sampling.sampling_params import SamplingParams

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.desk import Desk, text_of
+from tests.fakes.model_free_scheduler import ModelFreeScheduler, text_of
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.sequence import FinishReason, Sequence
 
@@ -12,196 +12,200 @@ STATIC = SchedulingPolicy(batching="static", chunked_prefill=False, prefix_cachi
 WHOLE = SchedulingPolicy(chunked_prefill=False)
 
 
-def order_of_first_tokens(desk: Desk) -> list[str]:
+def order_of_first_tokens(runs: ModelFreeScheduler) -> list[str]:
     first: list[str] = []
-    while desk.scheduler.has_work:
-        desk.step()
+    while runs.scheduler.has_work:
+        runs.step()
         first += [
             item.sequence.id
-            for item in desk.plans[-1].items
+            for item in runs.plans[-1].items
             if item.samples and item.sequence.id not in first
         ]
     return first
 
 
 def test_a_static_batch_is_let_in_when_the_last_of_the_one_before_has_finished() -> None:
-    desk = Desk(policy=STATIC, running_max=2, budget=100)
-    desk.submit("a", [1] * 3, max_tokens=3)
-    desk.submit("b", [2] * 3, max_tokens=1)
-    desk.submit("c", [3] * 3, max_tokens=1)
-    assert desk.steps(4) == ["a 0+3! | b 0+3!", "a 3+1! | #1", "a 4+1! | #1", "c 0+3!"]
+    runs = ModelFreeScheduler(policy=STATIC, running_max=2, budget=100)
+    runs.submit("a", [1] * 3, max_tokens=3)
+    runs.submit("b", [2] * 3, max_tokens=1)
+    runs.submit("c", [3] * 3, max_tokens=1)
+    assert runs.steps(4) == ["a 0+3! | b 0+3!", "a 3+1! | #1", "a 4+1! | #1", "c 0+3!"]
 
 
 def test_the_same_requests_in_a_continuous_batch_take_each_others_places_at_once() -> None:
-    desk = Desk(running_max=2, budget=100)
-    desk.submit("a", [1] * 3, max_tokens=3)
-    desk.submit("b", [2] * 3, max_tokens=1)
-    desk.submit("c", [3] * 3, max_tokens=1)
-    assert desk.steps(3) == ["a 0+3! | b 0+3!", "a 3+1! | c 0+3!", "a 4+1!"]
+    runs = ModelFreeScheduler(running_max=2, budget=100)
+    runs.submit("a", [1] * 3, max_tokens=3)
+    runs.submit("b", [2] * 3, max_tokens=1)
+    runs.submit("c", [3] * 3, max_tokens=1)
+    assert runs.steps(3) == ["a 0+3! | b 0+3!", "a 3+1! | c 0+3!", "a 4+1!"]
 
 
 def test_a_static_batch_pads_every_prompt_to_the_longest() -> None:
-    desk = Desk(policy=STATIC, budget=4)
-    desk.submit("a", [1] * 9, max_tokens=1)
-    desk.submit("b", [2] * 2, max_tokens=1)
-    desk.submit("c", [3] * 5, max_tokens=1)
-    assert desk.step() == "a 0+9! | b 0+2! | c 0+5! | #7 | #4"
+    runs = ModelFreeScheduler(policy=STATIC, budget=4)
+    runs.submit("a", [1] * 9, max_tokens=1)
+    runs.submit("b", [2] * 2, max_tokens=1)
+    runs.submit("c", [3] * 5, max_tokens=1)
+    assert runs.step() == "a 0+9! | b 0+2! | c 0+5! | #7 | #4"
 
 
 def test_who_leaves_a_static_batch_leaves_an_empty_row() -> None:
-    desk = Desk(policy=STATIC, budget=100)
-    desk.submit("a", [1] * 3, max_tokens=3)
-    gone = desk.submit("b", [2] * 3, max_tokens=9)
-    desk.step()
-    desk.scheduler.finish(gone, FinishReason.ABORT)
-    assert desk.step() == "a 3+1! | #1"
+    runs = ModelFreeScheduler(policy=STATIC, budget=100)
+    runs.submit("a", [1] * 3, max_tokens=3)
+    gone = runs.submit("b", [2] * 3, max_tokens=9)
+    runs.step()
+    runs.scheduler.finish(gone, FinishReason.ABORT)
+    assert runs.step() == "a 3+1! | #1"
 
 
 def test_a_static_batch_with_chunks_comes_in_at_once_and_is_computed_in_pieces() -> None:
-    desk = Desk(policy=SchedulingPolicy(batching="static", prefix_caching=False), budget=4)
-    desk.submit("a", [1] * 6, max_tokens=1)
-    desk.submit("b", [2] * 4, max_tokens=1)
-    assert desk.steps(3) == ["a 0+4", "a 4+2! | b 0+2", "b 2+2! | #2"]
+    runs = ModelFreeScheduler(policy=SchedulingPolicy(batching="static", prefix_caching=False), budget=4)
+    runs.submit("a", [1] * 6, max_tokens=1)
+    runs.submit("b", [2] * 4, max_tokens=1)
+    assert runs.steps(3) == ["a 0+4", "a 4+2! | b 0+2", "b 2+2! | #2"]
 
 
 def test_without_chunks_a_prompt_waits_for_a_step_that_it_fits_in() -> None:
-    desk = Desk(policy=WHOLE, budget=8)
-    desk.submit("a", [1] * 5, max_tokens=2)
-    desk.submit("b", [2] * 5, max_tokens=1)
-    desk.submit("c", [3] * 2, max_tokens=1)
-    assert desk.steps(2) == ["a 0+5!", "a 5+1! | b 0+5! | c 0+2!"]
+    runs = ModelFreeScheduler(policy=WHOLE, budget=8)
+    runs.submit("a", [1] * 5, max_tokens=2)
+    runs.submit("b", [2] * 5, max_tokens=1)
+    runs.submit("c", [3] * 2, max_tokens=1)
+    assert runs.steps(2) == ["a 0+5!", "a 5+1! | b 0+5! | c 0+2!"]
 
 
 def test_without_chunks_a_prompt_longer_than_the_budget_makes_a_long_step() -> None:
-    desk = Desk(policy=WHOLE, budget=4)
-    desk.submit("a", [1] * 2, max_tokens=3)
-    desk.step()
-    desk.submit("b", [2] * 9, max_tokens=1)
-    assert desk.steps(2) == ["a 2+1! | b 0+9!", "a 3+1!"]
+    runs = ModelFreeScheduler(policy=WHOLE, budget=4)
+    runs.submit("a", [1] * 2, max_tokens=3)
+    runs.step()
+    runs.submit("b", [2] * 9, max_tokens=1)
+    assert runs.steps(2) == ["a 2+1! | b 0+9!", "a 3+1!"]
 
 
 def test_without_prefix_caching_nothing_is_found_and_nothing_is_kept() -> None:
-    desk = Desk(policy=SchedulingPolicy(prefix_caching=False))
-    desk.submit("a", list(range(9)), max_tokens=2)
-    desk.finish_all()
-    again = desk.submit("b", list(range(9)), max_tokens=1)
-    assert desk.step() == "b 0+9!"
-    assert (again.cached_tokens, desk.tree.cached_blocks, desk.tree.pool.free_blocks) == (0, 0, desk.blocks)
+    runs = ModelFreeScheduler(policy=SchedulingPolicy(prefix_caching=False))
+    runs.submit("a", list(range(9)), max_tokens=2)
+    runs.finish_all()
+    again = runs.submit("b", list(range(9)), max_tokens=1)
+    assert runs.step() == "b 0+9!"
+    assert (again.cached_tokens, runs.tree.cached_blocks, runs.tree.pool.free_blocks) == (
+        0,
+        0,
+        runs.blocks,
+    )
 
 
 def test_simultaneous_equal_prompts_do_not_wait_for_each_other_without_prefix_caching() -> None:
-    desk = Desk(policy=SchedulingPolicy(prefix_caching=False), budget=100)
-    desk.submit("a", list(range(9)), max_tokens=1)
-    desk.submit("b", list(range(9)), max_tokens=1)
-    assert desk.step() == "a 0+9! | b 0+9!"
+    runs = ModelFreeScheduler(policy=SchedulingPolicy(prefix_caching=False), budget=100)
+    runs.submit("a", list(range(9)), max_tokens=1)
+    runs.submit("b", list(range(9)), max_tokens=1)
+    assert runs.step() == "a 0+9! | b 0+9!"
 
 
 @pytest.mark.parametrize(("first", "expected"), [("lower", "bac"), ("higher", "cab")])
 def test_priority_goes_before_arrival_in_the_direction_asked_for(first: str, expected: str) -> None:
-    desk = Desk(policy=SchedulingPolicy(priority_first=first), running_max=1)
+    runs = ModelFreeScheduler(policy=SchedulingPolicy(priority_first=first), running_max=1)
     for name, priority in (("a", 0), ("b", -1), ("c", 1)):
-        desk.submit(name, [ord(name)], max_tokens=1, priority=priority)
-    assert order_of_first_tokens(desk) == list(expected)
+        runs.submit(name, [ord(name)], max_tokens=1, priority=priority)
+    assert order_of_first_tokens(runs) == list(expected)
 
 
 def test_equals_are_served_by_slack_and_those_without_a_deadline_last() -> None:
-    desk = Desk(running_max=1)
-    desk.submit("never", [1], max_tokens=1)
-    desk.submit("late", [2], max_tokens=1, deadline=9.0)
-    desk.submit("soon", [3], max_tokens=1, deadline=5.0)
-    desk.submit("behind", [4], max_tokens=1, deadline=1.0, priority=1)
-    assert order_of_first_tokens(desk) == ["soon", "late", "never", "behind"]
+    runs = ModelFreeScheduler(running_max=1)
+    runs.submit("never", [1], max_tokens=1)
+    runs.submit("late", [2], max_tokens=1, deadline=9.0)
+    runs.submit("soon", [3], max_tokens=1, deadline=5.0)
+    runs.submit("behind", [4], max_tokens=1, deadline=1.0, priority=1)
+    assert order_of_first_tokens(runs) == ["soon", "late", "never", "behind"]
 
 
 def test_slack_counts_the_prefill_that_the_cache_does_not_save() -> None:
-    desk = Desk(running_max=1, budget=100)
-    desk.submit("warm", [1] * 33, max_tokens=1)
-    desk.finish_all()
-    desk.scheduler.seconds_per_token = 0.1
+    runs = ModelFreeScheduler(running_max=1, budget=100)
+    runs.submit("warm", [1] * 33, max_tokens=1)
+    runs.finish_all()
+    runs.scheduler.seconds_per_token = 0.1
     # 1 token x 0.1 s against 33 x 0.1 s: the cold one must begin earlier to be in time.
-    desk.submit("cached", [1] * 33, max_tokens=1, deadline=5.0)
-    desk.submit("cold", [2] * 33, max_tokens=1, deadline=6.0)
-    assert order_of_first_tokens(desk) == ["cold", "cached"]
+    runs.submit("cached", [1] * 33, max_tokens=1, deadline=5.0)
+    runs.submit("cold", [2] * 33, max_tokens=1, deadline=6.0)
+    assert order_of_first_tokens(runs) == ["cold", "cached"]
 
 
 def test_a_request_whose_deadline_passed_while_it_waited_ends_with_that_reason() -> None:
-    desk = Desk(running_max=1)
-    desk.submit("a", [1] * 4, max_tokens=3)
-    desk.step()
-    late = desk.submit("b", [2] * 4, deadline=2.0)
-    desk.now = 1.9
-    assert desk.step() == "a 4+1!"
-    desk.now = 2.0
-    assert desk.step() == "a 5+1! | xb"
-    assert (late.finish, late.num_generated, desk.scheduler.waiting) == (FinishReason.DEADLINE, 0, [])
+    runs = ModelFreeScheduler(running_max=1)
+    runs.submit("a", [1] * 4, max_tokens=3)
+    runs.step()
+    late = runs.submit("b", [2] * 4, deadline=2.0)
+    runs.now = 1.9
+    assert runs.step() == "a 4+1!"
+    runs.now = 2.0
+    assert runs.step() == "a 5+1! | xb"
+    assert (late.finish, late.num_generated, runs.scheduler.waiting) == (FinishReason.DEADLINE, 0, [])
 
 
 def test_a_plan_may_hold_nothing_but_the_late() -> None:
-    desk = Desk()
-    desk.submit("a", [1] * 4, deadline=1.0)
-    desk.now = 3.0
-    assert (desk.step(), desk.scheduler.has_work) == ("xa", False)
+    runs = ModelFreeScheduler()
+    runs.submit("a", [1] * 4, deadline=1.0)
+    runs.now = 3.0
+    assert (runs.step(), runs.scheduler.has_work) == ("xa", False)
 
 
 def test_a_request_that_has_begun_to_answer_is_not_ended_by_its_deadline() -> None:
-    desk = Desk(blocks=6, budget=100)
-    desk.submit("a", [1] * 4, max_tokens=14)
-    second = desk.submit("b", [2] * 4, max_tokens=14, deadline=1.0, priority=1)
-    desk.step()
-    desk.now = 2.0
-    desk.finish_all()
-    assert any(plan.preempted for plan in desk.plans)
+    runs = ModelFreeScheduler(blocks=6, budget=100)
+    runs.submit("a", [1] * 4, max_tokens=14)
+    second = runs.submit("b", [2] * 4, max_tokens=14, deadline=1.0, priority=1)
+    runs.step()
+    runs.now = 2.0
+    runs.finish_all()
+    assert any(plan.preempted for plan in runs.plans)
     assert (second.finish, text_of([2] * 4, 14)) == (FinishReason.LENGTH, second.tokens[4:])
 
 
 def test_the_lowest_priority_is_preempted_although_it_came_first() -> None:
-    desk = Desk(blocks=6, budget=100)
-    desk.submit("low", [1] * 4, max_tokens=14, priority=1)
-    desk.submit("high", [2] * 4, max_tokens=14)
-    desk.finish_all()
-    assert {"low"} == {sequence.id for plan in desk.plans for sequence in plan.preempted}
+    runs = ModelFreeScheduler(blocks=6, budget=100)
+    runs.submit("low", [1] * 4, max_tokens=14, priority=1)
+    runs.submit("high", [2] * 4, max_tokens=14)
+    runs.finish_all()
+    assert {"low"} == {sequence.id for plan in runs.plans for sequence in plan.preempted}
 
 
 def test_of_equals_the_one_with_the_most_slack_is_preempted() -> None:
-    desk = Desk(blocks=6, budget=100)
-    desk.submit("slack", [1] * 4, max_tokens=14, deadline=50.0)
-    desk.submit("tight", [2] * 4, max_tokens=14, deadline=20.0)
-    desk.finish_all()
-    assert {"slack"} == {sequence.id for plan in desk.plans for sequence in plan.preempted}
+    runs = ModelFreeScheduler(blocks=6, budget=100)
+    runs.submit("slack", [1] * 4, max_tokens=14, deadline=50.0)
+    runs.submit("tight", [2] * 4, max_tokens=14, deadline=20.0)
+    runs.finish_all()
+    assert {"slack"} == {sequence.id for plan in runs.plans for sequence in plan.preempted}
 
 
 def test_tokens_that_a_preemption_lost_are_marked_as_computed_again() -> None:
-    desk = Desk(policy=SchedulingPolicy(prefix_caching=False), blocks=6, budget=100)
-    desk.submit("a", [1] * 4, max_tokens=14)
-    desk.submit("b", [2] * 4, max_tokens=14)
-    desk.finish_all()
+    runs = ModelFreeScheduler(policy=SchedulingPolicy(prefix_caching=False), blocks=6, budget=100)
+    runs.submit("a", [1] * 4, max_tokens=14)
+    runs.submit("b", [2] * 4, max_tokens=14)
+    runs.finish_all()
     known = {"a": 0, "b": 0}
-    for plan in desk.plans:
+    for plan in runs.plans:
         for item in plan.items:
             end = item.start + item.count
             assert item.recomputed == max(0, min(end, known[item.sequence.id]) - item.start)
             known[item.sequence.id] = max(known[item.sequence.id], end)
-    assert sum(item.recomputed for plan in desk.plans for item in plan.items) > 0
+    assert sum(item.recomputed for plan in runs.plans for item in plan.items) > 0
 
 
 @pytest.mark.parametrize("ageing", [10.0, 60.0])
 def test_nobody_starves_under_an_endless_stream_of_better_ones(ageing: float) -> None:
-    desk = Desk(running_max=1, policy=SchedulingPolicy(ageing_seconds=ageing))
-    patient = desk.submit("patient", [7] * 3, max_tokens=1, priority=3)
+    runs = ModelFreeScheduler(running_max=1, policy=SchedulingPolicy(ageing_seconds=ageing))
+    patient = runs.submit("patient", [7] * 3, max_tokens=1, priority=3)
     while patient.finish is None:
-        desk.submit(f"urgent {desk.now}", [1], max_tokens=1, deadline=desk.now + 100)
-        desk.step()
-        desk.now += 1.0
-        assert desk.now < 4 * ageing + 2, "it waited longer than three classes and one epoch"
-    assert desk.now > 3 * ageing
+        runs.submit(f"urgent {runs.now}", [1], max_tokens=1, deadline=runs.now + 100)
+        runs.step()
+        runs.now += 1.0
+        assert runs.now < 4 * ageing + 2, "it waited longer than three classes and one epoch"
+    assert runs.now > 3 * ageing
 
 
 def test_ageing_keeps_the_order_within_a_class() -> None:
-    desk = Desk(running_max=1, policy=SchedulingPolicy(ageing_seconds=1.0))
+    runs = ModelFreeScheduler(running_max=1, policy=SchedulingPolicy(ageing_seconds=1.0))
     for number in range(20):
-        desk.now = number * 0.3
-        desk.submit(str(number), [number], max_tokens=1, priority=5)
-    assert order_of_first_tokens(desk) == [str(number) for number in range(20)]
+        runs.now = number * 0.3
+        runs.submit(str(number), [number], max_tokens=1, priority=5)
+    assert order_of_first_tokens(runs) == [str(number) for number in range(20)]
 
 
 Arrival = st.tuples(
@@ -237,26 +241,26 @@ def test_under_every_policy_all_finish_none_is_lost_and_the_budget_holds(
     policy = SchedulingPolicy(
         batching=batching, chunked_prefill=chunked, prefix_caching=caching, priority_first=first
     )
-    desk = Desk(blocks=blocks, budget=budget, running_max=running_max, policy=policy)
+    runs = ModelFreeScheduler(blocks=blocks, budget=budget, running_max=running_max, policy=policy)
     coming = [a for a in sorted(arrivals, key=lambda a: a[0]) if len(a[1]) + a[2] <= blocks * 4]
     sequences: list[Sequence] = []
-    while len(sequences) < len(coming) or desk.scheduler.has_work:
-        while len(sequences) < len(coming) and coming[len(sequences)][0] <= desk.now:
+    while len(sequences) < len(coming) or runs.scheduler.has_work:
+        while len(sequences) < len(coming) and coming[len(sequences)][0] <= runs.now:
             _, prompt, max_tokens, priority, deadline = coming[len(sequences)]
             sequences.append(
-                desk.submit(str(len(sequences)), prompt, max_tokens, priority=priority, deadline=deadline)
+                runs.submit(str(len(sequences)), prompt, max_tokens, priority=priority, deadline=deadline)
             )
-        if desk.scheduler.has_work:
-            desk.step()
-            plan = desk.plans[-1]
+        if runs.scheduler.has_work:
+            runs.step()
+            plan = runs.plans[-1]
             assert plan.items or plan.expired, "a step without work although there is some"
             if chunked:
                 assert plan.num_tokens <= budget
-            assert len(desk.scheduler.running) <= running_max
-            ranks = [sequence.rank for sequence in desk.scheduler.running]
+            assert len(runs.scheduler.running) <= running_max
+            ranks = [sequence.rank for sequence in runs.scheduler.running]
             assert sorted(ranks) == ranks
-        desk.now += 1
-        assert desk.now < 2000
+        runs.now += 1
+        assert runs.now < 2000
     for sequence, (_, prompt, max_tokens, _, deadline) in zip(sequences, coming, strict=True):
         if sequence.finish is FinishReason.DEADLINE:
             assert deadline is not None
@@ -264,7 +268,7 @@ def test_under_every_policy_all_finish_none_is_lost_and_the_budget_holds(
         else:
             assert sequence.finish is FinishReason.LENGTH
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
-    assert blocks == desk.tree.available_blocks == desk.tree.pool.free_blocks + desk.tree.cached_blocks
+    assert blocks == runs.tree.available_blocks == runs.tree.pool.free_blocks + runs.tree.cached_blocks
 
 
 @settings(max_examples=150, deadline=None)
@@ -281,31 +285,31 @@ def test_of_equal_requests_none_is_overtaken_however_little_memory_there_is(
 ) -> None:
     # One of them fits alone, and a few blocks more: so they push one another out again and again.
     blocks = -(-(prompt + output) // 4) + room
-    desk = Desk(blocks=blocks, budget=budget, running_max=running_max)
+    runs = ModelFreeScheduler(blocks=blocks, budget=budget, running_max=running_max)
     sequences: list[Sequence] = []
-    while len(sequences) < len(arrivals) or desk.scheduler.has_work:
-        while len(sequences) < len(arrivals) and arrivals[len(sequences)] <= desk.now:
+    while len(sequences) < len(arrivals) or runs.scheduler.has_work:
+        while len(sequences) < len(arrivals) and arrivals[len(sequences)] <= runs.now:
             name = str(len(sequences))
-            sequences.append(desk.submit(name, [len(sequences)] * prompt, output, salt=name))
-        if desk.scheduler.has_work:
-            desk.step()
+            sequences.append(runs.submit(name, [len(sequences)] * prompt, output, salt=name))
+        if runs.scheduler.has_work:
+            runs.step()
         generated = [sequence.num_generated for sequence in sequences]
         assert sorted(generated, reverse=True) == generated
-        desk.now += 1
-        assert desk.now < 3000
+        runs.now += 1
+        assert runs.now < 3000
     for number, sequence in enumerate(sequences):
         assert sequence.tokens[prompt:] == text_of([number] * prompt, output)
 
 
 def test_more_load_than_memory_makes_them_push_one_another_out_and_the_first_one_never() -> None:
-    desk = Desk(blocks=8, budget=100)
+    runs = ModelFreeScheduler(blocks=8, budget=100)
     names = "abcdef"
-    sequences = [desk.submit(name, [ord(name)] * 6, 14, salt=name) for name in names]
+    sequences = [runs.submit(name, [ord(name)] * 6, 14, salt=name) for name in names]
     finished: list[str] = []
-    while desk.scheduler.has_work:
-        desk.step()
+    while runs.scheduler.has_work:
+        runs.step()
         finished += [one.id for one in sequences if one.finish and one.id not in finished]
-    preempted = {sequence.id for plan in desk.plans for sequence in plan.preempted}
+    preempted = {sequence.id for plan in runs.plans for sequence in plan.preempted}
     assert preempted
     assert "a" not in preempted
     assert finished == list(names)

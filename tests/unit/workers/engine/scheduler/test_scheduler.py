@@ -4,25 +4,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.desk import Desk, text_of
+from tests.fakes.model_free_scheduler import ModelFreeScheduler, text_of
 from workers.engine.errors import QueueFull
 from workers.engine.scheduler.sequence import FinishReason, Sequence
 
 
 def test_a_prompt_is_computed_in_chunks_and_then_decodes() -> None:
-    desk = Desk(budget=4)
-    desk.submit("a", list(range(10)), max_tokens=3)
-    assert desk.steps(5) == ["a 0+4", "a 4+4", "a 8+2!", "a 10+1!", "a 11+1!"]
-    assert not desk.scheduler.has_work
+    runs = ModelFreeScheduler(budget=4)
+    runs.submit("a", list(range(10)), max_tokens=3)
+    assert runs.steps(5) == ["a 0+4", "a 4+4", "a 8+2!", "a 10+1!", "a 11+1!"]
+    assert not runs.scheduler.has_work
 
 
 def test_decodes_come_before_prefills_in_the_same_step() -> None:
-    desk = Desk(budget=8)
-    desk.submit("a", [1] * 3, max_tokens=9)
-    desk.step()
-    desk.submit("b", list(range(20)), max_tokens=2)
-    desk.submit("c", [5] * 3, max_tokens=2)
-    assert desk.steps(4) == [
+    runs = ModelFreeScheduler(budget=8)
+    runs.submit("a", [1] * 3, max_tokens=9)
+    runs.step()
+    runs.submit("b", list(range(20)), max_tokens=2)
+    runs.submit("c", [5] * 3, max_tokens=2)
+    assert runs.steps(4) == [
         "a 3+1! | b 0+7",
         "a 4+1! | b 7+7",
         "a 5+1! | b 14+6! | c 0+1",
@@ -31,70 +31,70 @@ def test_decodes_come_before_prefills_in_the_same_step() -> None:
 
 
 def test_a_second_request_starts_behind_the_cached_prefix() -> None:
-    desk = Desk()
-    desk.submit("a", list(range(9)), max_tokens=1)
-    desk.step()
-    second = desk.submit("b", list(range(9)), max_tokens=1)
-    assert desk.step() == "b 8+1!"
+    runs = ModelFreeScheduler()
+    runs.submit("a", list(range(9)), max_tokens=1)
+    runs.step()
+    second = runs.submit("b", list(range(9)), max_tokens=1)
+    assert runs.step() == "b 8+1!"
     assert second.cached_tokens == 8
 
 
 def test_generated_tokens_are_cached_too() -> None:
-    desk = Desk()
-    first = desk.submit("a", [1, 2, 3], max_tokens=6)
-    desk.steps(6)
+    runs = ModelFreeScheduler()
+    first = runs.submit("a", [1, 2, 3], max_tokens=6)
+    runs.steps(6)
     # Nine tokens are known, and eight of them were computed: the last one sampled never was.
     longer = [*first.tokens, 50, 51]
-    assert desk.submit("b", longer, max_tokens=1).expected_cached == 8
-    assert desk.step() == "b 8+3!"
+    assert runs.submit("b", longer, max_tokens=1).expected_cached == 8
+    assert runs.step() == "b 8+3!"
 
 
 def test_of_simultaneous_equal_prompts_one_is_computed() -> None:
-    desk = Desk(budget=100)
+    runs = ModelFreeScheduler(budget=100)
     for name in "abc":
-        desk.submit(name, list(range(10)), max_tokens=2)
-    assert desk.steps(3) == ["a 0+10!", "a 10+1! | b 8+2! | c 8+2!", "b 10+1! | c 10+1!"]
+        runs.submit(name, list(range(10)), max_tokens=2)
+    assert runs.steps(3) == ["a 0+10!", "a 10+1! | b 8+2! | c 8+2!", "b 10+1! | c 10+1!"]
 
 
 def test_a_request_waits_for_the_common_part_only() -> None:
-    desk = Desk(budget=8)
+    runs = ModelFreeScheduler(budget=8)
     common = list(range(12))
-    desk.submit("a", [*common, 90, 91, 92, 93, 94, 95], max_tokens=1)
-    desk.submit("b", [*common, 80, 81, 82, 83, 84], max_tokens=1)
+    runs.submit("a", [*common, 90, 91, 92, 93, 94, 95], max_tokens=1)
+    runs.submit("b", [*common, 80, 81, 82, 83, 84], max_tokens=1)
     # After the second step everything common is cached: b goes on by itself.
-    assert desk.steps(3) == ["a 0+8", "a 8+8", "a 16+2! | b 12+5!"]
+    assert runs.steps(3) == ["a 0+8", "a 8+8", "a 16+2! | b 12+5!"]
 
 
 def test_another_salt_is_not_worth_waiting_for() -> None:
-    desk = Desk(budget=100)
-    desk.submit("a", list(range(10)), max_tokens=1, salt="x")
-    desk.submit("b", list(range(10)), max_tokens=1, salt="y")
-    assert desk.step() == "a 0+10! | b 0+10!"
+    runs = ModelFreeScheduler(budget=100)
+    runs.submit("a", list(range(10)), max_tokens=1, salt="x")
+    runs.submit("b", list(range(10)), max_tokens=1, salt="y")
+    assert runs.step() == "a 0+10! | b 0+10!"
 
 
 def test_others_go_ahead_of_a_request_that_waits_for_a_prefix() -> None:
-    desk = Desk(budget=14)
-    desk.submit("a", list(range(10)), max_tokens=1)
-    desk.submit("b", list(range(10)), max_tokens=1)
-    desk.submit("c", [70, 71, 72], max_tokens=1)
-    assert desk.steps(2) == ["a 0+10! | c 0+3!", "b 8+2!"]
+    runs = ModelFreeScheduler(budget=14)
+    runs.submit("a", list(range(10)), max_tokens=1)
+    runs.submit("b", list(range(10)), max_tokens=1)
+    runs.submit("c", [70, 71, 72], max_tokens=1)
+    assert runs.steps(2) == ["a 0+10! | c 0+3!", "b 8+2!"]
 
 
 def test_a_prompt_without_room_waits_and_nobody_overtakes_it() -> None:
-    desk = Desk(blocks=6, block_size=4, budget=100)
-    desk.submit("a", [1] * 8, max_tokens=8)
-    desk.submit("b", [2] * 14, max_tokens=2)
-    desk.submit("c", [3] * 2, max_tokens=1)
-    assert desk.step() == "a 0+8!"
-    assert [sequence.id for sequence in desk.scheduler.waiting] == ["b", "c"]
+    runs = ModelFreeScheduler(blocks=6, block_size=4, budget=100)
+    runs.submit("a", [1] * 8, max_tokens=8)
+    runs.submit("b", [2] * 14, max_tokens=2)
+    runs.submit("c", [3] * 2, max_tokens=1)
+    assert runs.step() == "a 0+8!"
+    assert [sequence.id for sequence in runs.scheduler.waiting] == ["b", "c"]
 
 
 def test_the_last_to_come_is_preempted_and_resumes_with_the_same_tokens() -> None:
-    desk = Desk(blocks=6, block_size=4, budget=100)
-    first, second = desk.submit("a", [1] * 4, max_tokens=14), desk.submit("b", [2] * 4, max_tokens=14)
-    while desk.scheduler.has_work:
-        desk.step()
-    preempted = [sequence.id for plan in desk.plans for sequence in plan.preempted]
+    runs = ModelFreeScheduler(blocks=6, block_size=4, budget=100)
+    first, second = runs.submit("a", [1] * 4, max_tokens=14), runs.submit("b", [2] * 4, max_tokens=14)
+    while runs.scheduler.has_work:
+        runs.step()
+    preempted = [sequence.id for plan in runs.plans for sequence in plan.preempted]
     assert {"b"} == set(preempted)
     assert text_of([1] * 4, 14) == first.tokens[4:]
     assert text_of([2] * 4, 14) == second.tokens[4:]
@@ -102,41 +102,41 @@ def test_the_last_to_come_is_preempted_and_resumes_with_the_same_tokens() -> Non
 
 
 def test_a_preempted_sequence_finds_its_full_blocks_again() -> None:
-    desk = Desk(blocks=5, block_size=4, budget=100)
-    desk.submit("a", [1] * 4, max_tokens=9)
-    second = desk.submit("b", [2] * 4, max_tokens=9)
+    runs = ModelFreeScheduler(blocks=5, block_size=4, budget=100)
+    runs.submit("a", [1] * 4, max_tokens=9)
+    second = runs.submit("b", [2] * 4, max_tokens=9)
     seen = []
-    while desk.scheduler.has_work:
-        desk.step()
-        if desk.plans[-1].preempted:
+    while runs.scheduler.has_work:
+        runs.step()
+        if runs.plans[-1].preempted:
             seen.append(second.expected_cached)
     assert seen == [8]
 
 
 def test_the_running_set_has_a_bound() -> None:
-    desk = Desk(running_max=2, budget=100)
+    runs = ModelFreeScheduler(running_max=2, budget=100)
     for name in "abc":
-        desk.submit(name, [ord(name)], max_tokens=2)
-    assert desk.steps(3) == ["a 0+1! | b 0+1!", "a 1+1! | b 1+1!", "c 0+1!"]
+        runs.submit(name, [ord(name)], max_tokens=2)
+    assert runs.steps(3) == ["a 0+1! | b 0+1!", "a 1+1! | b 1+1!", "c 0+1!"]
 
 
 def test_the_waiting_queue_has_a_bound() -> None:
-    desk = Desk(waiting_max=2)
-    desk.submit("a", [1])
-    desk.submit("b", [1])
+    runs = ModelFreeScheduler(waiting_max=2)
+    runs.submit("a", [1])
+    runs.submit("b", [1])
     with pytest.raises(QueueFull):
-        desk.submit("c", [1])
+        runs.submit("c", [1])
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_sequence_that_is_ended_gives_everything_back(steps: int) -> None:
-    desk = Desk(budget=4)
-    sequence = desk.submit("a", list(range(10)), max_tokens=5)
-    desk.steps(steps)
-    desk.scheduler.finish(sequence, FinishReason.ABORT)
-    assert not desk.scheduler.has_work
-    assert desk.blocks == desk.tree.available_blocks
-    desk.scheduler.finish(sequence, FinishReason.STOP)
+    runs = ModelFreeScheduler(budget=4)
+    sequence = runs.submit("a", list(range(10)), max_tokens=5)
+    runs.steps(steps)
+    runs.scheduler.finish(sequence, FinishReason.ABORT)
+    assert not runs.scheduler.has_work
+    assert runs.blocks == runs.tree.available_blocks
+    runs.scheduler.finish(sequence, FinishReason.STOP)
     assert sequence.finish == FinishReason.ABORT
 
 
@@ -161,26 +161,26 @@ def test_whatever_comes_everything_admitted_finishes_within_the_budget(
     running_max: int,
     aborts: set[int],
 ) -> None:
-    desk = Desk(blocks=blocks, block_size=block_size, budget=budget, running_max=running_max)
+    runs = ModelFreeScheduler(blocks=blocks, block_size=block_size, budget=budget, running_max=running_max)
     fitting = [a for a in sorted(arrivals, key=lambda a: a[0]) if len(a[1]) + a[2] <= blocks * block_size]
     sequences: list[Sequence] = []
     step = 0
-    while len(sequences) < len(fitting) or desk.scheduler.has_work:
+    while len(sequences) < len(fitting) or runs.scheduler.has_work:
         while len(sequences) < len(fitting) and fitting[len(sequences)][0] <= step:
             _, prompt, max_tokens, salt = fitting[len(sequences)]
-            sequences.append(desk.submit(str(len(sequences)), prompt, max_tokens, salt))
-        if desk.scheduler.has_work:
-            desk.step()
-            plan = desk.plans[-1]
+            sequences.append(runs.submit(str(len(sequences)), prompt, max_tokens, salt))
+        if runs.scheduler.has_work:
+            runs.step()
+            plan = runs.plans[-1]
             assert plan.items, "a step without work although there is some"
             assert plan.num_tokens <= budget
-            assert len(desk.scheduler.running) <= running_max
+            assert len(runs.scheduler.running) <= running_max
             # In order of arrival, so that the last of them is the one to preempt.
-            orders = [sequence.order for sequence in desk.scheduler.running]
+            orders = [sequence.order for sequence in runs.scheduler.running]
             assert sorted(orders) == orders
         for number in aborts:
             if number < len(sequences) and step == 4 + number:
-                desk.scheduler.finish(sequences[number], FinishReason.ABORT)
+                runs.scheduler.finish(sequences[number], FinishReason.ABORT)
         step += 1
         assert step < 2000
     for sequence, (_, prompt, max_tokens, _salt) in zip(sequences, fitting, strict=True):
@@ -188,7 +188,7 @@ def test_whatever_comes_everything_admitted_finishes_within_the_budget(
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
         else:
             assert sequence.finish == FinishReason.ABORT
-    assert blocks == desk.tree.available_blocks == desk.tree.pool.free_blocks + desk.tree.cached_blocks
+    assert blocks == runs.tree.available_blocks == runs.tree.pool.free_blocks + runs.tree.cached_blocks
 
 
 @settings(max_examples=60, deadline=None)
@@ -196,15 +196,15 @@ def test_whatever_comes_everything_admitted_finishes_within_the_budget(
 def test_first_tokens_come_in_the_order_of_arrival_when_nothing_is_shared(
     prompts: list[list[int]], budget: int
 ) -> None:
-    desk = Desk(blocks=200, budget=budget, running_max=3)
+    runs = ModelFreeScheduler(blocks=200, budget=budget, running_max=3)
     sequences = [
-        desk.submit(str(number), prompt, max_tokens=3, salt=str(number))
+        runs.submit(str(number), prompt, max_tokens=3, salt=str(number))
         for number, prompt in enumerate(prompts)
     ]
     first: list[str] = []
-    while desk.scheduler.has_work:
-        desk.step()
-        for item in desk.plans[-1].items:
+    while runs.scheduler.has_work:
+        runs.step()
+        for item in runs.plans[-1].items:
             if item.samples and item.sequence.id not in first:
                 first.append(item.sequence.id)
     by_step = {sequence.id: sequence.order for sequence in sequences}

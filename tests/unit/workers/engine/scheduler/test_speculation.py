@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.desk import Desk, text_of
+from tests.fakes.model_free_scheduler import ModelFreeScheduler, text_of
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.scheduler.counters import SpecCounters
 from workers.engine.scheduler.drafter import ComputedStep
@@ -37,9 +37,9 @@ class Oracle:
         pass
 
 
-def desk(right: int = 99, *, num_tokens: int = 3, batch: int = 16, **settings: Any) -> Desk:
+def runs(right: int = 99, *, num_tokens: int = 3, batch: int = 16, **settings: Any) -> ModelFreeScheduler:
     config = SpecConfig(method="ngram", num_tokens=num_tokens, adaptive=False, batch_size_max=batch)
-    return Desk(speculation=SpeculationController(config, Oracle(right)), **settings)
+    return ModelFreeScheduler(speculation=SpeculationController(config, Oracle(right)), **settings)
 
 
 def test_a_decoding_sequence_verifies_its_drafts_and_keeps_what_is_right() -> None:
@@ -55,21 +55,21 @@ def test_a_decoding_sequence_verifies_its_drafts_and_keeps_what_is_right() -> No
             ],
         ),
     ):
-        rig = desk(right)
+        rig = runs(right)
         sequence = rig.submit("a", list(range(5)), max_tokens=10)
         assert rig.finish_all() == plans
         assert text_of(list(range(5)), 10) == sequence.tokens[5:]
 
 
 def test_each_has_its_own_token_before_anybody_has_drafts() -> None:
-    rig = desk(budget=6)
+    rig = runs(budget=6)
     for name in "abc":
         rig.submit(name, [ord(name)], max_tokens=9)
     assert rig.steps(2) == ["a 0+1! | b 0+1! | c 0+1!", "a 1+4~3! | b 1+1! | c 1+1!"]
 
 
 def test_drafts_count_in_the_budget_and_come_before_prefills() -> None:
-    rig = desk(budget=8)
+    rig = runs(budget=8)
     rig.submit("a", [1] * 3, max_tokens=20)
     rig.step()
     rig.submit("b", list(range(9)), max_tokens=2)
@@ -77,14 +77,14 @@ def test_drafts_count_in_the_budget_and_come_before_prefills() -> None:
 
 
 def test_above_the_largest_batch_there_are_no_drafts() -> None:
-    rig = desk(batch=1)
+    rig = runs(batch=1)
     rig.submit("a", [1], max_tokens=9)
     rig.submit("b", [2], max_tokens=3)
     assert rig.steps(4) == ["a 0+1! | b 0+1!", "a 1+1! | b 1+1!", "a 2+1! | b 2+1!", "a 3+4~3!"]
 
 
 def test_drafts_take_no_block_that_somebody_was_promised() -> None:
-    rig = desk(blocks=8, block_size=1, budget=3)
+    rig = runs(blocks=8, block_size=1, budget=3)
     rig.submit("a", [1] * 2, max_tokens=5)
     rig.submit("b", [2] * 5, max_tokens=1)
     # After the first step three blocks are used; a's next token takes one, and the last four were promised to b.
@@ -93,7 +93,7 @@ def test_drafts_take_no_block_that_somebody_was_promised() -> None:
 
 @pytest.mark.parametrize("right", [0, 1, 2, 3])
 def test_blocks_of_rejected_drafts_are_free_after_the_step(right: int) -> None:
-    rig = desk(right, block_size=1)
+    rig = runs(right, block_size=1)
     sequence = rig.submit("a", [1, 2], max_tokens=20)
     rig.steps(2)
     assert len(sequence.blocks.ids) == sequence.num_computed == 2 + 1 + right
@@ -101,7 +101,7 @@ def test_blocks_of_rejected_drafts_are_free_after_the_step(right: int) -> None:
 
 
 def test_a_stop_token_among_the_accepted_drafts_is_the_last_one_kept() -> None:
-    rig = desk()
+    rig = runs()
     wanted = text_of([1, 2, 3], 9)
     sequence = rig.submit("a", [1, 2, 3], max_tokens=9)
     sequence.stop_ids = frozenset({wanted[2]})
@@ -112,7 +112,7 @@ def test_a_stop_token_among_the_accepted_drafts_is_the_last_one_kept() -> None:
 
 
 def test_counters_tell_drafts_accepted_and_rejected_by_place() -> None:
-    rig = desk(right=1)
+    rig = runs(right=1)
     rig.submit("a", [1], max_tokens=9)
     rig.finish_all()
     assert rig.speculation is not None
@@ -159,7 +159,7 @@ def test_with_drafts_everything_still_finishes_within_the_budget_with_the_same_t
     num_tokens: int,
     aborts: set[int],
 ) -> None:
-    rig = desk(
+    rig = runs(
         right, num_tokens=num_tokens, blocks=blocks, block_size=block_size, budget=budget, running_max=4
     )
     fitting = [a for a in sorted(arrivals, key=lambda a: a[0]) if len(a[1]) + a[2] <= blocks * block_size]

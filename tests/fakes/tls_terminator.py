@@ -1,4 +1,4 @@
-"""TLS in front of a server that speaks none: a door that takes it off, with a certificate of its own making."""
+"""TLS in front of a server that speaks none: a proxy that terminates TLS with a self-signed certificate."""
 
 import asyncio
 import ssl
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key, made by openssl."""
+    """Make a self-signed certificate for 127.0.0.1 with openssl; return the files of certificate and key."""
     cert, key = directory / "cert.pem", directory / "key.pem"
     command = [
         "openssl",
@@ -24,19 +24,22 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     return cert, key
 
 
-class TlsDoor:
-    """`async with TlsDoor(port, cert, key) as door`: who connects to `door.port` by TLS reaches 127.0.0.1:port."""
+class TlsTerminator:
+    """A proxy that terminates TLS: a TLS connection to its `port` reaches the server on 127.0.0.1 behind it.
+
+    Use as `async with TlsTerminator(server_port, cert, key) as tls`.
+    """
 
     def __init__(self, behind: int, cert: Path, key: Path) -> None:
         self.port = 0
-        self.taken = 0
+        self.taken = 0  # connections accepted
         self._behind = behind
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.load_cert_chain(cert, key)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> "TlsDoor":
+    async def __aenter__(self) -> "TlsTerminator":
         self._server = await asyncio.start_server(self._through, "127.0.0.1", 0, ssl=self._context)
         self.port = self._server.sockets[0].getsockname()[1]
         return self

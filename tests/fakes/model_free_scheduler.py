@@ -1,4 +1,4 @@
-"""A scheduler with a function in place of a model, and a clock that the test moves."""
+"""The engine's scheduler with a plain function in place of a model, on a clock that the test moves."""
 
 from dataclasses import dataclass, field
 
@@ -13,11 +13,12 @@ from workers.engine.scheduler.speculation import SpeculationController
 
 
 def next_token(tokens: list[int]) -> int:
-    """A model: what follows depends on the whole text, so a wrong resume shows."""
+    """Return the token that follows: it depends on the whole text, so that a wrong resumption shows."""
     return (sum((place + 3) * token for place, token in enumerate(tokens)) * 31 + 7) % 97
 
 
 def text_of(prompt: list[int], count: int) -> list[int]:
+    """Return the `count` tokens that the model generates after the prompt."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(next_token(tokens))
@@ -25,7 +26,7 @@ def text_of(prompt: list[int], count: int) -> list[int]:
 
 
 def verified(item: StepItem) -> SampledTokens:
-    """What the model says to an item: the drafts that it agrees with, and one token of its own."""
+    """Return what the model samples for an item: the drafts that it accepts, and one token of its own."""
     tokens = list(item.sequence.tokens)
     for draft in item.sequence.drafts[: item.drafts]:
         tokens.append(next_token(tokens))
@@ -37,8 +38,8 @@ def verified(item: StepItem) -> SampledTokens:
 
 
 @dataclass
-class Desk:
-    """A scheduler with the model above in place of a runner."""
+class ModelFreeScheduler:
+    """A scheduler whose plans are computed by the function above."""
 
     blocks: int = 64
     block_size: int = 4
@@ -72,6 +73,7 @@ class Desk:
         priority: int = 0,
         deadline: float | None = None,
     ) -> Sequence:
+        """Submit a request that arrives now."""
         self.count += 1
         sequence = Sequence(
             id=name,
@@ -90,6 +92,7 @@ class Desk:
         return sequence
 
     def step(self) -> str:
+        """Plan and commit one step, and return the plan as text."""
         plan = self.scheduler.plan(self.now)
         self.plans.append(plan)
         for item in plan.items:
@@ -100,7 +103,7 @@ class Desk:
         return str(plan)
 
     def finish_all(self) -> list[str]:
-        """Step until nothing is left; the plans."""
+        """Step until nothing is left, and return the plans."""
         said = []
         while self.scheduler.has_work:
             said.append(self.step())
@@ -108,4 +111,5 @@ class Desk:
         return said
 
     def steps(self, count: int) -> list[str]:
+        """Make so many steps, and return their plans."""
         return [self.step() for _ in range(count)]
