@@ -6,8 +6,8 @@
     x-stainless-timeout: 600            for Python; sent by those for JavaScript
     x-request-timeout: 30               the same, for clients without an SDK
 
-A request whose client would have left before an answer can begin is not sent to a worker. A timeout that is not a
-number is ignored.
+A request is not sent to a worker if its client would leave before the answer begins. A timeout that is not a number
+is ignored.
 """
 
 from collections.abc import Mapping

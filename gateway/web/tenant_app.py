@@ -204,7 +204,7 @@ def tenant_app(
 
     async def not_found(http: web.Request) -> web.Response:
         allowed = allowed_methods.get(http.path.rstrip("/"))
-        # A request whose method is allowed is here because of a trailing slash: then 404 is right, and 405 is not.
+        # A request with an allowed method is here because of a trailing slash: then 404 is right, and 405 is not.
         if allowed is not None and http.method not in allowed:
             return error_response(MethodNotAllowed(allowed), http)
         return error_response(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)

@@ -94,7 +94,7 @@ class CountTokensDialect(AnthropicDialect):
     """The dialect of POST /v1/messages/count_tokens: a request that has only a prompt."""
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        """Return the chat completion request whose prompt is counted. Raises BadRequest."""
+        """Return a chat completion request with the prompt to count. Raises BadRequest."""
         return await decode_in_thread_if_long(body, decode_count_request)
 
     async def answer_body(self, body: bytes) -> bytes:

@@ -1,4 +1,7 @@
-"""What is read of a body of the Messages API. Shapes: https://platform.claude.com/docs/en/api/messages"""
+"""The structs that decode requests of Anthropic's Messages API.
+
+Shapes: https://platform.claude.com/docs/en/api/messages
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -6,48 +9,53 @@ import msgspec
 
 
 class Base64Source(msgspec.Struct, frozen=True, tag="base64", tag_field="type"):
-    """Bytes of a medium."""
+    """The bytes of an image or a document, in base64."""
 
     media_type: str
     data: str
 
 
 class UrlSource(msgspec.Struct, frozen=True, tag="url", tag_field="type"):
-    """A medium that the worker fetches."""
+    """The URL of an image, which is fetched."""
 
     url: str
 
 
 class TextSource(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
-    """A document that is plain text."""
+    """The plain text of a document."""
 
     data: str
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    """A content block of text."""
+
     text: str
 
 
 class ImageBlock(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
+    """A content block of an image."""
+
     source: Base64Source | UrlSource
 
 
 class ContentSource(msgspec.Struct, frozen=True, tag="content", tag_field="type"):
-    """A document that is made of blocks."""
+    """The content blocks of a document."""
 
     content: str | list[TextBlock | ImageBlock]
 
 
 class DocumentBlock(msgspec.Struct, frozen=True, tag="document", tag_field="type"):
-    """`context`: what is said of it, beside what it says."""
+    """A content block of a document."""
 
     source: Base64Source | TextSource | ContentSource
     title: str | None = None
     context: str | None = None
+    """What the client says about the document, beside its content."""
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result", tag_field="type"):
-    """What the client's own search has found."""
+    """A content block of a result that the client's own search has found."""
 
     source: str
     title: str
@@ -55,7 +63,7 @@ class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result", tag_fi
 
 
 class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", tag_field="type"):
-    """`input` stays as it came: it goes into the prompt."""
+    """A content block of a tool call. `input` stays raw JSON, because it becomes part of the prompt."""
 
     id: str
     name: str
@@ -63,11 +71,15 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", tag_field="type"
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", tag_field="type"):
+    """A content block of a tool's result."""
+
     tool_use_id: str
     content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock] | None = None
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking", tag_field="type"):
+    """A content block of the assistant's thinking."""
+
     thinking: str
 
 
@@ -88,14 +100,17 @@ ContentBlock = (
 
 
 class AnthropicMessage(msgspec.Struct, frozen=True):
-    """`system`: a reminder in the middle of a conversation, as Claude Code sends it."""
+    """A message of a conversation.
+
+    The role `system` is for reminders in the middle of a conversation, as Claude Code sends them.
+    """
 
     role: Literal["user", "assistant", "system"]
     content: str | list[ContentBlock]
 
 
 class AnthropicTool(msgspec.Struct, frozen=True):
-    """A tool of the client's own. Those that Anthropic's servers run have another `type`."""
+    """A tool that the client runs. Tools that Anthropic's servers run have another `type`, and are not supported."""
 
     name: str
     input_schema: dict[str, Any] | None = None
@@ -105,35 +120,41 @@ class AnthropicTool(msgspec.Struct, frozen=True):
 
 
 class AnthropicToolChoice(msgspec.Struct, frozen=True):
+    """Which tools the model may or must call."""
+
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
 class ThinkingConfig(msgspec.Struct, frozen=True):
-    """Only `disabled` and `enabled` are for a template to know; what else there is leaves it to the model."""
+    """Whether the model thinks. `enabled` and `disabled` go to the chat template; others leave it to the model."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """A schema that the answer has to follow."""
+    """The JSON schema that the answer has to follow."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class OutputConfig(msgspec.Struct, frozen=True):
+    """The effort of the model, and the format of the answer."""
+
     effort: str | None = None
     format: OutputFormat | None = None
 
 
 class MessageMetadata(msgspec.Struct, frozen=True):
+    """The end user of a request."""
+
     user_id: str | None = None
 
 
 class CountTokensBody(msgspec.Struct, frozen=True):
-    """POST /v1/messages/count_tokens: what goes into the prompt."""
+    """The body of POST /v1/messages/count_tokens: the fields that go into the prompt."""
 
     model: str
     messages: list[AnthropicMessage]
@@ -147,7 +168,7 @@ class CountTokensBody(msgspec.Struct, frozen=True):
 
 
 class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
-    """POST /v1/messages. `max_tokens`: 0 wants the prompt in a cache, and no answer."""
+    """The body of POST /v1/messages. With `max_tokens: 0` the prompt is only brought into the cache."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=0)]
     stop_sequences: list[str] | None = None
@@ -168,10 +189,10 @@ TRANSLATED_FIELDS = frozenset(
             "output_format",
         ),
         *("mcp_servers", "max_tokens", "stop_sequences", "stream", "metadata"),
-        # Of Anthropic's service, and of no meaning to an engine.
+        # Fields of Anthropic's service that have no meaning for an engine.
         *("anthropic_beta", "betas", "cache_control", "container", "context_management", "inference_geo"),
         *("service_tier", "speed", "user_profile_id", "workspace_id", "diagnostics"),
-        # One answer comes, and its usage is counted anyway.
+        # Fields of chat completions: a message is one choice, and always has its usage.
         *("n", "best_of", "stream_options", "stop", "max_completion_tokens", "logprobs", "top_logprobs"),
     }
 )

@@ -87,7 +87,7 @@ def _backslashes_before(body: bytes, end: int, start: int) -> int:
 
 
 def _decode_string(body: bytes, start: int, end: int) -> str:
-    """Return the string whose content lies between two positions, decoded in slices."""
+    """Return the string with its content between two positions, decoded in slices."""
     pieces: list[str] = []
     while start < end:
         cut = _cut(body, start + SLICE_BYTES, end)

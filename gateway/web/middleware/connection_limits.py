@@ -31,7 +31,7 @@ class ConnectionLimiter:
         return len(self._open)
 
     def counted(self, new: ProtocolFactory) -> ProtocolFactory:
-        """Return a factory whose protocols count their connections."""
+        """Return a factory of protocols that count their connections."""
         return lambda: CountedConnection(self, new())
 
     def enter(self, address: Address) -> bool:

@@ -26,7 +26,7 @@ _LOOPBACK = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
 class CrossOriginPolicy:
-    """The origins whose pages may call the API."""
+    """The origins of the web pages that may call the API."""
 
     def __init__(self, origins: Collection[str], requires_keys: Callable[[], bool]) -> None:
         """Create a policy.

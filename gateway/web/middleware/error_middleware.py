@@ -1,8 +1,8 @@
 """Middleware around every handler of a listener: refuses foreign host names, and turns failures into answers.
 
 A web page can make a browser send requests to any address that the page's host name resolves to, also to 127.0.0.1
-(DNS rebinding). A listener on loopback that asks for no key therefore answers only requests whose Host header names
-loopback.
+(DNS rebinding). A listener on loopback that asks for no key therefore answers only requests with a Host header that
+names loopback.
 """
 
 import logging

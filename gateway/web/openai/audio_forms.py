@@ -2,7 +2,7 @@
 
     client's form   model | language | file, 25 MB | timestamp_granularities[] | timestamp_granularities[]
     fields          model, language, file, timestamp_granularities      what the gateway reads, as JSON
-    worker's form   the same parts in the same order, less those whose fields the gateway has removed
+    worker's form   the same parts in the same order, without fields that the gateway has removed
 
 Contents are held once, unchanged. A part's name is written anew: readers of forms differ in how they parse names,
 so that a client could send one name to the gateway and another to the worker.
@@ -43,7 +43,7 @@ _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 
 class FormExchange(HttpExchange):
-    """An HTTP exchange whose request is a form."""
+    """An HTTP exchange with a form as its request."""
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
         """Return the request in the form. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""

@@ -35,7 +35,7 @@ _WINDOW = re.compile(r"([1-9]\d{0,3})(m|h|d)")
 _WINDOW_SECONDS = {"m": 60, "h": 3600, "d": 86400}
 WINDOW_SECONDS_MAX = 7 * 86400
 TIMESTAMPS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-"""States whose time is part of a batch object, as `<state>_at`."""
+"""States with a time of their own in a batch object, as `<state>_at`."""
 
 Json = dict[str, Any]
 

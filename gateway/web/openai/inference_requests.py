@@ -159,13 +159,13 @@ def body_type(surface: Surface) -> type[CommonBody]:
 
 
 class _RawPrompt(CompletionBody):
-    """A completion request whose prompt stays raw: up to a million token ids, which are decoded in slices."""
+    """A completion request with a raw prompt: up to a million token ids, which are decoded in slices."""
 
     prompt: msgspec.Raw = _NULL  # type: ignore[assignment]
 
 
 class _RawInput(EmbeddingBody):
-    """An embedding request whose input stays raw, as the prompt of a completion request."""
+    """An embedding request with a raw input, for the same reason."""
 
     input: msgspec.Raw = _NULL  # type: ignore[assignment]
 

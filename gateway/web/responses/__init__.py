@@ -1,7 +1,7 @@
 """OpenAI's Responses API, translated to and from chat completions.
 
 Every worker is asked in chat completions, also a worker that has a responses route of its own: an engine keeps
-responses in its memory, readable by any caller who knows the id, and the conversation could continue only at that
+responses in its memory, readable by any caller that knows the id, and the conversation could continue only at that
 worker. Here responses belong to a tenant and are stored in the gateway's database, and any worker can continue.
 
 - What does a request look like, and how does it become a chat completion request? wire.py, items.py, requests.py

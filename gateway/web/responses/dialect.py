@@ -192,7 +192,7 @@ class ResponsesDialect:
 
 
 class InputTokensDialect(ResponsesDialect):
-    """The dialect of POST /v1/responses/input_tokens: the same request body, whose prompt is counted."""
+    """The dialect of POST /v1/responses/input_tokens: the prompt of the same request body is counted."""
 
     async def answer_body(self, body: bytes) -> bytes:
         """Add the object's type to the counted tokens."""

@@ -1,4 +1,7 @@
-"""What is read of a body of the Responses API. Shapes: https://platform.openai.com/docs/api-reference/responses"""
+"""The structs that decode requests of OpenAI's Responses API.
+
+Shapes: https://platform.openai.com/docs/api-reference/responses
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -6,23 +9,33 @@ import msgspec
 
 
 class InputTextPart(msgspec.Struct, frozen=True, tag="input_text", tag_field="type"):
+    """A content part of text from the user."""
+
     text: str
 
 
 class OutputTextPart(msgspec.Struct, frozen=True, tag="output_text", tag_field="type"):
+    """A content part of text from the assistant."""
+
     text: str
 
 
 class RefusalPart(msgspec.Struct, frozen=True, tag="refusal", tag_field="type"):
+    """A content part in which the assistant refuses."""
+
     refusal: str
 
 
 class InputImagePart(msgspec.Struct, frozen=True, tag="input_image", tag_field="type"):
+    """A content part of an image."""
+
     image_url: str | None = None
     detail: str | None = None
 
 
 class InputFilePart(msgspec.Struct, frozen=True, tag="input_file", tag_field="type"):
+    """A content part of a file."""
+
     file_data: str | None = None
     filename: str | None = None
 
@@ -31,11 +44,15 @@ ContentPart = InputTextPart | OutputTextPart | RefusalPart | InputImagePart | In
 
 
 class MessageItem(msgspec.Struct, frozen=True, tag="message", tag_field="type"):
+    """A message of the conversation."""
+
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[ContentPart]
 
 
 class FunctionCallItem(msgspec.Struct, frozen=True, tag="function_call", tag_field="type"):
+    """A call of a function."""
+
     call_id: str
     name: str
     arguments: str
@@ -43,11 +60,15 @@ class FunctionCallItem(msgspec.Struct, frozen=True, tag="function_call", tag_fie
 
 
 class FunctionCallOutputItem(msgspec.Struct, frozen=True, tag="function_call_output", tag_field="type"):
+    """The result of a function call."""
+
     call_id: str
     output: str | list[ContentPart]
 
 
 class CustomToolCallItem(msgspec.Struct, frozen=True, tag="custom_tool_call", tag_field="type"):
+    """A call of a custom tool, which takes a text."""
+
     call_id: str
     name: str
     input: str
@@ -55,15 +76,21 @@ class CustomToolCallItem(msgspec.Struct, frozen=True, tag="custom_tool_call", ta
 
 
 class CustomToolCallOutputItem(msgspec.Struct, frozen=True, tag="custom_tool_call_output", tag_field="type"):
+    """The result of a custom tool call."""
+
     call_id: str
     output: str | list[ContentPart]
 
 
 class ReasoningTextPart(msgspec.Struct, frozen=True):
+    """A piece of reasoning."""
+
     text: str
 
 
 class ReasoningItem(msgspec.Struct, frozen=True, tag="reasoning", tag_field="type"):
+    """The assistant's reasoning before an answer."""
+
     content: list[ReasoningTextPart] | None = None
     summary: list[ReasoningTextPart] | None = None
 
@@ -79,6 +106,8 @@ InputItem = (
 
 
 class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    """A function of the client."""
+
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -86,7 +115,7 @@ class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"
 
 
 class CustomToolFormat(msgspec.Struct, frozen=True):
-    """Text that follows a grammar, or any."""
+    """The format of a custom tool's input: any text, or text that follows a grammar."""
 
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
@@ -94,7 +123,7 @@ class CustomToolFormat(msgspec.Struct, frozen=True):
 
 
 class CustomTool(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
-    """One of the client's own, which takes a text."""
+    """A tool of the client that takes a text."""
 
     name: str
     description: str | None = None
@@ -102,7 +131,7 @@ class CustomTool(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
 
 
 class NamespaceTool(msgspec.Struct, frozen=True, tag="namespace", tag_field="type"):
-    """Tools that belong together."""
+    """A group of tools."""
 
     name: str
     tools: list[FunctionTool | CustomTool]
@@ -113,20 +142,26 @@ ResponsesTool = FunctionTool | CustomTool | NamespaceTool
 
 
 class FunctionToolChoice(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    """The choice of one function, which the model must call."""
+
     name: str
 
 
 class CustomToolChoice(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
+    """The choice of one custom tool, which the model must call."""
+
     name: str
 
 
 class AllowedTool(msgspec.Struct, frozen=True):
+    """A tool that an AllowedToolsChoice names."""
+
     type: Literal["function", "custom"]
     name: str
 
 
 class AllowedToolsChoice(msgspec.Struct, frozen=True, tag="allowed_tools", tag_field="type"):
-    """Of the tools only these."""
+    """The choice of some of the request's tools: the model may or must call one of them."""
 
     mode: Literal["auto", "required"]
     tools: list[AllowedTool]
@@ -138,7 +173,7 @@ ResponsesToolChoice = (
 
 
 class TextFormat(msgspec.Struct, frozen=True):
-    """`text.format`."""
+    """The `text.format` of a request: the format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -148,17 +183,21 @@ class TextFormat(msgspec.Struct, frozen=True):
 
 
 class TextOptions(msgspec.Struct, frozen=True):
+    """The `text` of a request: format and verbosity of the answer."""
+
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True):
+    """The `reasoning` of a request: effort and kind of summary."""
+
     effort: str | None = None
     summary: str | None = None
 
 
 class ResponsesBody(msgspec.Struct, frozen=True):
-    """POST /v1/responses. `input` is read item by item: see items.py."""
+    """The body of POST /v1/responses. `input` is decoded item by item: see items.py."""
 
     model: str
     input: str | list[msgspec.Raw] = ""
@@ -210,7 +249,7 @@ TRANSLATED_FIELDS = frozenset(
             "conversation",
         ),
         *("prompt", "truncation", "include", "max_tool_calls", "context_management", "stream_options"),
-        # Of chat completions: another answer than this API has.
+        # Fields of chat completions that would change the shape of the answer.
         *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
     }
 )

@@ -26,7 +26,7 @@ async def send_content(
     Args:
         http: The request.
         find: Returns the file and the storage of its tenant. Raises GatewayError.
-        lost_error: Returns the error for a file whose content is missing.
+        lost_error: Returns the error for a file without its content.
         content_type: Of the answer.
         idle_seconds_max: A client that reads nothing for so long is treated as gone.
     """
