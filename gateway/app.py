@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +49,8 @@ from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.prompt_hasher import PromptHasher
 from gateway.tokenization.worker_tokens import FleetTokenizer
-from gateway.wiring.dispatch import reservations_of, worker_of
+from gateway.wiring.dispatch import dispatch_of
+from gateway.wiring.fleet import IndexFollowsFleet, fleet_of, worker_of
 from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, tokens
 from gateway.wiring.quotas import Quotas
@@ -93,7 +94,7 @@ class Gateway:
     @property
     def fleet(self) -> Fleet:
         """The workers that requests may be sent to."""
-        return self.services.reservations.fleet
+        return self.services.dispatch.fleet
 
     @property
     def every_issuer(self) -> "Sequence[Issuer[TenantIssuerSettings] | Issuer[OperatorIssuerSettings]]":
@@ -104,10 +105,10 @@ class Gateway:
     def stop_accepting(self) -> None:
         """Refuse new requests and dismiss the waiting ones with ShuttingDown; running requests go on."""
         self.drain_state.ready = self.drain_state.accepting = False
-        reservations = self.services.reservations
-        for room in reservations.rooms().values():
+        dispatch = self.services.dispatch
+        for room in dispatch.rooms.all().values():
             room.close(ShuttingDown())
-        reservations.queue.dismiss(ShuttingDown())
+        dispatch.queue.dismiss(ShuttingDown())
 
 
 @asynccontextmanager
@@ -128,8 +129,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 
         access_log = _access_log(settings, stack)
         records = Records.opened(settings, secret, stack)
-        spent = records.ledger.spent if records.ledger is not None else None
+        spent = records.ledger.account_usage if records.ledger is not None else None
         quotas = Quotas.opened(settings.redis, scripts, stack, spent)
+        fleet = fleet_of(settings)
+        stack.callback(fleet.close)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         processes = EncoderProcesses()
@@ -139,7 +142,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             executor,
             random.getrandbits(64),
             int(time.time()),
-            FleetTokenizer(lambda model: reservations.fleet.serving(model)),
+            FleetTokenizer(fleet.serving),
             processes,
         )
         index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
@@ -147,18 +150,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         if records.ledger is not None:
             quotas.events.on_alert.append(records.ledger.alert)
 
-        def space(worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
-            return spaces.of(worker, salt, adapter, page_size)
-
-        ranks = Ranks()
-        feeds = _feeds(index, space, ranks, stack)
-        loads = LoadFeeds(ranks, lambda worker, rate: reservations.fleet.reported_speed(worker, rate))
-        stack.push_async_callback(loads.close)
-        reservations = reservations_of(settings, catalogue, quotas.leases, index, feeds, loads, scripts)
-        stack.callback(reservations.fleet.close)
+        for worker in fleet:
+            catalogue.add_reported(worker.models)
         prompt_hasher = PromptHasher(secret)
-        salts = GroupsBySalt(records.tenants.groups, lambda group: cache_salt(group, secret))
-        spaces = NamespaceResolver(lambda worker: reservations.fleet[worker].models, catalogue, prompt_hasher, salts)
+        salt_of = lru_cache(maxsize=4096)(partial(cache_salt, secret=secret))
+        namespaces = NamespaceResolver(
+            fleet.models_of, catalogue, prompt_hasher, GroupsBySalt(records.tenants.groups, salt_of)
+        )
+        ranks = Ranks()
+        feeds = _feeds(index, namespaces.of, ranks, stack)
+        loads = LoadFeeds(ranks, fleet.reported_speed)
+        stack.push_async_callback(loads.close)
+        fleet.subscribe(IndexFollowsFleet(catalogue, index, feeds, loads))
+        dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
@@ -170,23 +174,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 tokens(settings, stack, supervisor),
             ),
             catalogue=catalogue,
-            model_selection=ModelSelection(catalogue, reservations.fleet),
+            model_selection=ModelSelection(catalogue, fleet),
             media=_media(settings, stack),
             prompt_hasher=prompt_hasher,
-            reservations=reservations,
+            dispatch=dispatch,
             tracing=tracing,
             usage=records.ledger.reader if records.ledger is not None else None,
-            cache_salt=lru_cache(maxsize=4096)(lambda group: cache_salt(group, secret)),
             observers=(
                 # The ledger comes first: an error of another observer cannot keep a request out of it.
                 *((records.ledger.observe,) if records.ledger is not None else ()),
                 *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
             ),
-            first_byte_seconds_max=settings.requests.first_token_seconds_max,
-            whole_seconds_max=settings.requests.whole_answer_seconds_max,
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
-            assembles=settings.queueing.whole_from_streams,
             classes=ServiceClasses(settings.classes),
         )
         gateway = Gateway(
@@ -201,19 +201,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             records=records,
-            discovery=_discovery(settings, reservations.fleet, scripts),
-            queues=AllQueues(reservations, scripts, QueueKeys(settings.redis.prefix)),
+            discovery=_discovery(settings, fleet, scripts),
+            queues=AllQueues(dispatch, scripts, QueueKeys(settings.redis.prefix)),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
         )
         stack.push_async_callback(gateway.queues.close)
-        stack.push_async_callback(reservations.favours.close)
-        stack.push_async_callback(reservations.rests.close)
+        stack.push_async_callback(dispatch.preemption_requests.close)
+        stack.push_async_callback(dispatch.provider_backoff.close)
         registry.register(
             StateCollector(
                 gauges(
                     gateway.fleet,
-                    reservations,
+                    dispatch,
                     index,
                     feeds,
                     quotas.store,
@@ -226,7 +226,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 )
             )
         )
-        stack.push_async_callback(reservations.queue.membership.close)
+        stack.push_async_callback(dispatch.queue.membership.close)
         stack.push_async_callback(supervisor.close)
         await _start(gateway, _turns(gateway, scripts))
         yield gateway
@@ -238,7 +238,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
     if records.directory is not None:
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
-    await gateway.discovery.look()
+    await gateway.discovery.query_sources()
     start("index", index.reader.follow)
     await index.whole()
     for name, loop in (
@@ -250,7 +250,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         ("escrow", gateway.quotas.escrow.run),
         ("leases", gateway.quotas.leases.run),
         ("gateways", gateway.quotas.gateways.run),
-        ("queue", gateway.services.reservations.queue.membership.run),
+        ("queue", gateway.services.dispatch.queue.membership.run),
         ("turns", turns.run),
         *records.loops(),
     ):
@@ -273,15 +273,15 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncEx
 
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
-    reservations = gateway.services.reservations
-    queue = reservations.queue
+    dispatch = gateway.services.dispatch
+    queue = dispatch.queue
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
         others={
             **gateway.queues.heard,
-            b"preempt": reservations.favours.heard,
-            b"rest": reservations.rests.heard,
+            b"preempt": dispatch.preemption_requests.heard,
+            b"rest": dispatch.provider_backoff.heard,
         },
         turn=queue.turn_told,
         gateways=queue.membership.gateways_changed,

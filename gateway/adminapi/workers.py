@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import AdminPage
 from gateway.discovery import worker_sleep
@@ -18,7 +18,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.settings.types import HttpUrl, Name
 from radix_cache.match import WorkerId
-from workers.adapter import Sleeps, WorkerUnreachable
+from workers.adapter import SupportsSleep, WorkerUnreachable
 from workers.worker import Health
 
 
@@ -106,10 +106,10 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         await noted(call, "wake", identity)
         return await done(identity, worker_sleep.wake_up(registry, identity, engine), Health.SUSPECT.value)
 
-    def sleeper(call: OperationRequest) -> Sleeps:
+    def sleeper(call: OperationRequest) -> SupportsSleep:
         call.parameters()
         worker = fleet[WorkerId(known(call))]
-        if not isinstance(worker.adapter, Sleeps):
+        if not isinstance(worker.adapter, SupportsSleep):
             raise Problem(409, f"It is of a kind that does not sleep: {worker.kind}.")
         return worker.adapter
 
@@ -134,7 +134,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         asked = await call.body(NewWorker)
         if discovery.is_static(WorkerId(identity)):
             raise Problem(409, f"Worker {identity[:200]!r} stands in the settings.")
-        if not discovery.asks_registry:
+        if not discovery.uses_registry:
             raise Problem(409, "Nobody would ask for it: discovery has no {kind: redis}.")
         given = {"id": identity, **msgspec.to_builtins(asked)}
         try:
@@ -234,7 +234,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         id=worker.id,
         kind=worker.kind,
         url=settings.url if settings is not None else None,
-        found=discovery.found_in(worker.id),
+        found=discovery.source_name(worker.id),
         models=sorted(worker.models),
         state="asleep" if worker.report.asleep else worker.health.health.value,
         circuit="open" if worker.health.open else "trial" if worker.health.trial else "closed",

@@ -1,1 +1,1 @@
-"""Load on a running gateway, and what came of it. Read: client, results."""
+"""Benchmarks: sends requests to a running server and measures the answers, and reports results of simulations."""

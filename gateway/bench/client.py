@@ -1,4 +1,4 @@
-"""One streamed completion, measured at the client."""
+"""Sends one streamed completion and measures it at the client."""
 
 import asyncio
 import time
@@ -15,13 +15,14 @@ REQUEST_SECONDS_MAX = 120.0
 
 
 class Endpoint(StrEnum):
-    """What is asked for."""
+    """An endpoint of the OpenAI API that generates text."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
 
     @property
     def path(self) -> str:
+        """The path of the endpoint."""
         return "/v1/chat/completions" if self is Endpoint.CHAT else "/v1/completions"
 
 
@@ -36,12 +37,23 @@ async def stream_completion(
     headers: Mapping[str, str] | None = None,
     seconds_max: float = REQUEST_SECONDS_MAX,
 ) -> RequestResult:
-    """Sends a completion with `stream` and usage, and reads it to its end. Errors are in the result.
+    """Send a completion request with `stream` and usage, and read the answer to its end.
 
-    `url`: with or without /v1. `key`: may be empty, for servers that ask for none.
+    Args:
+        session: the HTTP client.
+        url: address of the server, with or without /v1.
+        key: API key; empty for servers that require none.
+        tenant: name of the tenant, for the result.
+        body: fields of the request.
+        endpoint: the endpoint to call.
+        headers: further headers.
+        seconds_max: longest time for the whole answer.
+
+    Returns:
+        The measured request. Errors do not raise, but are in the result.
     """
     sent_at = time.perf_counter()
-    wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    streamed_body = {**body, "stream": True, "stream_options": {"include_usage": True}}
     first_at = last_at = None
     gaps: list[float] = []
     text: list[str] = []
@@ -52,17 +64,17 @@ async def stream_completion(
         async with asyncio.timeout(seconds_max):
             async with session.post(
                 f"{url.rstrip('/').removesuffix('/v1')}{endpoint.path}",
-                data=orjson.dumps(wanted),
+                data=orjson.dumps(streamed_body),
                 headers={
                     "Content-Type": "application/json",
                     **({"Authorization": f"Bearer {key}"} if key else {}),
                     **(headers or {}),
                 },
-                # A POST that is redirected is mostly a GET afterwards.
+                # A redirected POST mostly becomes a GET.
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    error = _code(await response.read(), str(response.status))
+                    error = _error_code(await response.read(), str(response.status))
                 async for line in response.content:
                     if error is not None or not line.startswith(b"data:"):
                         continue
@@ -71,17 +83,17 @@ async def stream_completion(
                         continue
                     frame = orjson.loads(line[5:])
                     if "error" in frame:
-                        error = _named(frame, "stream_error")
+                        error = _error_name(frame, "stream_error")
                         continue
                     usage = frame.get("usage") or usage
-                    if delta := _said(frame):
+                    if delta := _chunk_text(frame):
                         now = time.perf_counter()
                         if last_at is not None:
                             gaps.append(now - last_at)
                         first_at, last_at = first_at or now, now
                         text.append(delta)
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, AttributeError, TypeError) as err:
-        # Whatever a server sends that is no stream of chunks is an error of this request.
+        # If the server sends something other than a stream of chunks, this request has failed.
         error = error or type(err).__name__
     prompt_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     if error is None and not prompt_tokens and not output_tokens:
@@ -102,33 +114,33 @@ async def stream_completion(
 
 
 def _count(counts: object, name: str) -> int:
-    """A number of tokens as a server gives it; 0 where it gives none."""
+    """Return a number of tokens of the usage; 0 where the server gives none."""
     value = counts.get(name) if isinstance(counts, dict) else None
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _said(frame: dict[str, Any]) -> str:
-    """The text of a chunk, thoughts included; empty where it has none."""
+def _chunk_text(frame: dict[str, Any]) -> str:
+    """Return the text of a chunk, reasoning included; empty if the chunk has no text."""
     choices = frame.get("choices")
     if not choices:
         return ""
     delta = choices[0].get("delta")
     if delta is None:
         return str(choices[0].get("text") or "")
-    # Thoughts are `reasoning_content` at SGLang and `reasoning` at vLLM.
+    # SGLang calls reasoning `reasoning_content`, vLLM calls it `reasoning`.
     return str(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or "")
 
 
-def _code(body: bytes, status: str) -> str:
+def _error_code(body: bytes, status: str) -> str:
     try:
-        return _named(orjson.loads(body), status)
+        return _error_name(orjson.loads(body), status)
     except orjson.JSONDecodeError:
         return status
 
 
-def _named(answer: object, otherwise: str) -> str:
-    """What an error in OpenAI's shape is called. Its code is often null."""
+def _error_name(answer: object, default: str) -> str:
+    """Return the code of an error in the OpenAI format, else its type, since the code is often null."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
-        return otherwise
-    return str(error.get("code") or error.get("type") or otherwise)
+        return default
+    return str(error.get("code") or error.get("type") or default)

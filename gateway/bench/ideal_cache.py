@@ -1,7 +1,8 @@
-"""How much of a load could have been cached at best: one endless cache per tenant that remembers everything.
+"""Calculates the best possible cache hits of a workload: one cache of unlimited size per tenant.
 
-The yardstick beside a measured hit ratio: prompts from the moment they are sent, and answers from their end. An
-engine may have a little less: it caches the tokens that it generated, and their text can come back as other tokens.
+The result is what a measured hit ratio is compared with. Prompts are cached from the moment that they are sent, and
+answers from their end. An engine may reach a little less: it caches the tokens that it generated, and their text
+may come back in the next prompt as other tokens.
 """
 
 from array import array
@@ -17,7 +18,12 @@ from workers.chat_template import ChatTemplate
 
 
 class IdealCache:
-    """`directory`: the model's tokenizer and chat template. `block_size`: tokens that are cached together."""
+    """A prefix cache of unlimited size for each tenant.
+
+    Args:
+        directory: directory with the tokenizer and the chat template of the model.
+        block_size: tokens that are cached together.
+    """
 
     def __init__(self, directory: Path, block_size: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -26,16 +32,16 @@ class IdealCache:
         self._trees: dict[str, RadixTree[str]] = {}
         self._now = 0.0
 
-    def asked(self, tenant: str, messages: Sequence[dict[str, Any]]) -> int:
-        """Prompt tokens that were in the cache; afterwards the whole prompt is."""
+    def add_prompt(self, tenant: str, messages: Sequence[dict[str, Any]]) -> int:
+        """Add a prompt to the cache, and return the number of its tokens that were cached before."""
         tokens = self._tokens(messages, answering=True)
         hashes = self._hasher.of_tokens(tokens)
         blocks = self._tree(tenant).match(hashes).get(tenant, 0)
         self._record(tenant, hashes)
         return min(blocks, (len(tokens) - 1) // self._hasher.block_size) * self._hasher.block_size
 
-    def answered(self, tenant: str, messages: Sequence[dict[str, Any]]) -> None:
-        """The conversation, its last answer included, is in the cache."""
+    def add_answer(self, tenant: str, messages: Sequence[dict[str, Any]]) -> None:
+        """Add a conversation with its last answer to the cache."""
         self._record(tenant, self._hasher.of_tokens(self._tokens(messages, answering=False)))
 
     def _record(self, tenant: str, hashes: Hashes) -> None:

@@ -1,4 +1,4 @@
-"""What every result file says of the machine and the versions that it came from."""
+"""Facts about the machine and the installed versions, which every result file contains."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str | int]:
-    """Processor, cores that this process may use, memory."""
+    """Return the processor, the number of cores that this process may use, the memory in bytes, and the system."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -17,7 +17,7 @@ def machine() -> dict[str, str | int]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Python's version and those of the packages that are installed."""
+    """Return the versions of Python, radixgate, and the given packages that are installed."""
     found = {"python": platform.python_version()}
     for package in ("radixgate", *packages):
         try:

@@ -1,4 +1,4 @@
-"""Runs many simulated trials, one process per core, and keeps an eye on how far they are."""
+"""Runs many simulated trials in parallel, one process per core, and reports progress."""
 
 import multiprocessing
 import os
@@ -15,18 +15,24 @@ from policies.simulation.trial import Trial
 Figures = dict[str, Any]
 
 _reports: "SimpleQueue[int] | None" = None
-"""Of this process, if it is one of the pool."""
+"""The queue to report progress to, in a process of the pool."""
 
 
 def usable_cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[int], None]) -> list[Figures]:
-    """The figures of each, in order. `progress` hears of so many more requests that have arrived somewhere.
+    """Return the figures of each trial, in order.
 
-    Raises what a trial raises: TraceInvalid, PolicyError.
+    Args:
+        trials: the trials to run.
+        processes: number of processes.
+        progress: called with the number of further requests that arrived in any trial.
+
+    Raises:
+        TraceInvalid, PolicyError: a trial is wrong.
     """
     if processes == 1 or len(trials) == 1:
         return [figures(trial.run(progress)) for trial in trials]
@@ -35,7 +41,7 @@ def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[i
     listener = Thread(target=partial(_listen, reports, progress), daemon=True)
     listener.start()
     with ProcessPoolExecutor(
-        min(processes, len(trials)), mp_context=context, initializer=_enter, initargs=(reports,)
+        min(processes, len(trials)), mp_context=context, initializer=_initialize_process, initargs=(reports,)
     ) as pool:
         results = list(pool.map(_run, trials))
     reports.put(-1)
@@ -44,7 +50,7 @@ def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[i
 
 
 def mean_by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict[str, dict[str, Figures]]:
-    """Of each group the mean figures of each subject over its seeds, in the order of the trials."""
+    """Return for each group the mean figures of each subject over its seeds, in the order of the trials."""
     found: dict[str, dict[str, list[Figures]]] = {}
     for trial, result in zip(trials, results, strict=True):
         found.setdefault(trial.group, {}).setdefault(trial.label, []).append(result)
@@ -54,7 +60,7 @@ def mean_by_subject(trials: Sequence[Trial], results: Sequence[Figures]) -> dict
     }
 
 
-def _enter(reports: "SimpleQueue[int]") -> None:
+def _initialize_process(reports: "SimpleQueue[int]") -> None:
     global _reports
     _reports = reports
 

@@ -1,7 +1,6 @@
-"""A trace played against a running server in open loop: each request is sent when it is due, whatever is under way.
+"""Replays a trace against a running server in open loop: each request is sent when it is due, whatever is running.
 
-What the client itself takes is measured too: how late each request left, which is where a loop that is too slow, or
-a machine that is too small, shows.
+The delay of the client is measured too: how late each request was sent, which shows an overloaded client machine.
 """
 
 import asyncio
@@ -18,32 +17,42 @@ from gateway.bench.trace_prompts import TracePrompts
 from gateway.bench.trace_tenants import Caller, assign_callers, caller_of
 from policies.simulation.trace import TraceRequest
 
-PREPARED_SECONDS = 1.0
-"""A prompt is made up before it is due, so that making it delays none."""
+PREPARATION_SECONDS = 1.0
+"""Time before a request is due at which its prompt is generated, so that generation delays no request."""
 
 TOO_MANY = "client_in_flight_max"
-"""The code of what was not sent because too many were under way."""
+"""The error code of requests that were not sent because too many were running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTarget:
-    """`url`: with or without /v1. `body`: fields that all requests have."""
+    """The server to measure, and how to call it."""
 
     url: str
+    """Address of the server, with or without /v1."""
+
     model: str
     endpoint: Endpoint
     body: dict[str, Any]
+    """Fields that all requests have."""
+
     seconds_max: float
+    """Longest time for one answer."""
+
     in_flight_max: int
+    """Largest number of requests at the same time; further ones are not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """`late_seconds`: of each request, from when it was due to when it was sent."""
+    """The results of a replay."""
 
     results: list[RequestResult]
     late_seconds: list[float]
+    """Delay of each request, from the moment that it was due to the moment that it was sent."""
+
     seconds: float
+    """Duration of the replay."""
 
 
 async def replay(
@@ -53,16 +62,16 @@ async def replay(
     prompts: TracePrompts,
     done: Callable[[], None],
 ) -> ReplayResult:
-    """Sends all of it and waits for the answers. `done` is called after each."""
-    played = assign_callers(requests, callers)
+    """Send all requests and wait for the answers; call `done` after each answer."""
+    assigned = assign_callers(requests, callers)
     results: list[RequestResult] = []
     late: list[float] = []
     running: set[asyncio.Task[None]] = set()
     connector = aiohttp.TCPConnector(limit=0)
-    # `seconds_max` bounds an answer; a session has a bound of its own, which is shorter.
+    # The session's own timeout is shorter than `seconds_max`, so it is turned off.
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as http:
 
-        async def one(caller: Caller, text: str, request: TraceRequest) -> None:
+        async def send(caller: Caller, text: str, request: TraceRequest) -> None:
             try:
                 body = _body(target, text, request.output_tokens)
                 result = await stream_completion(
@@ -83,9 +92,9 @@ async def replay(
         try:
             for request in requests:
                 due = started + request.at
-                await _until(due - PREPARED_SECONDS)
-                caller, text = caller_of(request, callers, played), prompts.text(request)
-                await _until(due)
+                await _sleep_until(due - PREPARATION_SECONDS)
+                caller, text = caller_of(request, callers, assigned), prompts.text(request)
+                await _sleep_until(due)
                 if len(running) >= target.in_flight_max:
                     results.append(
                         RequestResult(tenant=caller.name, sent_at=time.perf_counter(), error=TOO_MANY)
@@ -93,7 +102,7 @@ async def replay(
                     done()
                     continue
                 late.append(time.perf_counter() - due)
-                task = asyncio.create_task(one(caller, text, request))
+                task = asyncio.create_task(send(caller, text, request))
                 running.add(task)
                 task.add_done_callback(running.discard)
             await asyncio.gather(*running)
@@ -111,6 +120,6 @@ def _body(target: BenchTarget, text: str, output_tokens: int) -> dict[str, Any]:
     return {**asked, "messages": [{"role": "user", "content": text}]}
 
 
-async def _until(moment: float) -> None:
-    """Also gives way if it is past: whatever comes in is read meanwhile."""
+async def _sleep_until(moment: float) -> None:
+    """Sleep until a moment; if it has passed, still yield to the event loop, which reads answers meanwhile."""
     await asyncio.sleep(max(0.0, moment - time.perf_counter()))

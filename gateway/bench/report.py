@@ -1,4 +1,4 @@
-"""What `radixgate bench` leaves behind: a table, a CSV of all requests, and a page with its plots inside."""
+"""The output of `radixgate bench`: a table, a CSV file of all requests, and an HTML page with plots."""
 
 import csv
 import html
@@ -44,24 +44,24 @@ COLUMNS = (
 
 
 def report_table(run: Mapping[str, Any]) -> Table:
-    """Figures are rows; a column for all, and one for each of the busiest tenants where there are several."""
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("")
+    """Return the table: a row for each figure, and columns for all requests and for the busiest tenants."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
     columns = {"all": run["all"], **_busiest(run["tenants"])}
     for name in columns:
-        drawn.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right", overflow="fold")
     for title, figure, shape in ROWS:
-        drawn.add_row(title, *(_cell(figures[figure], shape) for figures in columns.values()))
+        table.add_row(title, *(_cell(figures[figure], shape) for figures in columns.values()))
     for code in run["all"]["errors_by_code"]:
-        drawn.add_row(
+        table.add_row(
             f"  {code}",
             *(_cell(figures["errors_by_code"].get(code, 0), "{:,}") for figures in columns.values()),
         )
-    return drawn
+    return table
 
 
 def results_csv(results: Sequence[RequestResult]) -> str:
-    """A line for each request, in the order in which they were sent."""
+    """Return a CSV text with a line for each request, in the order of sending."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -69,10 +69,10 @@ def results_csv(results: Sequence[RequestResult]) -> str:
     for result in ordered:
         writer.writerow(
             [
-                # A name that a spreadsheet would take for a formula is shown as text.
+                # A leading quote keeps spreadsheets from reading the name as a formula.
                 f"'{result.tenant}" if result.tenant[:1] in "=+-@" else result.tenant,
                 f"{result.sent_at - ordered[0].sent_at:.4f}",
-                *(_milliseconds(value) for value in (result.ttft, result.tpot, result.whole)),
+                *(_milliseconds(value) for value in (result.ttft, result.tpot, result.e2e)),
                 result.prompt_tokens,
                 result.cached_tokens,
                 result.output_tokens,
@@ -85,7 +85,7 @@ def results_csv(results: Sequence[RequestResult]) -> str:
 def report_page(
     title: str, run: Mapping[str, Any], facts: Mapping[str, object], results: Sequence[RequestResult]
 ) -> str:
-    """A page of HTML with its plots inside. Raises CannotDraw where matplotlib is missing."""
+    """Return an HTML page with the plots inside. Raises PlotError if matplotlib is missing."""
     heads = ["", "all", *_busiest(run["tenants"])]
     columns = [run["all"], *_busiest(run["tenants"]).values()]
     body = "".join(
@@ -94,7 +94,7 @@ def report_page(
         + "</tr>"
         for name, figure, shape in ROWS
     )
-    told = "".join(
+    facts_rows = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in facts.items()
     )
@@ -107,7 +107,7 @@ svg {{ max-width: 100%; height: auto }}
 </style></head><body><h1>{html.escape(title)}</h1>
 <table><tr>{"".join(f"<th>{html.escape(head)}</th>" for head in heads)}</tr>{body}</table>
 {_plots(results)}
-<h2>How it was measured</h2><table>{told}</table></body></html>
+<h2>How it was measured</h2><table>{facts_rows}</table></body></html>
 """
 
 
@@ -122,28 +122,28 @@ def _plots(results: Sequence[RequestResult]) -> str:
         s=4,
     )
     over_time.set(title="TTFT of each request, ms", xlabel="sent after, s")
-    _shares(first, "TTFT, ms", [1000 * (result.ttft or 0) for result in answered])
-    _shares(between, "ITL, ms", [1000 * gap for result in answered for gap in result.gaps])
-    _shares(whole, "E2E, ms", [1000 * (result.whole or 0) for result in answered])
+    _plot_distribution(first, "TTFT, ms", [1000 * (result.ttft or 0) for result in answered])
+    _plot_distribution(between, "ITL, ms", [1000 * gap for result in answered for gap in result.gaps])
+    _plot_distribution(whole, "E2E, ms", [1000 * (result.e2e or 0) for result in answered])
     out = io.StringIO()
     drawn.savefig(out, format="svg")
     text = out.getvalue()
     return text[text.index("<svg") :]
 
 
-def _shares(panel: Any, title: str, values: Sequence[float]) -> None:
-    """A cumulative distribution, thinned out to what an eye can tell."""
+def _plot_distribution(panel: Any, title: str, values: Sequence[float]) -> None:
+    """Plot a cumulative distribution with at most about 2,000 points."""
     ordered = sorted(values)
     kept = ordered[:: max(1, len(ordered) // 2000)]
     panel.plot(kept, [at / max(1, len(kept) - 1) for at in range(len(kept))])
-    panel.set(title=f"{title}: share of those that took no longer", ylim=(0, 1))
+    panel.set(title=f"{title}: cumulative share", ylim=(0, 1))
     if ordered and ordered[0] > 0 and ordered[-1] > 50 * ordered[0]:
         panel.set_xscale("log")
     panel.grid(alpha=0.3)
 
 
 def write_text(file: Path, text: str) -> None:
-    """Raises CannotDraw where it cannot be written."""
+    """Write a text file. Raises PlotError if it cannot be written."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as err:

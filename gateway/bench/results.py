@@ -1,8 +1,9 @@
-"""What came of a load: one Result per request, and the figures that everybody in the field asks for.
+"""The results of a benchmark: a RequestResult per request, and the usual figures of all requests together.
 
-TTFT: sent to first output byte. ITL: each gap between chunks. TPOT: (last - first) / (output tokens - 1), one
-number per request. Hit ratio: cached prompt tokens, as the worker reports them, of all. Goodput: requests per
-second, and share of requests, that met all objectives (TTFT <= 2 s and TPOT <= 60 ms unless told otherwise).
+TTFT: from sending the request to the first output byte. ITL: the gap between two chunks. TPOT: (last - first) /
+(output tokens - 1), one number per request. Hit ratio: the share of prompt tokens that were cached, as the worker
+reports them. Goodput: requests per second, and share of requests, that met all objectives (by default TTFT <= 2 s
+and TPOT <= 60 ms).
 """
 
 from collections import Counter
@@ -14,14 +15,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyObjectives:
-    """What a good answer keeps to."""
+    """The latencies that a good answer must not exceed."""
 
     ttft_seconds: float = 2.0
     tpot_seconds: float = 0.060
 
 
 def default_objectives(tenant: str) -> LatencyObjectives:
-    """The same for every tenant."""
+    """Return the default objectives, which are the same for every tenant."""
     return DEFAULT_OBJECTIVES
 
 
@@ -30,40 +31,45 @@ DEFAULT_OBJECTIVES = LatencyObjectives()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestResult:
-    """One request. Times are seconds on one clock; `gaps` are seconds between chunks. `error` is a code, or None.
-
-    `possible_tokens`: prompt tokens that an endless cache of this tenant could have held.
-    """
+    """One measured request. All times are seconds on one clock."""
 
     tenant: str
     sent_at: float
     first_at: float | None = None
     last_at: float | None = None
     gaps: tuple[float, ...] = ()
+    """Seconds between chunks."""
+
     prompt_tokens: int = 0
     cached_tokens: int = 0
     possible_tokens: int = 0
+    """Prompt tokens that an unlimited cache of this tenant would have had."""
+
     output_tokens: int = 0
     error: str | None = None
+    """Code of the error; None if the request was answered."""
+
     text: str = ""
 
     @property
     def ttft(self) -> float | None:
+        """Time to the first token, in seconds."""
         return self.first_at - self.sent_at if self.first_at is not None else None
 
     @property
     def tpot(self) -> float | None:
+        """Mean time per output token after the first, in seconds; None with fewer than two tokens."""
         if self.first_at is None or self.last_at is None or self.output_tokens < 2:
             return None
         return (self.last_at - self.first_at) / (self.output_tokens - 1)
 
     @property
-    def whole(self) -> float | None:
-        """From sent to the last output byte."""
+    def e2e(self) -> float | None:
+        """Time from sending the request to the last output byte, in seconds."""
         return self.last_at - self.sent_at if self.last_at is not None else None
 
-    def good(self, objectives: LatencyObjectives) -> bool:
-        """Answered, and within all objectives. An answer of one token has no TPOT to miss."""
+    def meets(self, objectives: LatencyObjectives) -> bool:
+        """Return whether the request was answered within all objectives; one token alone has no TPOT."""
         ttft, tpot = self.ttft, self.tpot
         return (
             self.error is None
@@ -78,13 +84,16 @@ def summary(
     seconds: float,
     objectives: Callable[[str], LatencyObjectives] = default_objectives,
 ) -> dict[str, Any]:
-    """The figures of some requests that ran within `seconds`; None where there is nothing to measure.
+    """Return the figures of requests; a figure is None where there is nothing to measure.
 
-    `objectives`: of a tenant.
+    Args:
+        results: the requests.
+        seconds: duration in which all of them ran.
+        objectives: returns the objectives of a tenant.
     """
     answered = [result for result in results if result.error is None]
-    good = sum(result.good(objectives(result.tenant)) for result in results)
-    whole = [1000 * result.whole for result in answered if result.whole is not None]
+    good = sum(result.meets(objectives(result.tenant)) for result in results)
+    e2e = [1000 * result.e2e for result in answered if result.e2e is not None]
     ttft = [1000 * result.ttft for result in answered if result.ttft is not None]
     tpot = [1000 * result.tpot for result in answered if result.tpot is not None]
     gaps = [1000 * gap for result in answered for gap in result.gaps]
@@ -105,7 +114,7 @@ def summary(
         **_percentiles("ttft_ms", ttft, 50, 90, 95, 99),
         **_percentiles("tpot_ms", tpot, 50, 90, 99),
         **_percentiles("itl_ms", gaps, 50, 95, 99),
-        **_percentiles("e2e_ms", whole, 50, 90, 99),
+        **_percentiles("e2e_ms", e2e, 50, 90, 99),
         "tokens_per_second": output_tokens / seconds if seconds else None,
         "goodput": good / len(results) if results else None,
         "goodput_requests_per_second": good / seconds if seconds else None,
@@ -118,7 +127,7 @@ def summary_by_tenant(
     seconds: float,
     objectives: Callable[[str], LatencyObjectives] = default_objectives,
 ) -> dict[str, Any]:
-    """`{"all": ..., "tenants": {...}}`, as in every result file."""
+    """Return the figures of all requests and of each tenant: `{"all": ..., "tenants": {...}}`."""
     tenants: dict[str, list[RequestResult]] = {}
     for result in results:
         tenants.setdefault(result.tenant, []).append(result)
@@ -134,7 +143,7 @@ def _percentiles(name: str, values: Sequence[float], *percents: float) -> dict[s
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Nearest rank: the smallest value that so many percent of all values do not exceed."""
+    """Return the smallest value that `percent` percent of all values do not exceed (nearest rank)."""
     if not values:
         return None
     ordered = sorted(values)

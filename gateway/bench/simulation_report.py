@@ -1,4 +1,4 @@
-"""Tables and plots of simulated runs."""
+"""Tables and plots of simulated runs, for `radixgate simulate`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 
 Runs = Mapping[str, Mapping[str, Any]]
-"""By policy: `{"all": {...}, "tenants": {...}}`."""
+"""Figures by policy: `{"all": {...}, "tenants": {...}}`."""
 
 COLUMNS = (
     ("hit ratio", "hit_ratio", "{:.3f}"),
@@ -33,11 +33,11 @@ TENANTS_SHOWN_MAX = 12
 
 
 class PlotError(Exception):
-    """Why a plot was not made."""
+    """A plot could not be drawn; the text says why."""
 
 
 def policies_table(title: str, runs: Runs, subject: str = "policy") -> Table:
-    """A row for each policy. Milliseconds."""
+    """Return a table with a row for each policy; times are milliseconds."""
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column(subject, overflow="fold")
     for head, _, _ in COLUMNS:
@@ -48,14 +48,14 @@ def policies_table(title: str, runs: Runs, subject: str = "policy") -> Table:
 
 
 def tenants_table(policy: str, figures: Mapping[str, Any]) -> Table:
-    """The tenants that sent most."""
+    """Return a table of the tenants that sent most prompt tokens."""
     tenants = sorted(figures["tenants"].items(), key=lambda item: -item[1]["prompt_tokens"])
     shown = {name: {"all": of} for name, of in tenants[:TENANTS_SHOWN_MAX]}
     return policies_table(f"{policy}: the {len(shown)} busiest of {len(tenants)} tenants", shown, "tenant")
 
 
 def figure_class() -> Any:
-    """What a figure is made with. Raises CannotDraw where it is missing."""
+    """Return the class of matplotlib's figures. Raises PlotError if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
@@ -64,7 +64,7 @@ def figure_class() -> Any:
 
 
 def plot_policies(file: Path, groups: Mapping[str, Runs]) -> None:
-    """Bars: a panel for each figure, a bar for each policy, side by side for each group. Raises CannotDraw."""
+    """Draw bars into a file: a panel for each figure, a bar for each policy and group. Raises PlotError."""
     names = list(dict.fromkeys(name for runs in groups.values() for name in runs))
     drawn = figure_class()(
         figsize=(14, 3 + 0.28 * len(names) * max(1, len(groups) / 2)), layout="constrained"

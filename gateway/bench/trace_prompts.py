@@ -1,8 +1,8 @@
-"""Prompts made up from a trace: equal block ids give equal text, and different ids different text from there on.
+"""Generates prompts for a trace: equal block ids become equal text, and different ids different text.
 
-A block of 512 tokens becomes 512 words, drawn with the block's id as the seed. With the model's tokenizer at
-hand only words are drawn that are one token each after a space, so that lengths are right to a token or two;
-without it they are short common words, which are one token in every large vocabulary.
+A block of 512 tokens becomes 512 words, drawn with the block's id as the seed. With the model's tokenizer, only
+words are drawn that are one token each after a space, so that lengths are right to a token or two. Without a
+tokenizer the words are short common ones, which are one token in every large vocabulary.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,15 @@ COMMON = COMMON_TEXT.split()
 
 
 class TracePrompts:
-    """`tokenizer`: a directory with tokenizer.json, or None. `seed`: of the texts. Raises ValueError."""
+    """Generates the text of prompts.
+
+    Args:
+        tokenizer: directory with tokenizer.json, or None.
+        seed: seed of the texts.
+
+    Raises:
+        ValueError: the tokenizer cannot be read.
+    """
 
     def __init__(self, tokenizer: Path | None = None, *, seed: int = 0) -> None:
         self._seed = seed
@@ -45,29 +53,29 @@ class TracePrompts:
         if tokenizer is not None:
             self._tokenizer, _ = read_tokenizer(tokenizer)
             self._words = _single_tokens(self._tokenizer) or COMMON
-        self._block = lru_cache(BLOCKS_REMEMBERED)(self._made)
+        self._block = lru_cache(BLOCKS_REMEMBERED)(self._block_words)
 
     def text(self, request: TraceRequest) -> str:
-        """Its prompt, of about `prompt_tokens` tokens."""
+        """Return the prompt of a request, of about `prompt_tokens` tokens."""
         words: list[str] = []
         for block in request.blocks:
             words += self._block(block)
         return " ".join(words[: request.prompt_tokens])
 
     def tokens_per_word(self, requests: Sequence[TraceRequest]) -> float | None:
-        """How true the lengths are: 1 if they are; None without a tokenizer."""
+        """Return the mean number of tokens per word, which is 1 at best; None without a tokenizer."""
         if self._tokenizer is None or not requests:
             return None
         words = sum(request.prompt_tokens for request in requests)
         encoded = (self._tokenizer.encode(self.text(r), add_special_tokens=False) for r in requests)
         return sum(len(one.ids) for one in encoded) / words
 
-    def _made(self, block: int) -> list[str]:
+    def _block_words(self, block: int) -> list[str]:
         return Random(f"{self._seed} {block}").choices(self._words, k=BLOCK_TOKENS)
 
 
 def _single_tokens(tokenizer: Tokenizer) -> list[str]:
-    """Words of letters that are one token each in the middle of a text, however they are combined."""
+    """Return words of ASCII letters that are one token each inside a text."""
     words = sorted(
         word
         for token in tokenizer.get_vocab()

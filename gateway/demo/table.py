@@ -1,4 +1,4 @@
-"""The demo's table: both policies side by side and their ratio; a block for all, then one for each tenant."""
+"""The table of the demo: both policies side by side with their ratio, for all tenants and for each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ RATIOS = ("hit_ratio", "ttft_ms_p50", "ttft_ms_p95", "tpot_ms_p50", "tokens_per_
 
 
 def comparison_table(runs: Runs) -> Table:
-    """Figures are rows, so that 80 columns hold them. The ratio is that of the last policy to the first."""
+    """Return the table, at most 80 columns wide. The ratio is that of the last policy to the first."""
     first, *_, last = runs
     drawn = Table(
         title="The same sessions under each policy", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
@@ -49,7 +49,7 @@ def comparison_table(runs: Runs) -> Table:
 
 
 def with_ratios(runs: Runs, baseline: str) -> dict[str, Any]:
-    """The runs, each with its figures as a ratio to those of the baseline."""
+    """Return the runs, each with the ratios of its figures to those of the baseline."""
     against = runs[baseline]["all"]
     return {
         policy: {**run, f"ratio_to_{baseline}": _ratios(run["all"], against)} if policy != baseline else run

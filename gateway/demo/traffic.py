@@ -1,11 +1,11 @@
-"""The demo's traffic: two tenants, each with assistants whose system prompt many sessions share.
+"""The traffic of the demo: two tenants, each with assistants that share a system prompt over many sessions.
 
     acme    assistant A: [system A][q1]  ->  [system A][q1][a1][q2]  ->  ...      one line per session,
             assistant A: [system A][q1'] ->  ...                                  one request per arrow
     globex  assistant C: ...                                                      nothing shared across tenants
 
-A session is a closed loop: a turn is asked when the one before it has been answered. Sessions start one after
-another. The texts are the same for the same seed, so two runs differ by the policy and by nothing else.
+A session is a closed loop: a turn is sent when the turn before it has been answered. Sessions start one after
+another. Equal seeds give equal texts, so two runs differ only by the policy.
 """
 
 import asyncio
@@ -28,10 +28,14 @@ THINK_SECONDS_MAX = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficScale:
-    """How much traffic: per tenant so many sessions of so many turns. Texts are counted in sentences."""
+    """The amount of traffic. Lengths of texts are numbers of sentences."""
 
     sessions: int = 10
+    """Sessions of each tenant."""
+
     turns: int = 6
+    """Turns of each session."""
+
     system_sentences: int = 24
     question_sentences: int = 8
     answer_tokens: int = 24
@@ -40,7 +44,7 @@ class TrafficScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSession:
-    """One conversation, as it will be asked."""
+    """A conversation of one tenant: the system prompt and the questions of all turns."""
 
     tenant: str
     number: int
@@ -49,7 +53,7 @@ class ChatSession:
 
 
 def make_sessions(tenants: Sequence[str], scale: TrafficScale) -> list[ChatSession]:
-    """All sessions, in the order in which they start."""
+    """Return all sessions in the order in which they start."""
     made = []
     per_session = scale.turns * scale.question_sentences
     needed = len(tenants) * (ASSISTANTS * scale.system_sentences + scale.sessions * per_session)
@@ -78,18 +82,31 @@ async def run_sessions(
     model: str,
     keys: dict[str, str],
     scale: TrafficScale,
-    possible: IdealCache,
+    ideal_cache: IdealCache,
     done: Callable[[], None],
 ) -> tuple[list[RequestResult], float]:
-    """Asks everything; gives the results and the seconds it took. `done` is called after each request."""
+    """Run all sessions against a gateway.
+
+    Args:
+        sessions: the sessions, in the order in which they start.
+        url: address of the gateway.
+        model: name of the model.
+        keys: API keys by tenant.
+        scale: amount of traffic.
+        ideal_cache: calculates the best possible cache hits.
+        done: called after each request.
+
+    Returns:
+        The results of all requests, and the duration in seconds.
+    """
     pauses = random.Random(scale.seed)
     think = {id(s): [pauses.uniform(0, THINK_SECONDS_MAX) for _ in s.questions] for s in sessions}
     loop = asyncio.get_running_loop()
     started = loop.time()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
 
-        async def one(at: int, session: ChatSession) -> list[RequestResult]:
-            await asyncio.sleep(at * START_GAP_SECONDS)
+        async def run_session(number: int, session: ChatSession) -> list[RequestResult]:
+            await asyncio.sleep(number * START_GAP_SECONDS)
             messages = [{"role": "system", "content": session.system}]
             results = []
             for question, pause in zip(session.questions, think[id(session)], strict=True):
@@ -101,14 +118,16 @@ async def run_sessions(
                     "temperature": 0,
                     "ignore_eos": True,
                 }
-                could = possible.asked(session.tenant, messages)
+                possible_tokens = ideal_cache.add_prompt(session.tenant, messages)
                 result = await stream_completion(http, url, keys[session.tenant], session.tenant, body)
-                results.append(replace(result, possible_tokens=could))
+                results.append(replace(result, possible_tokens=possible_tokens))
                 messages.append({"role": "assistant", "content": result.text})
-                possible.answered(session.tenant, messages)
+                ideal_cache.add_answer(session.tenant, messages)
                 done()
                 await asyncio.sleep(pause)
             return results
 
-        finished = await asyncio.gather(*(one(at, session) for at, session in enumerate(sessions)))
+        finished = await asyncio.gather(
+            *(run_session(number, session) for number, session in enumerate(sessions))
+        )
     return [result for results in finished for result in results], loop.time() - started

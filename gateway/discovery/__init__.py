@@ -1,1 +1,1 @@
-"""Workers that come and go: where they are found, and what the fleet makes of it. Read: source, then discovery."""
+"""Discovery of workers: sources that are queried again and again, by which workers join and leave the fleet."""

@@ -1,4 +1,4 @@
-"""The sources that the settings name."""
+"""Builds the sources of workers that the settings name."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,11 +12,11 @@ from gateway.settings.workers import DiscoverySettings
 
 
 def build_sources(settings: Iterable[DiscoverySettings], registry: WorkerRegistry) -> list[WorkerSource]:
-    """In the order of the settings."""
-    return [_source(one, registry) for one in settings]
+    """Return the sources in the order of the settings."""
+    return [_build(one, registry) for one in settings]
 
 
-def _source(one: DiscoverySettings, registry: WorkerRegistry) -> WorkerSource:
+def _build(one: DiscoverySettings, registry: WorkerRegistry) -> WorkerSource:
     match one.kind:
         case "file":
             return FileSource(Path(one.name), one.every_seconds)

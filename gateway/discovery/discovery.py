@@ -1,11 +1,11 @@
-"""Keeps the fleet as the sources say: workers join when they are found, and leave without losing a stream.
+"""Keeps the fleet equal to what the sources report: workers join when found, and leave without losing a stream.
 
     found in a source --join--> suspect --answers--> up
     in none any more  --------> draining --no streams left, or too long--> gone, its blocks forgotten
 
-Where two sources name the same id, the first one's word counts; the settings file is the first. A source that is
-away changes nothing: what it said before goes on to hold. A broken DNS server is no reason to have no workers.
-A worker whose settings changed leaves, and joins anew once it is gone.
+If two sources report the same id, the first source counts; the settings file is the first of all. An unavailable
+source changes nothing: its last result remains in force, since a broken DNS server is no reason to lose all
+workers. A worker with changed settings leaves, and joins again when it is gone.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.discovery.source import SourceUnavailable, WorkerSource
-from gateway.discovery.worker_registry import LOOK_SECONDS, RedisSource, WorkerRegistry
+from gateway.discovery.worker_registry import POLL_SECONDS, RedisSource, WorkerRegistry
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.settings.workers import WorkerSettings
@@ -29,17 +29,25 @@ WORKERS_MAX = 10_000
 
 
 @dataclass(slots=True)
-class _Said:
-    """What a source said last, and whether it is away."""
+class _SourceState:
+    """The last result of a source, and whether the source is unavailable."""
 
     workers: Sequence[WorkerSettings] = ()
-    away: str = ""
+    problem: str = ""
+    """Why the source is unavailable; empty if it is available."""
 
 
 class Discovery:
-    """`run` for as long as the gateway lives. `static`: workers of the settings.
+    """Adds workers to the fleet and removes them, as the sources report them.
 
-    `worker`: makes one of its settings. `drain_seconds`: longest wait for the streams of one that leaves.
+    Args:
+        fleet: the fleet, which has the workers of the settings already.
+        static: workers of the settings.
+        sources: the other sources, the first of which wins where two report the same id.
+        registry: the registry in Redis, which also says which workers are drained.
+        build_worker: builds a worker from its settings.
+        drain_seconds: longest wait for the streams of a worker that leaves.
+        clock: returns monotonic time in seconds.
     """
 
     def __init__(
@@ -48,7 +56,7 @@ class Discovery:
         static: Sequence[WorkerSettings],
         sources: Sequence[WorkerSource],
         registry: WorkerRegistry,
-        worker: Callable[[WorkerSettings], Worker],
+        build_worker: Callable[[WorkerSettings], Worker],
         *,
         drain_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -57,72 +65,79 @@ class Discovery:
         self._static = {WorkerId(one.id): one for one in static}
         self._sources = sources
         self.registry = registry
-        self._worker = worker
+        self._build_worker = build_worker
         self._drain_seconds = drain_seconds
         self._clock = clock
-        self._said: dict[str, _Said] = {source.name: _Said() for source in sources}
-        self._joined = dict(self._static)  # the fleet was made with them
+        self._states: dict[str, _SourceState] = {source.name: _SourceState() for source in sources}
+        self._joined = dict(self._static)  # the fleet has these already
         self._leaving: dict[WorkerId, float] = {}
         self._drained: frozenset[str] = frozenset()
         self._refused: dict[WorkerId, str] = {}
 
     def is_static(self, worker: WorkerId) -> bool:
-        """Does it stand in the settings?"""
+        """Return whether the worker is one of the settings."""
         return worker in self._static
 
     def settings_of(self, worker: WorkerId) -> WorkerSettings | None:
-        """Where it is; None for one that has left."""
+        """Return the settings of a worker; None for one that has left."""
         return self._static.get(worker) or self._joined.get(worker)
 
-    def found_in(self, worker: WorkerId) -> str:
-        """Who says that it is there."""
+    def source_name(self, worker: WorkerId) -> str:
+        """Return the name of the source that reports a worker."""
         if worker in self._static:
             return "settings"
-        found = (name for name, said in self._said.items() if any(one.id == worker for one in said.workers))
-        return next(found, "nowhere any more")
+        reporting = (
+            name for name, state in self._states.items() if any(one.id == worker for one in state.workers)
+        )
+        return next(reporting, "nowhere any more")
 
     @property
-    def asks_registry(self) -> bool:
-        """Is anybody taken up who registers in Redis?"""
-        return RedisSource.name in self._said
+    def uses_registry(self) -> bool:
+        """Whether workers that register in Redis join the fleet."""
+        return RedisSource.name in self._states
 
     @property
-    def away(self) -> dict[str, str]:
-        """Sources that cannot say, and why."""
-        return {name: said.away for name, said in self._said.items() if said.away}
+    def unavailable_sources(self) -> dict[str, str]:
+        """The names of unavailable sources, with the reasons."""
+        return {name: state.problem for name, state in self._states.items() if state.problem}
 
-    async def look(self) -> None:
-        """Asks all sources once."""
-        await asyncio.gather(*(self._ask(source) for source in self._sources))
+    async def query_sources(self) -> None:
+        """Query all sources once and update the fleet."""
+        await asyncio.gather(*(self._query(source) for source in self._sources))
         self.reconcile()
 
     async def run(self) -> None:
+        """Follow all sources and the drained workers until this coroutine is cancelled."""
         async with asyncio.TaskGroup() as loops:
             for source in self._sources:
                 loops.create_task(self._follow(source))
-            loops.create_task(self._drain())
+            loops.create_task(self._follow_drained())
 
     async def _follow(self, source: WorkerSource) -> None:
         while True:
             await asyncio.sleep(source.seconds)
-            await self._ask(source)
+            await self._query(source)
             self.reconcile()
 
-    async def _ask(self, source: WorkerSource) -> None:
-        said = self._said[source.name]
+    async def _query(self, source: WorkerSource) -> None:
+        state = self._states[source.name]
         try:
             workers = await source.find()
         except SourceUnavailable as err:
-            if str(err) != said.away:
-                log.warning("the %s cannot say which workers there are: %s", source.name, err)
-            said.away = str(err)
+            if str(err) != state.problem:
+                log.warning(
+                    "%s cannot be queried for workers, and the last known workers are kept: %s",
+                    source.name,
+                    err,
+                )
+            state.problem = str(err)
             return
-        if said.away:
-            log.info("the %s says again which workers there are", source.name)
-        said.workers, said.away = workers, ""
+        if state.problem:
+            log.info("%s can be queried for workers again", source.name)
+        state.workers, state.problem = workers, ""
 
-    async def _drain(self) -> None:
-        """Takes over whom operators drain and resume, and lets go of those whose streams have ended."""
+    async def _follow_drained(self) -> None:
+        """Drain and resume workers as operators say, and remove leaving workers without streams."""
         while True:
             try:
                 drained = await self.registry.draining()
@@ -137,25 +152,25 @@ class Discovery:
                     self._fleet.resume(worker.id)
             self._drained = drained
             self.reconcile()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def restate(self, static: Sequence[WorkerSettings]) -> None:
-        """The settings name these now: others leave, as all do that are not found any more."""
+    def reconfigure(self, static: Sequence[WorkerSettings]) -> None:
+        """Replace the workers of the settings; workers that no source reports any more leave."""
         self._static = {WorkerId(one.id): one for one in static}
         self.reconcile()
 
     def reconcile(self) -> None:
-        """The fleet as the sources say."""
+        """Add, drain and remove workers, so that the fleet has those that the sources report."""
         wanted = dict(self._static)
         for source in self._sources:
-            for one in self._said[source.name].workers:
+            for one in self._states[source.name].workers:
                 if len(wanted) < WORKERS_MAX:
                     wanted.setdefault(WorkerId(one.id), one)
         for worker, settings in wanted.items():
             if worker not in self._joined:
                 self._join(worker, settings)
             elif worker in self._leaving and self._joined[worker] == settings:
-                # It is back before it was gone.
+                # The worker is reported again before it was removed.
                 del self._leaving[worker]
                 if worker not in self._drained:
                     self._fleet.resume(worker)
@@ -172,9 +187,9 @@ class Discovery:
 
     def _join(self, worker: WorkerId, settings: WorkerSettings) -> None:
         try:
-            made = self._worker(settings)
+            made = self._build_worker(settings)
         except (OSError, ValueError) as err:
-            # Certificates may come later than the worker: it is tried again with every look.
+            # Certificates may appear later than the worker, so this is tried again with every query.
             if self._refused.get(worker) != str(err):
                 log.warning("worker %s cannot join: %s", worker, err)
                 self._refused[worker] = str(err)

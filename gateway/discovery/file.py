@@ -1,7 +1,7 @@
-"""Workers from a file that others write: a YAML or JSON list, of the same form as `workers` in the settings.
+"""Finds workers in a file that another program writes: a YAML or JSON list like `workers` in settings.
 
-References to secrets are followed as they are there, and paths begin at the file. A file
-without anything in it is one that is being written.
+References are replaced as in settings, and relative paths start at the directory of the file. An empty file is one
+that is being written.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ FILE_BYTES_MAX = 4 * 2**20
 
 
 class FileSource:
-    """Read again when it has changed. Whoever writes it should rename it into place, as everywhere."""
+    """A source that reads a file again when it has changed. Writers should rename a complete file into place."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.name = f"file {path}"
@@ -31,6 +31,7 @@ class FileSource:
         self._found: list[WorkerSettings] = []
 
     async def find(self) -> list[WorkerSettings]:
+        """Return the workers of the file. Raises SourceUnavailable if it cannot be read or is wrong."""
         return await asyncio.to_thread(self._read)
 
     def _read(self) -> list[WorkerSettings]:
@@ -40,17 +41,17 @@ class FileSource:
             if seen == self._seen:
                 return self._found
             if state.st_size > FILE_BYTES_MAX:
-                raise SourceUnavailable(f"it is larger than {FILE_BYTES_MAX} bytes")
+                raise SourceUnavailable(f"the file is larger than {FILE_BYTES_MAX} bytes")
             listed = yaml.safe_load(self._path.read_text(encoding="utf-8-sig"))
             if listed is None:
-                raise SourceUnavailable("it is empty; `[]` is a list without workers")
+                raise SourceUnavailable("the file is empty; `[]` is a list without workers")
             here = self._path.parent
-            listed = process_references(here).within(listed, ())
+            listed = process_references(here).replace_in_tree(listed, ())
             self._found = parse_workers(with_absolute_files(listed, (), lambda _, name: str(here / name)))
         except OSError as err:
-            raise SourceUnavailable(f"it cannot be read: {err.strerror}") from err
+            raise SourceUnavailable(f"the file cannot be read: {err.strerror}") from err
         except (yaml.YAMLError, UnicodeDecodeError) as err:
-            raise SourceUnavailable("it is no YAML") from err
+            raise SourceUnavailable("the file is not valid YAML") from err
         except SettingsProblem as err:
             raise SourceUnavailable(str(err)) from err
         self._seen = seen
@@ -58,12 +59,12 @@ class FileSource:
 
 
 def parse_workers(listed: object) -> list[WorkerSettings]:
-    """Workers as they stand in YAML or JSON. Raises SourceAway, which names the place and no value."""
+    """Return the workers of a parsed list. Raises SourceUnavailable, which names the setting but not its value."""
     try:
-        workers = msgspec.convert(listed, list[WorkerSettings], dec_hook=_decoded)
+        workers = msgspec.convert(listed, list[WorkerSettings], dec_hook=_decode)
     except msgspec.ValidationError as err:
         raise SourceUnavailable(
-            f"it is no list of workers: {explain_error(str(err), WorkerSettings, {})}"
+            f"the list of workers is wrong: {explain_error(str(err), WorkerSettings, {})}"
         ) from err
     for at, worker in enumerate(workers):
         for problem in worker_problems(worker, f"$[{at}]"):
@@ -72,7 +73,7 @@ def parse_workers(listed: object) -> list[WorkerSettings]:
 
 
 def parse_worker(given: object) -> WorkerSettings:
-    """One of them. Raises SourceAway, whose words begin with the field."""
+    """Return one parsed worker. Raises SourceUnavailable with a text that begins with the field."""
     try:
         (worker,) = parse_workers([given])
     except SourceUnavailable as err:
@@ -80,7 +81,7 @@ def parse_worker(given: object) -> WorkerSettings:
     return worker
 
 
-def _decoded(wanted: type, given: object) -> object:
+def _decode(wanted: type, given: object) -> object:
     if wanted is Secret and isinstance(given, str):
         return Secret(given)
     raise ValueError(f"{wanted.__name__} cannot be given here")

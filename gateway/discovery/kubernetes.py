@@ -1,7 +1,7 @@
-"""Workers behind a Service of Kubernetes: its EndpointSlices, asked of the API server that every pod can reach.
+"""Finds workers of a Kubernetes Service by its EndpointSlices, which the API server of the cluster returns.
 
-An endpoint that is not ready, or terminating, is left out: the fleet then drains it. The service account needs
-`list` on `endpointslices` of the API group `discovery.k8s.io`.
+Endpoints that are not ready or are terminating are left out, and the fleet then drains them. The service account
+needs `list` on `endpointslices` of the API group `discovery.k8s.io`.
 """
 
 import ssl
@@ -14,7 +14,7 @@ from gateway.discovery.source import SourceUnavailable
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 API = "https://kubernetes.default.svc"
-"""Every cluster's name for it, and a name that its certificate has."""
+"""The name of the API server in every cluster, which its certificate contains."""
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ANSWER_SECONDS_MAX = 10.0
@@ -23,7 +23,13 @@ PAGES_MAX = 40
 
 
 class KubernetesSource:
-    """`api`, `account`: where the API server is, and the directory with token, ca.crt and namespace."""
+    """A source with a worker at each ready endpoint of a Service.
+
+    Args:
+        settings: the entry of `discovery`.
+        api: address of the API server.
+        account: directory of the service account, with token, ca.crt and namespace.
+    """
 
     def __init__(self, settings: DiscoverySettings, api: str = API, account: Path = ACCOUNT) -> None:
         self.name = f"service {settings.name}"
@@ -33,19 +39,20 @@ class KubernetesSource:
         self._account = account
 
     async def find(self) -> list[WorkerSettings]:
-        at, found = self._settings, {}
+        """Return the workers of all ready endpoints. Raises SourceUnavailable."""
+        settings, found = self._settings, {}
         for endpoints in await self._slices():
-            port = _port(endpoints.get("ports") or [], at)
+            port = _port(endpoints.get("ports") or [], settings)
             for endpoint in endpoints.get("endpoints") or []:
-                if port is None or not _serves(endpoint.get("conditions") or {}):
+                if port is None or not _is_serving(endpoint.get("conditions") or {}):
                     continue
                 for address in endpoint.get("addresses") or []:
                     pod = (endpoint.get("targetRef") or {}).get("name")
-                    found[address] = at.worker(address, port, name=pod)
+                    found[address] = settings.worker(address, port, name=pod)
         return [found[address] for address in sorted(found)]
 
     async def _slices(self) -> list[dict[str, Any]]:
-        """Pages of the list. The token is read each time: it is renewed while we run."""
+        """Return all EndpointSlices. The token is read each time, since Kubernetes renews it."""
         try:
             token = (self._account / "token").read_text(encoding="utf-8").strip()
             namespace = self._settings.namespace or (self._account / "namespace").read_text().strip()
@@ -78,17 +85,17 @@ class KubernetesSource:
         return slices
 
 
-def _port(ports: list[dict[str, Any]], at: DiscoverySettings) -> int | None:
-    """The one that is named, else the number that is wanted, else the first."""
-    if at.port_name is not None:
-        return next((port.get("port") for port in ports if port.get("name") == at.port_name), None)
-    if at.port is not None:
-        return at.port
+def _port(ports: list[dict[str, Any]], settings: DiscoverySettings) -> int | None:
+    """Return the port with the name of the settings, else the number of the settings, else the first port."""
+    if settings.port_name is not None:
+        return next((port.get("port") for port in ports if port.get("name") == settings.port_name), None)
+    if settings.port is not None:
+        return settings.port
     return ports[0].get("port") if ports else None
 
 
-def _serves(conditions: dict[str, Any]) -> bool:
-    """Unknown (null) means ready, as the API says."""
+def _is_serving(conditions: dict[str, Any]) -> bool:
+    """Return whether an endpoint is ready; by the API, an unknown state (null) means ready."""
     return conditions.get("ready") is not False and not conditions.get("terminating")
 
 

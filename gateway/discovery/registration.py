@@ -1,7 +1,7 @@
-"""A worker that registers itself in Redis, renews that for as long as it serves, and takes itself out at its end.
+"""Registers a worker in Redis, renews the registration while the worker serves, and removes it at the end.
 
-A worker that dies without a word is gone when its lease ends. Redis that is away is no reason not to serve: the
-gateways that have taken it up keep it, and it registers again when Redis is back.
+The registration of a worker that dies ends with its lease. A worker also serves while Redis is unreachable:
+gateways that know the worker keep it, and it is registered again when Redis is back.
 """
 
 import asyncio
@@ -16,14 +16,20 @@ from radix_cache.redis.call import RedisDown
 log = logging.getLogger(__name__)
 
 RENEW_SECONDS = LEASE_SECONDS / 5
-LAST_SECONDS = 2.0
+REMOVE_SECONDS_MAX = 2.0
 
 
 @asynccontextmanager
 async def keep_registered(
     registry: WorkerRegistry, worker: dict[str, Any], renew_seconds: float = RENEW_SECONDS
 ) -> AsyncIterator[None]:
-    """`worker`: as it stands in `workers` of the settings."""
+    """Keep a worker registered for as long as the context is open.
+
+    Args:
+        registry: the registry in Redis.
+        worker: the worker, with the fields of an entry of `workers` in settings.
+        renew_seconds: time between two renewals.
+    """
     renewing = asyncio.create_task(_renew(registry, worker, renew_seconds))
     try:
         yield
@@ -31,20 +37,20 @@ async def keep_registered(
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         with suppress(RedisDown, TimeoutError):
-            await asyncio.wait_for(registry.remove(worker["id"]), LAST_SECONDS)
+            await asyncio.wait_for(registry.remove(worker["id"]), REMOVE_SECONDS_MAX)
 
 
 async def _renew(registry: WorkerRegistry, worker: dict[str, Any], seconds: float) -> None:
-    known = None
+    is_registered = None
     while True:
         try:
             await registry.put(worker, lease_seconds=LEASE_SECONDS)
         except RedisDown as err:
-            if known is not False:
-                log.warning("worker %s cannot register: %s", worker["id"], err)
-            known = False
+            if is_registered is not False:
+                log.warning("worker %s cannot be registered: %s", worker["id"], err)
+            is_registered = False
         else:
-            if not known:
+            if not is_registered:
                 log.info("worker %s is registered at %s", worker["id"], worker["url"])
-            known = True
+            is_registered = True
         await asyncio.sleep(seconds)

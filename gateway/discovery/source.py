@@ -1,4 +1,4 @@
-"""Source: somewhere that knows of workers. Each is asked again and again, and may be away."""
+"""The protocol of sources of workers, which are queried again and again."""
 
 from typing import Protocol
 
@@ -6,15 +6,18 @@ from gateway.settings.workers import WorkerSettings
 
 
 class SourceUnavailable(Exception):
-    """It cannot say now; says why. What it said before goes on to hold."""
+    """A source cannot be queried now; the text says why. Its last result remains in force."""
 
 
 class WorkerSource(Protocol):
-    """`name`: for logs. `seconds`: between two questions."""
+    """A source of workers."""
 
     name: str
+    """Name in logs."""
+
     seconds: float
+    """Time between two queries."""
 
     async def find(self) -> list[WorkerSettings]:
-        """All workers that it knows of, with checked settings. Raises SourceAway."""
+        """Return all workers of the source, with checked settings. Raises SourceUnavailable."""
         ...

@@ -1,17 +1,21 @@
-"""A worker that is to give its memory away for a while gets no requests meanwhile, from any gateway."""
+"""Puts workers to sleep, which frees the GPU memory of their engines; sleeping workers get no requests."""
 
 import asyncio
 from collections.abc import Callable
 
-from gateway.discovery.worker_registry import LOOK_SECONDS, WorkerRegistry
-from workers.adapter import Sleeps, WorkerUnreachable
+from gateway.discovery.worker_registry import POLL_SECONDS, WorkerRegistry
+from workers.adapter import SupportsSleep, WorkerUnreachable
 
-NOTICE_SECONDS = 2 * LOOK_SECONDS
-"""Until every gateway has heard that a worker is drained."""
+NOTICE_SECONDS = 2 * POLL_SECONDS
+"""Time within which every gateway has read that a worker is drained."""
 
 
 class WorkerBusy(Exception):
-    """So many requests are under way there."""
+    """A worker cannot sleep, because it has running requests.
+
+    Args:
+        streams: number of running requests.
+    """
 
     def __init__(self, streams: int) -> None:
         super().__init__(streams)
@@ -19,16 +23,24 @@ class WorkerBusy(Exception):
 
 
 async def put_to_sleep(
-    registry: WorkerRegistry, worker: str, engine: Sleeps, streams: Callable[[], int] = lambda: 0
+    registry: WorkerRegistry, worker: str, engine: SupportsSleep, streams: Callable[[], int] = lambda: 0
 ) -> None:
-    """Drains it first. `streams`: under way there, as far as is known.
+    """Drain a worker and put its engine to sleep.
 
-    Raises WorkerUnreachable and AtWork, and then it is as it was.
+    Args:
+        registry: the registry in Redis.
+        worker: id of the worker.
+        engine: the adapter of the worker.
+        streams: returns the number of running requests on the worker, as far as it is known.
+
+    Raises:
+        WorkerUnreachable: the engine does not answer. The worker is then drained only if it was before.
+        WorkerBusy: the worker has running requests. The worker is then drained only if it was before.
     """
     was_drained = worker in await registry.draining()
     await registry.drain([worker])
     try:
-        # Gateways send it requests until they have heard of it, and an engine is not to sleep under one.
+        # Gateways send requests until they have read the change, and an engine must not sleep while it serves one.
         await asyncio.sleep(NOTICE_SECONDS)
         if count := streams():
             raise WorkerBusy(count)
@@ -39,7 +51,7 @@ async def put_to_sleep(
         raise
 
 
-async def wake_up(registry: WorkerRegistry, worker: str, engine: Sleeps) -> None:
-    """It gets requests again, once it can. Raises WorkerUnreachable."""
+async def wake_up(registry: WorkerRegistry, worker: str, engine: SupportsSleep) -> None:
+    """Wake the engine of a worker, and make gateways send requests to it again. Raises WorkerUnreachable."""
     await engine.wake()
     await registry.resume([worker])

@@ -1,4 +1,1 @@
-"""Moving in from LiteLLM: what it keeps, as values of ours, and what has no place here.
-
-Read: moved, config, tables.
-"""
+"""Imports models, workers, tenants and keys from LiteLLM's config file and from the tables of its database."""

@@ -1,4 +1,4 @@
-"""LiteLLM's config.yaml: its models, as models and workers of ours.
+"""Reads the models of LiteLLM's config.yaml as models and workers of radixgate.
 
 model_list:
   - model_name: gpt-4o-mini                      the name in requests: an alias here
@@ -14,7 +14,7 @@ from typing import Any
 from gateway.litellm.import_result import ImportResult, LitellmFormatError, Row, unique_identifier
 
 KINDS = {"hosted_vllm": "vllm", "vllm": "vllm", "openai": "openai", "text-completion-openai": "openai"}
-"""Worker kind by LiteLLM's provider: those that speak OpenAI's API at an address of one's own."""
+"""Kind of worker by LiteLLM's provider, for providers with the OpenAI API at a configurable address."""
 
 ENVIRONMENT = "os.environ/"
 COSTS = {
@@ -22,11 +22,11 @@ COSTS = {
     "cache_read_input_token_cost": "cached_input",
     "output_cost_per_token": "output",
 }
-UNDERSTOOD = {"model", "api_base", "base_url", "api_key", *COSTS}
+IMPORTED_PARAMS = {"model", "api_base", "base_url", "api_key", *COSTS}
 
 
-def read_config(tree: Any, moved: ImportResult) -> None:
-    """Raises NotLitellm."""
+def read_config(tree: Any, result: ImportResult) -> None:
+    """Read a config into the result. Raises LitellmFormatError."""
     if not isinstance(tree, Mapping):
         raise LitellmFormatError("expected a mapping with model_list")
     entries = tree.get("model_list") or []
@@ -37,15 +37,15 @@ def read_config(tree: Any, moved: ImportResult) -> None:
     for at, entry in enumerate(entries):
         if not isinstance(entry, Mapping) or not isinstance(entry.get("litellm_params"), Mapping):
             raise LitellmFormatError(f"model_list[{at}]: expected model_name and litellm_params")
-        _read_model(f"model_list[{at}]", entry, workers, models, moved)
-    moved.workers += workers.values()
-    moved.models += models.values()
+        _read_model(f"model_list[{at}]", entry, workers, models, result)
+    result.workers += workers.values()
+    result.models += models.values()
     general = tree.get("general_settings") or {}
     allowed = general.get("allowed_ips") or ()
-    moved.addresses = tuple(map(str, allowed))
+    result.addresses = tuple(map(str, allowed))
     for branch in ("general_settings", "litellm_settings", "router_settings", "environment_variables"):
         inner = tree.get(branch) or {}
-        moved.leave(branch, inner, *(name for name in inner if name != "allowed_ips"))
+        result.note_not_imported(branch, inner, *(name for name in inner if name != "allowed_ips"))
 
 
 def _read_model(
@@ -53,14 +53,14 @@ def _read_model(
     entry: Row,
     workers: dict[str, dict[str, Any]],
     models: dict[str, dict[str, Any]],
-    moved: ImportResult,
+    result: ImportResult,
 ) -> None:
     params, alias = entry["litellm_params"], str(entry.get("model_name") or "")
     provider, _, name = str(params.get("model") or "").partition("/")
     base = str(params.get("api_base") or params.get("base_url") or "").rstrip("/").removesuffix("/v1")
     if provider not in KINDS or not name or not base.startswith(("http://", "https://")):
-        moved.left.append(
-            f"{where} ({alias}): {provider or 'no'} provider at {base or 'no address of its own'}"
+        result.not_imported.append(
+            f"{where} ({alias}): {provider or 'no'} provider at {base or 'no address'}"
         )
         return
     worker = workers.get(base)
@@ -70,7 +70,7 @@ def _read_model(
         )
         worker = workers[base] = {"id": identity, "kind": KINDS[provider], "url": base, "models": []}
         if params.get("api_key"):
-            worker["api_key"] = _reference(str(params["api_key"]), identity, moved)
+            worker["api_key"] = _reference(str(params["api_key"]), identity, result)
     if name not in worker["models"]:
         worker["models"].append(name)
     model = models.setdefault(name, {"name": name, "aliases": []})
@@ -79,12 +79,16 @@ def _read_model(
         if owner is None:
             model["aliases"].append(alias)
         else:
-            moved.left.append(f"{where} ({alias}): is {owner} here, and cannot be {name} as well")
-    moved.leave(f"{where} ({alias})", params, *(name for name in params if name not in UNDERSTOOD))
+            result.not_imported.append(
+                f"{where} ({alias}): is an alias of {owner}, and cannot be one of {name} as well"
+            )
+    result.note_not_imported(
+        f"{where} ({alias})", params, *(name for name in params if name not in IMPORTED_PARAMS)
+    )
     if "prices" not in model and (prices := _prices({**_info(entry), **params})):
         model["prices"] = prices
     rest = {name: value for name, value in _info(entry).items() if name not in COSTS}
-    moved.leave(f"{where} ({alias})", {"model_info": rest}, "model_info")
+    result.note_not_imported(f"{where} ({alias})", {"model_info": rest}, "model_info")
 
 
 def _info(entry: Row) -> Row:
@@ -93,7 +97,7 @@ def _info(entry: Row) -> Row:
 
 
 def _prices(costs: Mapping[str, Any]) -> dict[str, float]:
-    """From costs of one token to prices of a million; nothing where input or output has none."""
+    """Convert costs per token into prices per million tokens; empty if input or output has no cost."""
     found = {ours: costs[theirs] for theirs, ours in COSTS.items() if _is_number(costs.get(theirs))}
     if not {"input", "output"} <= found.keys():
         return {}
@@ -104,10 +108,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _reference(key: str, worker: str, moved: ImportResult) -> str:
-    """Secrets stay outside of the file."""
+def _reference(key: str, worker: str, result: ImportResult) -> str:
+    """Return a reference to an environment variable for an API key: secrets are not written to the file."""
     if key.startswith(ENVIRONMENT):
         return f"${{env:{key.removeprefix(ENVIRONMENT)}}}"
     name = "WORKER_KEY_" + "".join(c if c.isalnum() else "_" for c in worker).upper()
-    moved.left.append(f"worker {worker}: its api_key; put it into the environment variable {name}")
+    result.not_imported.append(f"worker {worker}: its api_key; set the environment variable {name} to it")
     return f"${{env:{name}}}"

@@ -1,11 +1,11 @@
-"""Moved: what was carried over, and what was not."""
+"""The result of an import from LiteLLM: what was imported, and what was not."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
 Row = Mapping[str, Any]
@@ -14,39 +14,46 @@ NAME_MAX = 50
 
 
 class LitellmFormatError(Exception):
-    """What was given is not what LiteLLM writes; one line says where."""
+    """The input is not in the format of LiteLLM; the text says in one line where."""
 
 
 @dataclass(slots=True)
 class ImportResult:
-    """`models`, `workers`: entries of a settings file. `left`: a line for everything that has no place here."""
+    """What was imported from LiteLLM, and what could not be."""
 
     models: list[dict[str, Any]] = field(default_factory=list)
+    """Entries of `models` in a settings file."""
+
     workers: list[dict[str, Any]] = field(default_factory=list)
+    """Entries of `workers` in a settings file."""
+
     organisations: dict[str, OrganisationSettings] = field(default_factory=dict)
     plans: dict[str, PlanSettings] = field(default_factory=dict)
     tenants: dict[str, TenantSettings] = field(default_factory=dict)
     keys: list[StoredKey] = field(default_factory=list)
     addresses: tuple[str, ...] = ()
-    left: list[str] = field(default_factory=list)
+    """Address ranges from which keys may be used."""
 
-    def names(self) -> dict[str, str]:
-        """The model's own name by every name that clients use."""
+    not_imported: list[str] = field(default_factory=list)
+    """One line for each thing that radixgate has no place for."""
+
+    def model_names(self) -> dict[str, str]:
+        """Return the own name of a model by every name that clients use for the model."""
         found = {}
         for model in self.models:
             found.update(dict.fromkeys((model["name"], *model.get("aliases", ())), model["name"]))
         return found
 
-    def leave(self, where: str, row: Row, *names: str) -> None:
-        """Says so for those of the named fields that have something in them."""
+    def note_not_imported(self, where: str, row: Row, *names: str) -> None:
+        """Add a line to `not_imported` for each of these fields that is not empty."""
         for name in names:
             if row.get(name) not in (None, "", 0, False, [], {}):
-                self.left.append(f"{where}: {name}")
+                self.not_imported.append(f"{where}: {name}")
 
 
-def unique_identifier(wanted: str | None, otherwise: str, taken: Mapping[str, object]) -> str:
-    """A name as settings have them, near to the one that is wanted, and not taken."""
-    text = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted or otherwise).strip("-._")[:NAME_MAX] or "unnamed"
+def unique_identifier(wanted: str | None, default: str, taken: Mapping[str, object]) -> str:
+    """Return a valid identifier that is similar to the wanted name and not taken."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted or default).strip("-._")[:NAME_MAX] or "unnamed"
     found, number = text, 2
     while found in taken:
         found, number = f"{text}-{number}", number + 1
@@ -54,7 +61,7 @@ def unique_identifier(wanted: str | None, otherwise: str, taken: Mapping[str, ob
 
 
 def table_rows(tables: Mapping[str, Any], name: str) -> list[Row]:
-    """Raises NotLitellm."""
+    """Return the rows of a table. Raises LitellmFormatError if they are not a list of mappings."""
     found = tables.get(name) or []
     if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
         raise LitellmFormatError(f"{name}: expected a list of rows")

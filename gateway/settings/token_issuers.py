@@ -1,4 +1,4 @@
-"""Settings of identity providers whose tokens (JWT) are accepted from tenants and operators."""
+"""Settings of identity providers, which issue tokens (JWT) for tenants and operators."""
 
 from typing import Annotated, Literal
 
@@ -54,7 +54,7 @@ class IssuerSettings(Branch, frozen=True, kw_only=True):
 
 
 class TenantIssuerSettings(IssuerSettings, frozen=True, kw_only=True):
-    """An identity provider whose tokens are bearer tokens of tenants."""
+    """An identity provider that issues bearer tokens for tenants."""
 
     tenant_claim: Annotated[
         Claim,
@@ -113,7 +113,7 @@ class LoginSettings(Branch, frozen=True, kw_only=True):
 
 
 class OperatorIssuerSettings(IssuerSettings, frozen=True, kw_only=True):
-    """An identity provider whose tokens are bearer tokens of operators."""
+    """An identity provider that issues bearer tokens for operators."""
 
     role_claim: Annotated[
         Claim,

@@ -55,7 +55,7 @@ def stats(
     """Show counts of the index by model and isolation group, and by worker.
 
     A node is a sequence of blocks without a branch; a block is as many tokens as the model's block size. A
-    prediction is a running request whose prompt a worker will have cached.
+    prediction is a prompt of a running request, which a worker will have cached.
     """
     settings = _settings(config, set_)
     print("\n".join(_run(index_stats(settings, json))))

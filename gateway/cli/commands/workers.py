@@ -21,7 +21,7 @@ from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.settings.urls import url_problem
 from gateway.settings.workers import WorkerSettings
-from gateway.wiring.dispatch import worker_of
+from gateway.wiring.fleet import worker_of
 from workers.adapter import SupportsSleep, WorkerUnreachable
 from workers.adapters.registry import adapters
 

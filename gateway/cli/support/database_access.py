@@ -192,7 +192,7 @@ async def open_tenant_store(settings: Settings) -> AsyncIterator[TenantStore]:
 
 
 def _user_name() -> str:
-    """Return the name of the operating system's user who runs the command."""
+    """Return the name of the operating system's user that runs the command."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -26,9 +26,9 @@ async def _memory(access: IndexAccess) -> int | None:
     """Return the memory in bytes that all Redis servers use for all keys; None if a server does not say."""
     used = 0
     try:
-        async with access.redis.each() as lines:
+        async with access.redis.connect_all() as lines:
             for line in lines:
-                reply = await line.reply(["INFO", "memory"])
+                reply = await line.execute(["INFO", "memory"])
                 text = reply.decode() if isinstance(reply, bytes) else ""
                 info = dict(part.partition(":")[::2] for part in text.splitlines())
                 if not info.get("used_memory", "").isdigit():

@@ -197,13 +197,13 @@ def test_models_and_workers_become_settings(imported):
 def test_what_has_no_place_here_is_listed_and_no_secret_is(imported):
     _, text, said = imported()
     for line in (
-        "model_list[3] (claude): anthropic provider at no address of its own",
+        "model_list[3] (claude): anthropic provider at no address",
         "model_list[0] (gpt-4o-mini): rpm",
         "general_settings: master_key",
         "litellm_settings: fallbacks",
         "organisation Big-Org: max_budget",
-        "team search-team: spend of 3.25 in the period that runs",
-        "its team gone is not there",
+        "team search-team: spend of 3.25 in the current period",
+        "its team gone does not exist",
     ):
         assert line in said
     assert not any(secret in text + said for secret in ("sk-plain", "sk-master"))
@@ -229,8 +229,8 @@ def test_into_the_database_it_is_one_change_and_may_be_repeated(imported, tmp_pa
         ("model_list: [{a: b}]", None, "model_list[0]: expected model_name"),
         ("[1, 2]", None, "expected a mapping with model_list"),
         (None, {"LiteLLM_TeamTable": 5}, "LiteLLM_TeamTable: expected a list of rows"),
-        (None, {"LiteLLM_VerificationToken": [{"token": None}]}, "a row without token"),
-        (None, {"LiteLLM_VerificationToken": [{"token": "x", "expires": "soon"}]}, "'soon' is no time"),
+        (None, {"LiteLLM_VerificationToken": [{"token": None}]}, "a row has no token"),
+        (None, {"LiteLLM_VerificationToken": [{"token": "x", "expires": "soon"}]}, "'soon' is not a time"),
         (
             None,
             {"LiteLLM_TeamTable": [{"team_id": "t", "rpm_limit": "many"}]},

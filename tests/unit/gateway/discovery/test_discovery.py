@@ -88,11 +88,11 @@ def busy(fleet, name):
 async def test_workers_that_are_found_join_and_those_that_vanish_leave(discovered, gone):
     source = Told("a", "b")
     discovery, fleet = discovered(source)
-    await discovery.look()
+    await discovery.query_sources()
     assert names(fleet) == ["a", "b", "s"]
     leaving = fleet[WorkerId("a")]
     source.says = [settings("b")]
-    await discovery.look()
+    await discovery.query_sources()
     assert names(fleet) == ["b", "s"]
     assert gone == ["a"]
     assert leaving.adapter.closed
@@ -101,49 +101,49 @@ async def test_workers_that_are_found_join_and_those_that_vanish_leave(discovere
 async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered, gone):
     source = Told("a")
     discovery, fleet = discovered(source)
-    await discovery.look()
+    await discovery.query_sources()
     stream = busy(fleet, "a")
     source.says = []
-    await discovery.look()
+    await discovery.query_sources()
     assert fleet[WorkerId("a")].health.health is Health.DRAINING
     assert [worker.id for worker in fleet.serving("m")] == ["s"]
     stream.leave()
-    await discovery.look()
+    await discovery.query_sources()
     assert (names(fleet), gone) == (["s"], ["a"])
 
 
 async def test_a_stream_that_never_ends_keeps_nobody_for_ever(discovered, clock):
     source = Told("a")
     discovery, fleet = discovered(source)
-    await discovery.look()
+    await discovery.query_sources()
     busy(fleet, "a")
     source.says = []
-    await discovery.look()
+    await discovery.query_sources()
     clock.advance(61)
-    await discovery.look()
+    await discovery.query_sources()
     assert names(fleet) == ["s"]
 
 
 async def test_one_that_is_back_before_it_was_gone_goes_on(discovered):
     source = Told("a")
     discovery, fleet = discovered(source)
-    await discovery.look()
+    await discovery.query_sources()
     busy(fleet, "a")
     source.says = []
-    await discovery.look()
+    await discovery.query_sources()
     source.says = [settings("a")]
-    await discovery.look()
+    await discovery.query_sources()
     assert fleet[WorkerId("a")].health.health is Health.SUSPECT
 
 
 async def test_other_settings_are_another_worker(discovered, gone):
     source = Told("a")
     discovery, fleet = discovered(source)
-    await discovery.look()
+    await discovery.query_sources()
     first = fleet[WorkerId("a")]
     source.says = [settings("a", "http://10.0.0.2:8000")]
-    await discovery.look()
-    await discovery.look()
+    await discovery.query_sources()
+    await discovery.query_sources()
     assert gone == ["a"]
     assert fleet[WorkerId("a")] is not first
 
@@ -151,13 +151,13 @@ async def test_other_settings_are_another_worker(discovered, gone):
 async def test_a_source_that_is_away_takes_nobody_away_and_says_so_once(discovered, caplog):
     source = Told("a")
     discovery, fleet = discovered(source)
-    await discovery.look()
+    await discovery.query_sources()
     source.says = SourceUnavailable("no such name")
     with caplog.at_level(logging.INFO):
-        await discovery.look()
-        await discovery.look()
+        await discovery.query_sources()
+        await discovery.query_sources()
     assert names(fleet) == ["a", "s"]
-    assert discovery.away == {"told": "no such name"}
+    assert discovery.unavailable_sources == {"told": "no such name"}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -166,9 +166,9 @@ async def test_the_settings_word_counts_before_a_sources_and_the_first_sources_b
     two.says = [settings("a", "http://10.0.0.9:1")]
     discovery, fleet = discovered(one, two)
     of_settings = fleet[WorkerId("s")]
-    await discovery.look()
+    await discovery.query_sources()
     one.says = []
-    await discovery.look()
+    await discovery.query_sources()
     assert fleet[WorkerId("s")] is of_settings
 
 
@@ -190,7 +190,7 @@ async def test_a_file_that_is_being_written_takes_nobody_away(tmp_path, text):
     source = FileSource(file, 1.0)
     assert len(await source.find()) == 1
     file.write_text(text)
-    with pytest.raises(SourceUnavailable, match="it is empty"):
+    with pytest.raises(SourceUnavailable, match="the file is empty"):
         await source.find()
     file.write_text("[]")
     assert await source.find() == []
@@ -249,7 +249,7 @@ async def test_a_provider_in_a_file_that_is_wrong_is_refused_with_its_place(tmp_
 
 @pytest.mark.parametrize("name", ["sglang..internal", f"{'a' * 64}.internal"], ids=["empty", "long"])
 async def test_a_name_that_cannot_be_asked_for_is_a_source_that_is_away(name):
-    with pytest.raises(SourceUnavailable, match="not resolved"):
+    with pytest.raises(SourceUnavailable, match="cannot be resolved"):
         await DnsSource(Settings(kind="dns", name=name)).find()
 
 
@@ -265,7 +265,7 @@ async def test_every_address_of_a_name_is_a_worker():
     assert "http://127.0.0.1:8123" in [worker.url for worker in found]
     assert all(worker.models == ("m",) for worker in found)
     assert len({worker.id for worker in found}) == len(found)
-    with pytest.raises(SourceUnavailable, match="not resolved"):
+    with pytest.raises(SourceUnavailable, match="cannot be resolved"):
         await DnsSource(Settings(kind="dns", name="nowhere.invalid")).find()
 
 
@@ -368,10 +368,10 @@ async def test_a_worker_whose_certificates_cannot_be_read_joins_once_they_can(cl
     events = FleetEvents(room=lambda: None, emptied=print, reported=print, gone=print)
     fleet = Fleet([], events)
     discovery = Discovery(fleet, [], [source], None, make, drain_seconds=60, clock=clock)
-    await discovery.look()
-    await discovery.look()
+    await discovery.query_sources()
+    await discovery.query_sources()
     assert names(fleet) == []
     assert sum("cannot join" in record.getMessage() for record in caplog.records) == 1
     readable.append(True)
-    await discovery.look()
+    await discovery.query_sources()
     assert names(fleet) == ["a"]
