@@ -140,7 +140,7 @@ def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
     if worker.tls is not None and not worker.url.startswith("https://"):
         yield f"{path}.tls: the address of the worker is not https://"
     if worker.role != "both" and worker.kind not in DISAGGREGATION_TRAITS:
-        yield f"{path}.role: {worker.kind!r} has no disaggregated serving; {', '.join(sorted(DISAGGREGATION_TRAITS))} have"
+        yield f"{path}.role: {_no_disaggregation(worker.kind)}"
     if worker.provider is not None:
         if worker.kind != "openai":
             yield f"{path}.provider: a provider must be of kind openai"
@@ -151,6 +151,11 @@ def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
                 yield f"{path}.provider.limits[{at}].until: limits of a provider cannot have an end"
     if isinstance(worker.kv_events, KvEventsSettings):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
+
+
+def _no_disaggregation(kind: str) -> str:
+    able = ", ".join(sorted(DISAGGREGATION_TRAITS))
+    return f"workers of kind {kind!r} cannot serve disaggregated; these kinds can: {able}"
 
 
 def _discovery(settings: Settings) -> Iterator[str]:
@@ -167,7 +172,7 @@ def _discovery(settings: Settings) -> Iterator[str]:
             there = ", ".join(sorted(adapters()))
             yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
         if one.role != "both" and one.worker_kind not in DISAGGREGATION_TRAITS:
-            yield f"{path}.role: {one.worker_kind!r} has no disaggregated serving; {', '.join(sorted(DISAGGREGATION_TRAITS))} have"
+            yield f"{path}.role: {_no_disaggregation(one.worker_kind)}"
         yield from _worker_connection(one.headers, one.tls, path)
         if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
             yield f"{path}: workers from a source of kind {one.kind} have their own headers and tls"

@@ -30,8 +30,8 @@ class LimitSettings(Branch, frozen=True, kw_only=True):
     """A limit: an amount of one unit per period.
 
     By default it refills evenly, and all of it may be used at once (GCRA). Limits with equal unit, period, reset,
-    mode and models are of one kind. Among limits of one kind the smallest is in force; a limit with `until` replaces
-    those without, and a tenant's limit replaces that of its plan.
+    mode and models are of one kind. Among limits of one kind the smallest is in force; a limit with `until`
+    replaces those without, and a tenant's limit replaces that of its plan.
     """
 
     requests: Annotated[Positive | None, Meta(description="Requests per period.")] = None
