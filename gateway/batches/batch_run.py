@@ -1,7 +1,7 @@
 """BatchRun: one batch, from its present status to its end.
 
     input file --lines--> rows without a result --slots--> row ... row --served, retried--> result --> database
-                                                            ^ cancelled with the batch, at its expiry, or with its lease
+                                                            ^ cancelled with the batch, its expiry, or its lease
 
 The end of a run is named by the status that the batch ends in, or by HANDED_OVER where another gateway goes on.
 """

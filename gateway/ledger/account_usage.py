@@ -1,10 +1,10 @@
-"""What the ledger knows of an account, for quotas: see gateway.quotas.counter_recovery."""
+"""What accounts have used according to the ledger, for quotas; see gateway.quotas.counter_recovery."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from gateway.database.account_hours import AccountHours, HourlyUsage
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.account_hours import (HourlyUsage, AccountHours)
 from gateway.ledger.shipper import Shipper
 from gateway.quotas.counter_recovery import INLINE_HOURS_MAX, SpentHour, SpentUnknown
 
@@ -12,7 +12,10 @@ AWAY = (DatabaseDown, DatabaseConflict, OSError, TimeoutError)
 
 
 class LedgerAccountUsage:
-    """SpentReader. `families`: ids of keys of the settings file, by the one that they count as."""
+    """A SpentReader on the usage ledger.
+
+    `families` are ids of keys of the settings file, by the key that they count as.
+    """
 
     def __init__(
         self, shipper: Shipper, hours: AccountHours, families: Mapping[str, Sequence[str]] | None = None
@@ -22,15 +25,18 @@ class LedgerAccountUsage:
         self._families = families or {}
 
     def reconfigure(self, families: Mapping[str, Sequence[str]]) -> None:
-        """The settings file says this now."""
+        """Replace the families by those of changed settings."""
         self._families = families
 
     async def hours(self, scope: str, since: float) -> Sequence[SpentHour]:
+        """Return what an account has used since that Unix time, by hour and model. Raises SpentUnknown."""
         kind, _, name = scope.partition(":")
         try:
-            # What this gateway has settled a moment ago is to be counted too.
+            # Requests that this gateway has settled a moment ago must be counted too.
             await self._shipper.ship()
-            found = await self._hours.usage_since(kind, name, round(since * 1000), self._families.get(name, ()))
+            found = await self._hours.usage_since(
+                kind, name, round(since * 1000), self._families.get(name, ())
+            )
         except AWAY as err:
             raise SpentUnknown(str(err) or "the database does not answer in time") from err
         return _hours(found) if len(found) <= INLINE_HOURS_MAX else await asyncio.to_thread(_hours, found)

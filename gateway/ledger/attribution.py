@@ -1,6 +1,6 @@
 """What a client says a request is for: `user` and `metadata` of its body, cut to bounds.
 
-Neither is ever a reason to refuse a request: what does not fit is left out. Bounds of metadata are OpenAI's: 16
+Neither is ever a reason to refuse a request: what does not fit is left out. The bounds of metadata are OpenAI's: 16
 pairs, names of 64 characters, values of 512.
 """
 
@@ -15,22 +15,25 @@ TAGS_MAX = 16
 NAME_MAX = 64
 VALUE_MAX = 512
 RAW_BYTES_MAX = 64 * 1024
-"""More is not looked into: it could not be OpenAI's metadata."""
+"""Longer fields are not decoded: they could not be OpenAI's metadata."""
 
 
 _UNFIT_IN_A_NAME = ('"', "\\")
-"""A query asks for a tag by a path in JSON, in which these end its name."""
+"""Characters that end a name in a JSON path, by which queries find a tag."""
 
 
 def attribution(fields: Mapping[str, msgspec.Raw]) -> tuple[str | None, Mapping[str, str]]:
-    """(user, tags) of a body's top-level fields."""
+    """Return (user, tags) from a body's top-level fields."""
     user = fields.get("user")
     tags = fields.get("metadata")
     return (_user(user) if user is not None else None, _tags(tags) if tags is not None else NO_TAGS)
 
 
 def storable(text: str, length_max: int) -> str:
-    """As every database takes it: no NUL, which PostgreSQL refuses, and no half of a surrogate pair."""
+    """Return the text as every database accepts it.
+
+    That is without NUL, which PostgreSQL refuses, and without half of a surrogate pair.
+    """
     return text[:length_max].replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a request: who, which model, how much, how long, how it ended. Nothing of what was said.
+"""Entries of the usage ledger: which tenant and model, how much, how long, how it ended; nothing of the content.
 
 Entries stand in the journal as JSON arrays: a new field goes to the end and has a default, so that a later gateway
 reads what an earlier one has left behind.
@@ -13,42 +13,35 @@ from gateway.ledger.attribution import storable
 from gateway.telemetry.record import RequestRecord
 
 NAME_MAX = 200
-"""As long as the names of models may be in requests."""
+"""As long as names of models may be in requests."""
 
 COST_MAX = 2**53
-"""So that sums of many fit into a database's integer."""
+"""Bounds the cost of one request, so that sums of many fit into a database's integer."""
 
 
 class UsageEntry(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, tag_field="of", tag="usage"
 ):
-    """One request of a tenant. (request_id, attempt) is never given twice.
-
-    `attempt`: how many workers were tried; 0 where none was. `at_ms`: when it came, milliseconds since 1970.
-    `asked`: the model by the name that the client used; `model`: by its own, empty where there is none. `worker`:
-    for operators' eyes only. `cached_tokens`: None where the worker does not tell. `cost`: millionths of
-    the currency. `code`:
-    "ok", "client_closed", or that of the error.
-    """
+    """One request of a tenant; (request_id, attempt) is unique."""
 
     request_id: str
-    attempt: int
-    at_ms: int
+    attempt: int  # how many workers were tried; 0 where none was
+    at_ms: int  # when the request came, milliseconds since 1970
     organisation: str
     tenant: str
     key_id: str
-    asked: str
-    model: str
-    worker: str | None
+    asked: str  # the model by the name that the client used
+    model: str  # the model by its own name; empty where there is none
+    worker: str | None  # for operators only
     surface: str
     prompt_tokens: int
-    cached_tokens: int | None
+    cached_tokens: int | None  # None where the worker does not report them
     output_tokens: int
-    cost: int
+    cost: int  # millionths of the currency
     ttft_ms: int | None
     duration_ms: int
     status: int
-    code: str
+    code: str  # "ok", "client_closed", or the code of the error
     user: str | None = None
     tags: dict[str, str] | None = None
 
@@ -56,9 +49,9 @@ class UsageEntry(
 class AlertEntry(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, tag_field="of", tag="alert"
 ):
-    """What a webhook is told. `id`: the same event has the same one, whoever reports it, and is told once."""
+    """An event for webhooks."""
 
-    id: str
+    id: str  # the same for the same event, whichever gateway reports it, so that it is delivered once
     type: str
     at_ms: int
     data: dict[str, Any]
@@ -71,7 +64,7 @@ decode: Callable[[bytes], JournalEntry] = msgspec.json.Decoder(JournalEntry).dec
 
 
 def usage_entry(record: RequestRecord) -> UsageEntry:
-    """As a record tells it: what it costs is what quotas charge."""
+    """Return the ledger entry of a finished request; its cost is what quotas charge."""
     used = record.charged
     ttft = record.ttft_seconds
     tags: Mapping[str, str] = record.tags

@@ -1,4 +1,4 @@
-"""Rows of the ledger as CSV, JSON lines or Parquet, page by page: what there is need not fit into memory."""
+"""Export of the ledger's rows as CSV, JSON lines or Parquet, page by page: they need not fit into memory."""
 
 import csv
 import json
@@ -30,56 +30,67 @@ COLUMNS: Mapping[str, str] = {
     "user": "string",
     "tags": "string",
 }
-"""Name to type, as Arrow names it."""
+"""The columns of an export, with their types as Arrow names them."""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 class ParquetMissing(Exception):
-    """pyarrow is not installed."""
+    """The package pyarrow is not installed."""
 
 
 class Export(Protocol):
-    """Takes rows until it is closed."""
+    """Writes rows to a file until it is closed."""
 
-    def write(self, rows: Rows) -> None: ...
+    def write(self, rows: Rows) -> None:
+        """Write some rows."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what is buffered, and end the file."""
+        ...
 
 
 class CsvExport:
-    """With a line of names. What a spreadsheet would take for a formula is quoted: clients choose such texts."""
+    """Writes CSV with a header line.
+
+    Texts that a spreadsheet would take for formulas are quoted, since clients choose them.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._csv = csv.writer(_Encoded(file))
+        self._csv = csv.writer(_TextToBytes(file))
         self._csv.writerow(COLUMNS)
 
     def write(self, rows: Rows) -> None:
+        """Write some rows."""
         for row in rows:
             self._csv.writerow([_cell(value) for value in _flat(row).values()])
 
     def close(self) -> None:
+        """Flush the file."""
         self._file.flush()
 
 
 class JsonExport:
-    """One object a line."""
+    """Writes one JSON object per line."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def write(self, rows: Rows) -> None:
+        """Write some rows."""
         for row in rows:
             flat = {**_flat(row), "tags": row["tags"] or {}}
             self._file.write(json.dumps(flat, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
+        """Flush the file."""
         self._file.flush()
 
 
 class ParquetExport:
-    """Raises ParquetMissing."""
+    """Writes Parquet. The constructor raises ParquetMissing."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -93,10 +104,12 @@ class ParquetExport:
         self._writer = parquet.ParquetWriter(file, self._schema)
 
     def write(self, rows: Rows) -> None:
+        """Write some rows as a row group."""
         table = self._arrow.Table.from_pylist([_flat(row) for row in rows], schema=self._schema)
         self._writer.write_table(table)
 
     def close(self) -> None:
+        """Write the footer."""
         self._writer.close()
 
 
@@ -107,8 +120,8 @@ FORMATS: Mapping[str, Callable[[IO[bytes]], Export]] = {
 }
 
 
-class _Encoded:
-    """Text to bytes, for csv."""
+class _TextToBytes:
+    """A file for the csv module, which encodes its text to bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -118,12 +131,12 @@ class _Encoded:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """In the order of COLUMNS; tags as JSON."""
+    """Return the row in the order of COLUMNS, with its tags as JSON."""
     tags = json.dumps(row["tags"], ensure_ascii=False, sort_keys=True) if row["tags"] else None
     more = {"at": moment_text(row["at_ms"]), "tags": tags}
     return {name: more[name] if name in more else row[name] for name in COLUMNS}
 
 
 def _cell(value: Any) -> Any:
-    """OWASP's advice against formulas in CSV."""
+    """Quote texts that a spreadsheet would take for formulas, as OWASP advises."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

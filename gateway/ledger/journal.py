@@ -1,13 +1,13 @@
-"""The journal: what the database does not have yet, in files of this process, below the state directory.
+"""The journal: entries that are not in the database yet, in files of this process below the state directory.
 
     append -> write(2), at once -> fsync, every second -> read again and shipped -> file removed
 
-`append` is one write of a few hundred bytes to the end of a file: what was appended outlives the process, however
-it ends. What the machine itself loses with its power is the last second, as with Redis' `appendfsync everysec`.
+`append` is one write of a few hundred bytes to the end of a file: an appended entry outlives the process, however
+it ends. What is lost when the machine loses power is the last second, as with Redis' `appendfsync everysec`.
 
-A process locks each of its files (a segment) for as long as it lives. A file that nobody holds was left behind by
-a process that is gone: whoever finds it ships it. The journal has a bound; beyond it entries are dropped
-and counted.
+A process locks each of its files (a segment) for as long as it lives. An unlocked file was left behind by a process
+that is gone: the gateway that finds it ships it. The journal has a bound; beyond it entries are dropped and
+counted.
 """
 
 import asyncio
@@ -31,10 +31,14 @@ SYNC_SECONDS = 1.0
 
 
 class Journal:
-    """`directory`: made if need be. `bytes_max`: of all segments held here. `wall`: Unix time in seconds."""
+    """The journal of this process; `wall` is Unix time in seconds.
+
+    The constructor makes the directory if it is missing, and raises OSError. `bytes_max` bounds all segments
+    together.
+    """
 
     def __init__(self, directory: Path, *, bytes_max: int, wall: Callable[[], float] = time.time) -> None:
-        self.dropped = 0
+        self.dropped = 0  # entries that the full journal had no room for
         self.segments: list[Segment] = []  # the oldest first; the last one is written to
         self._directory = directory
         self._bytes_max = bytes_max
@@ -47,11 +51,11 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        """That are not in the database, as far as is known."""
+        """How many bytes are not in the database, as far as is known."""
         return sum(s.size - (s.shipped or 0) for s in self.segments) + len(self._pending)
 
     def append(self, entry: JournalEntry) -> None:
-        """Never raises, and never waits for anything but the system's own buffers."""
+        """Append an entry; never raise, and wait for nothing but the system's buffers."""
         line = line_of(entry)
         full = self.bytes + len(line) > self._bytes_max
         if full or len(self._pending) + len(line) > PENDING_BYTES_MAX:
@@ -61,7 +65,7 @@ class Journal:
         self._write()
 
     def adopt(self) -> None:
-        """Takes over what processes that are gone have left. Raises OSError."""
+        """Take over the files that processes have left behind. Raises OSError."""
         ours = {segment.name for segment in self.segments}
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             if path.name in ours:
@@ -69,36 +73,36 @@ class Journal:
             try:
                 held = lock_file(path)
             except BlockingIOError:
-                continue  # Its process lives.
+                continue  # Its process is alive.
             if os.fstat(held.fileno()).st_nlink == 0:
-                held.close()  # Somebody else has shipped and removed it just now.
+                held.close()  # Another process has shipped and removed it just now.
                 continue
             self.segments.insert(-1, Segment(path, held, os.fstat(held.fileno()).st_size))
 
     def turn_over(self) -> None:
-        """A new segment, where the last one has grown. Raises OSError."""
+        """Begin a new segment if the last one has reached SEGMENT_BYTES. Raises OSError."""
         if self.segments[-1].size >= SEGMENT_BYTES and not self._pending:
             self.segments[-1].is_open = False
             self._open()
 
     def forget(self, segment: Segment) -> None:
-        """One that is done."""
+        """Remove a segment that is shipped completely."""
         self.segments.remove(segment)
         self._unsynced.discard(segment)
         segment.close()
 
     async def run(self) -> None:
-        """Brings what was written onto the disk, once a second."""
+        """Bring written entries onto the disk once a second, until this coroutine is cancelled."""
         while True:
             await asyncio.sleep(SYNC_SECONDS)
             self._write()
             await self.sync()
 
     async def sync(self) -> None:
-        """What was appended is on the disk, unless that fails."""
+        """Bring written entries onto the disk, unless that fails."""
         unsynced, self._unsynced = self._unsynced, set()
         for segment in unsynced:
-            # A duplicate: whatever happens to the segment meanwhile, this number is ours.
+            # A duplicate: this descriptor stays open whatever happens to the segment meanwhile.
             number = os.dup(segment.number)
             try:
                 await asyncio.to_thread(os.fsync, number)
@@ -108,7 +112,7 @@ class Journal:
                 os.close(number)
 
     def close(self) -> None:
-        """Lets go of all segments; those that are not shipped stay for whoever comes."""
+        """Close all segments; those that are not shipped stay on the disk for another process."""
         self._write()
         for segment in self.segments:
             segment.is_open = False
@@ -130,7 +134,7 @@ class Journal:
         except OSError as err:
             self._failed(err)
             return
-        # Less than all of it: the rest follows, before anything else.
+        # If less than all of it was written, the rest is written before anything else.
         del self._pending[:written]
         segment.size += written
         self._unsynced.add(segment)
@@ -145,5 +149,5 @@ class Journal:
 
     def _drop(self) -> None:
         if self.dropped == 0:
-            log.error("the usage journal is full: what is used from here on is not accounted for")
+            log.error("the usage journal is full: further requests are missing from the usage ledger")
         self.dropped += 1

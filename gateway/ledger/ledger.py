@@ -1,4 +1,4 @@
-"""Ledger: the usage ledger of one gateway, put together."""
+"""Ledger: the usage ledger of one gateway, assembled from its parts."""
 
 import secrets
 import time
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.database.database import Database
-from gateway.database.webhook_outbox import Outbox
-from gateway.database.usage_query import UsageReader
 from gateway.database.account_hours import AccountHours
+from gateway.database.database import Database
+from gateway.database.usage_query import UsageReader
 from gateway.database.usage_store import UsageStore
+from gateway.database.webhook_outbox import Outbox
 from gateway.ledger.account_usage import LedgerAccountUsage
 from gateway.ledger.entry import AlertEntry, usage_entry
 from gateway.ledger.journal import DIRECTORY, Journal
@@ -28,7 +28,11 @@ Loop = Callable[[], Awaitable[None]]
 
 
 class Ledger:
-    """Raises OSError where the journal cannot be made. `upgrades`: of tables of an older version."""
+    """The usage ledger of one gateway: journal, shipper, maintenance and webhooks.
+
+    `upgrades` says whether tables of an older version are upgraded. The constructor raises OSError where the
+    journal cannot be made.
+    """
 
     def __init__(self, settings: Settings, database: Database, *, upgrades: bool) -> None:
         self.database = database
@@ -44,12 +48,12 @@ class Ledger:
         self._maintenance = UsageMaintenance(settings.usage, store, self.webhooks.wanting(USAGE_HOUR))
 
     def observe(self, record: RequestRecord) -> None:
-        """A request has ended. Nobody's are those that no key came with, or one that opens nothing."""
+        """Append a finished request to the journal, unless it has no tenant (no key, or an invalid one)."""
         if record.tenant:
             self.journal.append(usage_entry(record))
 
     def alert(self, alert: QuotaAlert) -> None:
-        """So much of a limit is used: webhooks are told, whatever happens to this process."""
+        """Append an alert of a limit to the journal, so that webhooks get it whatever happens to this process."""
         data = msgspec.to_builtins(alert)
         at_ms = round(time.time() * 1000)
         self.journal.append(
@@ -57,7 +61,7 @@ class Ledger:
         )
 
     def loops(self) -> Sequence[tuple[str, Loop]]:
-        """What runs beside requests, by name."""
+        """Return the background loops of the ledger, by name."""
         return (
             ("usage journal", self.journal.run),
             ("usage", self.shipper.run),
@@ -66,13 +70,13 @@ class Ledger:
         )
 
     async def close(self) -> None:
-        """Ships what can be shipped soon; the rest stays on the disk."""
+        """Ship what can be shipped soon; the rest stays on the disk."""
         await self.shipper.close()
         self.journal.close()
 
 
 def families(settings: Settings) -> dict[str, list[str]]:
-    """Keys of the settings file that count as another one, by that one."""
+    """Return ids of keys in the settings file that count as another key, by that key's id."""
     found: dict[str, list[str]] = {}
     for tenant in settings.tenants:
         for key in tenant.keys:

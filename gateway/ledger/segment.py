@@ -1,9 +1,9 @@
-"""One file of the journal: lines are added at its end, and read from a position on.
+"""Segment: one file of the journal, to which lines are appended, and which is read from a position on.
 
     8 hex digits: CRC-32 of the entry, a space, the entry as JSON in one line
 
-What is not such a line (a machine that lost its power in the middle of one, a disk that gave back something else)
-is passed over and counted: the lines before and after it are whole.
+Bytes that are no such line (the machine lost power while writing one, or the disk returned other bytes) are skipped
+and counted: the lines before and after them are whole.
 """
 
 import zlib
@@ -17,49 +17,51 @@ from gateway.ledger.entry import JournalEntry, decode, encode
 
 SUFFIX = ".journal"
 READ_BYTES = 256 * 1024
-"""Read at once. A line is far shorter: its entry has bounds."""
+"""How much is read at once; a line is far shorter, since its entry has bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """Entries that were read. `end`: the position behind them. `spoilt`: lines that are none."""
+    """Entries that were read from a segment."""
 
     entries: list[JournalEntry]
-    end: int
-    spoilt: int
+    end: int  # the position behind the entries
+    spoilt: int  # lines that could not be read
 
 
 def line_of(entry: JournalEntry) -> bytes:
+    """Return the line of an entry."""
     text = encode(entry)
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 class Segment:
-    """A file that this process holds the lock of. `size`: bytes written; `shipped`: those in the database."""
+    """A file of the journal, which this process has locked."""
 
     def __init__(self, path: Path, held: IO[str], size: int) -> None:
         self.path = path
-        self.size = size
-        self.shipped: int | None = None  # None: the database has not been asked yet
-        self.is_open = False  # lines are still added
+        self.size = size  # bytes that were written
+        self.shipped: int | None = None  # bytes that are in the database; None: it has not been asked yet
+        self.is_open = False  # lines are still appended
         self._held = held
 
     @property
     def name(self) -> str:
+        """The file name, which is the journal's name in the database."""
         return self.path.name
 
     @property
     def number(self) -> int:
-        """Of its file descriptor, for writing."""
+        """The file descriptor, for writing."""
         return self._held.fileno()
 
     @property
     def done(self) -> bool:
-        """Nothing is left to ship, and nothing will come."""
+        """Whether all of the file is shipped and no line will be appended."""
         return not self.is_open and self.shipped is not None and self.shipped >= self.size
 
     def read(self, position: int, entries_max: int) -> Portion:
-        """From a position on, which a line begins at. Raises OSError."""
+        """Read entries from a position on, at which a line begins. Raises OSError."""
         with self.path.open("rb") as file:
             file.seek(position)
             data = file.read(min(READ_BYTES, self.size - position))
@@ -76,12 +78,12 @@ class Segment:
                 spoilt += 1
             at = end + 1
         if at == 0 and data and (not self.is_open or len(data) == READ_BYTES):
-            # No end of a line: torn, and nothing will complete it.
+            # A torn line, which nothing will complete.
             return Portion(entries=[], end=position + len(data), spoilt=1)
         return Portion(entries=entries, end=position + at, spoilt=spoilt)
 
     def close(self) -> None:
-        """Lets go of it. A file that is done is removed."""
+        """Release the file, and remove it if it is shipped completely."""
         if self.shipped is not None and self.shipped >= self.size:
             self.path.unlink(missing_ok=True)
         self._held.close()

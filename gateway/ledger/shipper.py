@@ -1,11 +1,11 @@
-"""Shipper: takes the journal into the database, in order, once.
+"""Shipper: takes the journal into the database, in order, each entry once.
 
     journal --portions of 200--> one transaction each --> position --> file removed
                   ^                      |
-                  +---- database away ---+   tried again, later and later
+                  +--- no database ------+   tried again, at growing intervals
 
-Nothing here is on a request's way. A portion that was taken although nobody heard of it (the connection broke, the
-process died) is not taken again: the database knows the position of each file.
+Nothing here delays a request. A portion that was stored without a confirmation (the connection broke, the process
+died) is not stored again: the database knows the position of each file.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from gateway.ledger.segment import Segment
 log = logging.getLogger(__name__)
 
 PORTION = 200
-"""Entries in a transaction: what they cost the event loop at once is a few milliseconds."""
+"""Entries in one transaction: they keep the event loop busy for a few milliseconds."""
 
 SHIP_SECONDS = 1.0
 SHIP_SECONDS_MAX = 15.0
@@ -36,7 +36,11 @@ ANSWER_SECONDS_MAX = 30.0
 
 
 class Shipper:
-    """`hooks`: the webhooks that want an event of a type, by name. `upgrades`: of tables of an older version."""
+    """Ships the journal of this process and of processes that are gone.
+
+    `hooks` returns the names of the webhooks that want an event of a type; `upgrades` says whether tables of an
+    older version are upgraded.
+    """
 
     def __init__(
         self,
@@ -47,9 +51,9 @@ class Shipper:
         upgrades: bool = True,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.shipped = 0
-        self.spoilt = 0
-        self.away = False
+        self.shipped = 0  # entries
+        self.spoilt = 0  # lines that could not be read
+        self.away = False  # the database does not answer
         self._journal = journal
         self._store = store
         self._hooks = hooks
@@ -60,7 +64,7 @@ class Shipper:
         self._adopted_at = float("-inf")
 
     async def run(self) -> None:
-        """Ships, for as long as the process lives."""
+        """Ship again and again, until this coroutine is cancelled."""
         seconds = SHIP_SECONDS
         while True:
             await asyncio.sleep(seconds)
@@ -68,20 +72,20 @@ class Shipper:
                 await self.ship()
                 seconds = SHIP_SECONDS
             except (DatabaseDown, DatabaseConflict, OSError, TimeoutError) as err:
-                self._lost(err)
+                self._note_failure(err)
                 seconds = min(2 * seconds, SHIP_SECONDS_MAX)
 
     async def close(self) -> None:
-        """Ships what there is, if that can be done soon; the rest stays in the journal."""
+        """Ship the rest if that can be done soon; otherwise it stays in the journal."""
         try:
             await asyncio.wait_for(self.ship(), CLOSE_SECONDS_MAX)
         except (DatabaseDown, DatabaseConflict, OSError, TimeoutError) as err:
-            self._lost(err)
+            self._note_failure(err)
 
     async def ship(self) -> None:
-        """All that is in the journal now. Raises DatabaseDown, OSError, TimeoutError.
+        """Ship everything that is in the journal now. Raises DatabaseDown, OSError, TimeoutError.
 
-        What comes meanwhile waits for the next time: under steady traffic there is always a row more, and a
+        Entries that come meanwhile wait for the next time: under steady traffic there is always one more, and a
         transaction for every few of them costs as much as the requests themselves.
         """
         async with self._shipping:
@@ -95,7 +99,7 @@ class Shipper:
             self._journal.turn_over()
 
     async def _portion(self, segment: Segment) -> bool:
-        """Some of what is left; False if that is nothing."""
+        """Ship one portion of a segment; return False if there is nothing left."""
         if segment.shipped is not None and segment.shipped >= segment.size:
             return False
         if segment.size == 0:
@@ -111,7 +115,7 @@ class Shipper:
             try:
                 portion = await asyncio.to_thread(segment.read, segment.shipped, PORTION)
             except FileNotFoundError:
-                log.error("the usage journal: somebody has removed %s before it was shipped", segment.name)
+                log.error("the usage journal file %s was removed before it was shipped", segment.name)
                 segment.shipped = segment.size
                 return False
             if portion.end == segment.shipped:
@@ -122,14 +126,16 @@ class Shipper:
             self.shipped += len(portion.entries)
             self.spoilt += portion.spoilt
             if portion.spoilt:
-                log.error("the usage journal: %d lines of %s cannot be read", portion.spoilt, segment.name)
+                log.error(
+                    "%d lines of the usage journal file %s cannot be read", portion.spoilt, segment.name
+                )
         if self.away:
             self.away = False
-            log.warning("the database is back: the usage journal is shipped")
+            log.warning("the database answers again: the usage journal is shipped")
         return True
 
     async def _take(self, segment: Segment, position: int, entries: Sequence[JournalEntry], end: int) -> bool:
-        """False: the database was further already."""
+        """Store a portion; return False if the database was already further."""
         rows = [msgspec.structs.asdict(entry) for entry in entries if isinstance(entry, UsageEntry)]
         alerts = [entry for entry in entries if isinstance(entry, AlertEntry)]
         try:
@@ -147,20 +153,20 @@ class Shipper:
         return True
 
     def _addressed(self, alert: AlertEntry) -> list[dict[str, Any]]:
-        """One row for every webhook that wants it."""
+        """Return one outbox row for every webhook that wants the event."""
         row = {**msgspec.structs.asdict(alert), "attempts": 0, "due_ms": alert.at_ms}
         return [{**row, "hook": name} for name in self._hooks(alert.type)]
 
     def _take_over(self) -> None:
-        """What other processes have left behind, now and then."""
+        """Adopt files that other processes have left behind, every ADOPT_SECONDS."""
         now = self._wall()
         if not 0 <= now - self._adopted_at < ADOPT_SECONDS:
             self._adopted_at = now
             self._journal.adopt()
 
-    def _lost(self, err: Exception) -> None:
+    def _note_failure(self, err: Exception) -> None:
         if not self.away:
-            said = str(err) or "it does not answer in time"
-            log.warning("usage stays in the journal until the database is back: %s", said)
+            reason = str(err) or "time limit exceeded"
+            log.warning("usage stays in the journal until the database answers: %s", reason)
         self.away = True
         self._right_schema = False

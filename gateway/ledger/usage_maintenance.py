@@ -1,7 +1,7 @@
-"""UsageMaintenance: what is done to the ledger now and then. Any gateway does it; all of them at once do no harm.
+"""UsageMaintenance: recurring work on the ledger; any gateway does it, and all of them at once do no harm.
 
-Old rows and hours go. Every tenant's hour that is over is told to webhooks, as totals: should more of it come later
-(a gateway that was away ships its journal), it is told again, with the new totals and another id.
+Old rows and hours are deleted. Webhooks get the totals of every tenant's hour once it is over: should more usage of
+that hour arrive later (a gateway without a database ships its journal), they get the new totals under another id.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.webhook_outbox import Outbox
 from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
 from gateway.database.usage_store import DAY_MS, HOUR_MS, UsageStore
+from gateway.database.webhook_outbox import Outbox
 from gateway.ledger.usage_query_parsing import moment_text
 from gateway.settings.usage import UsageSettings
 
@@ -25,17 +25,17 @@ PRUNE_SECONDS = 3600.0
 PRUNES_MAX = 1000
 PAUSE_SECONDS = 0.1
 SETTLED_MS = 5 * 60_000
-"""After an hour's end, until it is told: journals are shipped by then."""
+"""How long after an hour's end its totals are sent: journals are shipped by then."""
 
 NOTIFIED_MS = 48 * HOUR_MS
-"""How far back hours are looked at."""
+"""How far back hours are sent again if their totals have changed."""
 
 NOTIFIED_MEASURES = ("requests", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "cost")
 USAGE_HOUR = "usage.hour"
 
 
 class UsageMaintenance:
-    """`hooks`: names of webhooks that want usage. `wall`: Unix time in seconds."""
+    """Deletes old usage and reports finished hours to the webhooks `hooks`; `wall` is Unix time in seconds."""
 
     def __init__(
         self,
@@ -53,30 +53,30 @@ class UsageMaintenance:
         self._pruned_at = wall() - PRUNE_SECONDS * random.random()
 
     async def run(self) -> None:
-        """For as long as the process lives."""
+        """Do what is due every LOOK_SECONDS, until this coroutine is cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self.run_due()
             except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
-                log.debug("the ledger is not kept now: %s", err)
+                log.debug("maintenance of the usage ledger is put off: %s", err)
 
     async def run_due(self) -> None:
-        """Does what is due. Raises DatabaseDown."""
+        """Do what is due now. Raises DatabaseDown."""
         if not self._store.database.exists:
             return
         if self._hooks:
             await self.notify_hours()
         if self._wall() - self._pruned_at >= PRUNE_SECONDS:
             self._pruned_at = self._wall()
-            # A bounded number: what is left is left for the next time.
+            # A bounded number: the rest is deleted the next time.
             for _ in range(PRUNES_MAX):
                 if not await self.prune():
                     break
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def prune(self) -> int:
-        """Deletes some of what is too old; how many."""
+        """Delete a bounded number of rows that are too old, and return how many they were."""
         now_ms, kept = round(self._wall() * 1000), self._settings
         hours_before_ms = now_ms - kept.hours_days * DAY_MS
         return await self._store.prune(
@@ -86,7 +86,10 @@ class UsageMaintenance:
         )
 
     async def notify_hours(self) -> None:
-        """Hours that are over, to webhooks; those that were told already are passed over."""
+        """Put the totals of finished hours into the outbox of webhooks.
+
+        Totals that were sent before are skipped.
+        """
         now_ms = round(self._wall() * 1000)
         over_ms = (now_ms - SETTLED_MS) // HOUR_MS * HOUR_MS
         offset = 0

@@ -1,4 +1,4 @@
-"""Questions to the ledger as people write them: names and texts in, a UsageQuery out, and its answer in words."""
+"""Questions to the ledger as users write them: names and texts become a UsageQuery, and its answer becomes JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,14 +9,14 @@ from gateway.ledger.attribution import NAME_MAX
 from gateway.settings.types import Moment
 
 FOR_TENANTS = ("key", "model", "user", "code")
-"""What a tenant may ask by. Where its requests were computed is not its business."""
+"""What tenants may ask by; which worker computed their requests is not shown to them."""
 
 BY_MAX = 6
 TEXT_MAX = 600
 
 
 class QueryProblem(Exception):
-    """`param`: what is wrong; `text`: how."""
+    """A parameter of a query is wrong; `param` is its name."""
 
     def __init__(self, param: str, text: str) -> None:
         super().__init__(f"{param}: {text}")
@@ -29,7 +29,7 @@ def parse_query(
     names: Sequence[str] = tuple(ROW_COLUMNS),
     limit_max: int = GROUPS_MAX,
 ) -> UsageQuery:
-    """From parameters: `since`, `until`, `by`, `tag`, `limit`, `offset`, and those of `names`.
+    """Return the query of these parameters: `since`, `until`, `by`, `tag`, `limit`, `offset`, and those of `names`.
 
     Raises QueryProblem.
     """
@@ -38,7 +38,7 @@ def parse_query(
     more: dict[str, Any] = {}
     for name, text in given:
         if len(text) > TEXT_MAX or "\x00" in text:
-            raise QueryProblem(name, "is not what it could be")
+            raise QueryProblem(name, "too long, or with a NUL character")
         if name in ("since", "until"):
             more[f"{name}_ms"] = _moment(name, text)
         elif name == "by":
@@ -58,7 +58,7 @@ def parse_query(
 
 
 def shown(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group as people read it: times as ISO 8601, the mean TTFT in place of its sum."""
+    """Return a group for users: times as ISO 8601, the mean TTFT in place of its sum."""
     found = {
         name: moment_text(value) if name in TIMES else value
         for name, value in group.items()
@@ -69,12 +69,15 @@ def shown(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moment_text(ms: int) -> str:
-    """As RFC 3339, in UTC."""
+    """Return a time in milliseconds since 1970 as RFC 3339, in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _moment(name: str, text: str) -> int:
-    """A day, or a moment with its zone. Since a day: its beginning; until a day: its end."""
+    """Return the milliseconds of a moment with its zone, or of a day.
+
+    A day after `since` means its beginning, a day after `until` its end.
+    """
     try:
         seconds = Moment(text).seconds
     except ValueError as err:
@@ -89,9 +92,9 @@ def _groups(text: str, names: Sequence[str]) -> tuple[str, ...]:
     known = (*TIMES, *names)
     for part in found:
         if part not in known and not _is_tag(part):
-            raise QueryProblem("by", f"there is no {part!r}; choose of {', '.join(known)}, tag:NAME")
+            raise QueryProblem("by", f"unknown: {part!r}; choose from {', '.join(known)}, tag:NAME")
     if len(found) > BY_MAX:
-        raise QueryProblem("by", f"at most {BY_MAX} at once")
+        raise QueryProblem("by", f"more than {BY_MAX} groupings")
     return found
 
 

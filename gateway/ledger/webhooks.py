@@ -1,8 +1,8 @@
-"""Webhooks: events to addresses of the operator's, signed, and tried again for three days.
+"""Webhooks: events sent to addresses of the operator, signed, and tried again for three days.
 
 Signed as standardwebhooks.com says: `webhook-signature: v1,BASE64(HMAC-SHA-256(secret, "ID.TIMESTAMP.BODY"))`. The
-id stays the same in every attempt, so that whoever is told twice can notice; the timestamp is the attempt's, so
-that an old one cannot be played again. Addresses come from the settings and from nowhere else; a redirect is a
+id is the same in every attempt, so that a receiver notices a repeated event; the timestamp is the attempt's, so
+that an old attempt cannot be replayed. Addresses come from the settings and from nowhere else; a redirect is a
 failure.
 """
 
@@ -33,14 +33,14 @@ CLAIM_SECONDS = 120.0
 AT_ONCE = 8
 
 AGAIN_SECONDS = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""The specification's schedule: more than three days in all."""
+"""Seconds before each retry, as the specification suggests: more than three days in all."""
 
 GONE = 410
-"""Whoever answers this wants to hear no more of it."""
+"""The status of a receiver that wants no more attempts of an event."""
 
 
 def signed(secret: bytes, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of one attempt. `timestamp`: Unix time in seconds."""
+    """Return the headers of one attempt; `timestamp` is Unix time in seconds."""
     text = f"{event_id}.{timestamp}.".encode() + body
     signature = base64.b64encode(hmac.digest(secret, text, hashlib.sha256)).decode()
     return {
@@ -53,7 +53,10 @@ def signed(secret: bytes, event_id: str, timestamp: int, body: bytes) -> dict[st
 
 
 class Webhooks:
-    """Delivers what the outbox has for these. `wall`: Unix time in seconds. `again`: seconds before each retry."""
+    """Delivers events of the outbox to these webhooks.
+
+    `wall` is Unix time in seconds; `again` holds the seconds before each retry.
+    """
 
     def __init__(
         self,
@@ -73,11 +76,11 @@ class Webhooks:
         self._away = False
 
     def wanting(self, kind: str) -> list[str]:
-        """Names of those that want events of that type: `usage...` or `budget...`."""
+        """Return the names of the webhooks that want events of this type (`usage...` or `budget...`)."""
         return [name for name, hook in self._hooks.items() if kind.partition(".")[0] in hook.events]
 
     async def run(self) -> None:
-        """Delivers, for as long as the process lives."""
+        """Deliver events, until this coroutine is cancelled."""
         if not self._hooks:
             return
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
@@ -88,14 +91,14 @@ class Webhooks:
                     self._away = False
                 except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
                     if not self._away:
-                        log.warning("webhooks wait until the database is back: %s", err)
+                        log.warning("webhooks wait until the database answers: %s", err)
                     self._away = True
                     some = False
                 if not some:
                     await asyncio.sleep(AWAY_SECONDS if self._away else POLL_SECONDS)
 
     async def deliver(self, http: aiohttp.ClientSession) -> bool:
-        """Some of what is due; False if that is nothing. Raises DatabaseDown."""
+        """Deliver some of the events that are due; return False if there is none. Raises DatabaseDown."""
         now = self._wall()
         claimed = await self._outbox.claim(
             list(self._hooks),
@@ -109,7 +112,7 @@ class Webhooks:
         return bool(claimed)
 
     async def _attempt(self, http: aiohttp.ClientSession, event: Mapping[str, Any]) -> tuple[int, str]:
-        """(status, what came of it); status 0 where there was no answer."""
+        """Return the status of an attempt (0 without an answer) and a text that describes it."""
         hook = self._hooks[event["hook"]]
         body = orjson.dumps(
             {"type": event["type"], "timestamp": moment_text(event["at_ms"]), "data": event["data"]}
@@ -119,7 +122,7 @@ class Webhooks:
             async with http.post(hook.url, data=body, headers=headers, allow_redirects=False) as answer:
                 return answer.status, f"status {answer.status}"
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as err:
-            # Its name only: its words may have the address, and that its credentials.
+            # Only the name of the error: its text may hold the address, with credentials.
             return 0, type(err).__name__
 
     async def _settle(self, event: Mapping[str, Any], status: int, words: str) -> None:
@@ -131,11 +134,15 @@ class Webhooks:
         self.failed += 1
         if status == GONE or tried > len(self._again):
             log.error(
-                "webhook %s: %s is given up after %d attempts: %s", event["hook"], event["id"], tried, words
+                "webhook %s: event %s is given up after %d attempts: %s",
+                *(event["hook"], event["id"], tried, words),
             )
             await self._outbox.settle(event, said=words, due_ms=None, ended_ms=now_ms)
             return
-        # Not all at once, when somebody comes back who was away for a day.
+        # Spread out, so that a receiver that was unreachable for a day does not get all events at once.
         seconds = self._again[tried - 1] * random.uniform(0.9, 1.1)
-        log.warning("webhook %s: %s: %s; again in %.0f s", event["hook"], event["id"], words, seconds)
+        log.warning(
+            "webhook %s: event %s was not delivered (%s); next attempt in %.0f s",
+            *(event["hook"], event["id"], words, seconds),
+        )
         await self._outbox.settle(event, said=words, due_ms=now_ms + round(seconds * 1000), ended_ms=None)
