@@ -4,8 +4,20 @@
                     sampled = runner.run(plan)          tensors only, no policy
                     scheduler.commit(plan, sampled)     tokens, finishes, cache inserts
 
-Three rules keep it small. The scheduler touches no tensor; the runner decides nothing; nothing is global.
-Read in this order: `request`, `engine`, `sched/sequence`, `sched/policy`, `sched/scheduler`, `kv/prefix`,
-`exec/runner`, `model/decoder`, `attention/sdpa`, `sample/sampler`, `metrics`, `parts`, `aio`. `ladder` shows what
-each of its ideas brings.
+Three rules keep it small: the scheduler touches no tensor, the runner takes no scheduling decision, and nothing is
+global. The packages, from the top down; each imports only what is below it:
+
+async_engine        the engine behind an event loop
+ablation            measures what each idea of the engine brings
+disaggregation      prefill on one engine, decode on another
+engine              submits requests, computes steps, returns outputs
+engine_parts        builds the parts of an engine from a checkpoint
+speculative         drafters for speculative decoding
+execution           runs a step plan on the model
+scheduler           plans what each step computes
+model, attention    the decoder-only transformer
+kv                  blocks of keys and values, shared by a prefix tree
+sampling, grammar   from logits to tokens, in a grammar's bounds
+tokenization        text to tokens and back
+checkpoint, config  what a checkpoint says, and the settings
 """

@@ -1,12 +1,12 @@
-"""The engine behind an event loop: one thread steps, callers await.
+"""The engine behind an event loop: a thread computes the steps, and the callers await their outputs.
 
     event loop                                      engine thread
     ----------                                      -------------
-    submit, abort, flush  -- inbox (SimpleQueue) --> obey all commands, then one step, and again
+    submit, abort, flush  -- inbox (SimpleQueue) --> run all commands, then one step, and again
     futures, streams      <- call_soon_threadsafe -- replies before the step, outputs after it
 
 Only the thread touches the Engine, and only the loop touches streams and futures, so nothing needs a lock. When the
-engine fails, everybody who waits gets EngineFailed, and so does everybody who comes later.
+engine fails, every waiting caller gets EngineFailed, and so does every later one.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from workers.engine.engine import Engine
 from workers.engine.engine_parts import EngineInfo
 from workers.engine.errors import EngineError, EngineFailed, RequestRefused
 from workers.engine.grammar.queue import CompileQueue
-from workers.engine.kv.events import KVEvent
+from workers.engine.kv.kv_events import KVEvent
 from workers.engine.loads import EngineLoads
 from workers.engine.metrics import EngineMetrics
 from workers.engine.request import Output, Request
@@ -65,14 +65,14 @@ class _Stop:
 _Command = _Submit | _Abort | _Flush | _Call | _Stop
 
 STALL_SECONDS = 0.01
-"""How soon to look again when nobody can be computed before blocks are free."""
-CALL_SECONDS = 60.0
+"""The wait before the next step when no sequence can be computed before blocks are free."""
 
 
 class OutputStream:
-    """The outputs of one request, in order; ends after the one that has `finish`.
+    """The outputs of one request, in order; the stream ends after the output that has `finish`.
 
-    Closing it early, or cancelling whoever awaits it, aborts the request: its blocks are free before the next step.
+    Closing it early, or cancelling the task that awaits it, aborts the request: its blocks are free before the next
+    step.
     """
 
     def __init__(self, abandon: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class OutputStream:
             raise
         if isinstance(output, EngineFailed):
             self._ended = True
-            # A new one for each reader: one exception raised in many tasks would mix their tracebacks.
+            # A new exception for each reader: one exception raised in many tasks would mix their tracebacks.
             raise EngineFailed(str(output)) from output
         self._ended = output.finish is not None
         return output
@@ -106,19 +106,19 @@ class OutputStream:
         self.close()
 
     def close(self) -> None:
-        """Read no further; does nothing to a request that has ended."""
+        """Stop reading, and abort the request unless it has ended."""
         if not self._ended:
             self._ended = True
             self._abandon()
 
     def put(self, output: Output | EngineFailed) -> None:
-        """Hand on what the engine made; for the AsyncEngine only."""
+        """Queue an output or the engine's failure for the reader; for the AsyncEngine only."""
         if not self._ended:
             self._outputs.put_nowait(output)
 
 
 class AsyncEngine:
-    """One Engine and its thread. Open it in the loop that will use it; close it there."""
+    """An Engine and the thread that runs it. Open and close it in the event loop that uses it."""
 
     def __init__(self, engine: Engine) -> None:
         self.info: EngineInfo = engine.info
@@ -126,16 +126,16 @@ class AsyncEngine:
         self.tokenizer: Tokenizer = engine.tokenizer
         self.grammars = CompileQueue(engine.grammars)
         self.cache_flushes = 0
-        """How often the cache was emptied."""
+        """How often the prefix cache was flushed."""
         self.on_kv_events: Callable[[list[KVEvent]], None] = lambda _: None
-        """Called in the event loop with what changed in the cache."""
+        """Called in the event loop with the new events of the prefix cache."""
         self._engine = engine
         self._inbox: SimpleQueue[_Command] = SimpleQueue()
         self._streams: dict[str, OutputStream] = {}
         self._replies: set[_Reply] = set()
         self._failure: EngineFailed | None = None
         self.metrics: EngineMetrics = engine.metrics
-        """Counts that the engine's thread goes on writing; to be read, and no more."""
+        """The engine's metrics, which its thread goes on writing; read-only here."""
         self._loads = engine.loads()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -153,7 +153,7 @@ class AsyncEngine:
         self._thread.start()
 
     async def close(self) -> None:
-        """Stop after the step that is running; whoever still waits gets EngineFailed."""
+        """Stop after the running step; callers that still wait get EngineFailed."""
         self._inbox.put(_Stop())
         self.grammars.close()
         await asyncio.to_thread(self._thread.join)
@@ -161,18 +161,24 @@ class AsyncEngine:
 
     @property
     def failure(self) -> EngineFailed | None:
-        """Why it answers no more, if so."""
+        """The reason why the engine stopped, or None while it runs."""
         return self._failure
 
     @property
     def loads(self) -> EngineLoads:
-        """How busy it was after its last step."""
+        """The engine's load after its last step."""
         return self._loads
 
     async def submit(self, request: Request) -> OutputStream:
-        """Queue a request. RequestRefused, QueueFull and EngineFailed are raised here, before there is a stream."""
+        """Queue a request, and return the stream of its outputs.
+
+        Raises:
+            RequestRefused: the request can never run.
+            QueueFull: the waiting queue is at its bound.
+            EngineFailed: the engine has stopped.
+        """
         self._must_be_alive()
-        # What can never run is told at once, and not after the step that is running.
+        # A request that can never run is refused at once, not after the running step.
         request.check_limits(self.limits)
         if request.id in self._streams:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
@@ -186,19 +192,19 @@ class AsyncEngine:
         return stream
 
     def call(self, work: Callable[[], list[Output]]) -> Future[None]:
-        """Have the engine's thread do something between two steps and give out its outputs; from any thread."""
+        """Run `work` in the engine's thread between two steps, and deliver its outputs; call it from any thread."""
         call = _Call(work, Future())
         self._inbox.put(call)
         if self._failure or not self._thread.is_alive():
-            self._hang_up()
+            self._fail_pending_calls()
         return call.done
 
     def abort(self, request_id: str) -> None:
-        """End a request; if it was still running, its stream gets a last output with finish "abort"."""
+        """End a request. If it was still running, its stream gets a last output with the finish reason "abort"."""
         self._inbox.put(_Abort(request_id))
 
     async def flush_cache(self) -> bool:
-        """Forget every cached prefix; False when requests run or wait."""
+        """Remove every cached prefix and return True, or return False while requests run or wait."""
         self._must_be_alive()
         flushed: bool = await self._ask(_Flush)
         self.cache_flushes += flushed
@@ -229,8 +235,8 @@ class AsyncEngine:
             command.reply.set_exception(error)
 
     def _deliver(self, outputs: list[Output]) -> None:
-        # A closed stream stays listed until its request has really ended, so that its id is not taken too early:
-        # the outputs of a step that was running would go to the wrong reader.
+        # A closed stream stays listed until its request has really ended, so that its id is not reused too early:
+        # the outputs of a running step would go to the wrong reader.
         for output in outputs:
             stream = self._streams[output.id]
             stream.put(output)
@@ -250,36 +256,36 @@ class AsyncEngine:
 
     def _work(self) -> None:
         try:
-            while self._obey():
+            while self._run_commands():
                 outputs = self._engine.step()
                 self._loads = self._engine.loads()
-                self._tell_kv_events()
+                self._notify_kv_events()
                 if outputs:
                     self._post(self._deliver, outputs)
-            self._hang_up()
-        except BaseException as error:  # noqa: BLE001 - the border of a thread: what ends here must not end silently
+            self._fail_pending_calls()
+        except BaseException as error:  # noqa: BLE001 - the end of a thread: no error may pass silently
             _log.exception("the engine failed")
-            self._hang_up()
-            # The loop may be gone already; then nobody is left to be told.
+            self._fail_pending_calls()
+            # The loop may be closed already; then no caller is left to notify.
             with contextlib.suppress(RuntimeError):
                 self._post(self._fail, EngineFailed(f"the engine failed: {error}"))
 
-    def _obey(self) -> bool:
-        """Carry out the commands that have come, and wait for one if there is nothing to compute. False: stop."""
+    def _run_commands(self) -> bool:
+        """Run all queued commands, waiting for one if there is nothing to compute; return False to stop."""
         try:
             if self._engine.stalled and self._engine.has_work:
                 command = self._inbox.get(timeout=STALL_SECONDS)
             else:
                 command = self._inbox.get(block=not self._engine.has_work)
             while not isinstance(command, _Stop):
-                self._carry_out(command)
+                self._run_command(command)
                 command = self._inbox.get_nowait()
         except Empty:
             self._loads = self._engine.loads()
             return True
         return False
 
-    def _carry_out(self, command: _Submit | _Abort | _Flush | _Call) -> None:
+    def _run_command(self, command: _Submit | _Abort | _Flush | _Call) -> None:
         match command:
             case _Submit(request, reply):
                 try:
@@ -293,7 +299,7 @@ class AsyncEngine:
                     self._post(self._deliver, [last])
             case _Flush(reply):
                 flushed = self._engine.flush_cache()
-                self._tell_kv_events()
+                self._notify_kv_events()
                 self._post(self._answer, reply, flushed)
 
             case _Call(work, done):
@@ -306,15 +312,15 @@ class AsyncEngine:
                         self._post(self._deliver, outputs)
                     done.set_result(None)
 
-    def _hang_up(self) -> None:
-        """Nobody is left to carry out calls."""
+    def _fail_pending_calls(self) -> None:
+        """Fail the queued calls, because the thread runs no more commands."""
         with contextlib.suppress(Empty):
             while True:
                 command = self._inbox.get_nowait()
                 if isinstance(command, _Call) and not command.done.done():
                     command.done.set_exception(EngineFailed("the engine has stopped"))
 
-    def _tell_kv_events(self) -> None:
+    def _notify_kv_events(self) -> None:
         if events := self._engine.tree.take_events():
             self._post(lambda: self.on_kv_events(events))
 

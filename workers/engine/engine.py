@@ -1,10 +1,10 @@
-"""The engine, synchronous: requests in, steps, outputs out.
+"""The synchronous engine: it takes requests, computes steps, and returns outputs.
 
-    submit -> Scheduler.plan -> Runner.run -> Scheduler.commit -> Transcript -> Output
-                  ^                                 |
-                  +---------------------------------+     until `has_work` is false
+    submit -> Scheduler.plan -> ModelRunner.run -> Scheduler.commit -> Detokenizer -> Output
+                  ^                                      |
+                  +--------------------------------------+     until `has_work` is false
 
-One thread drives it; `aio` puts it behind an event loop. Several engines can live in one process.
+One thread drives it; `async_engine` puts it behind an event loop. Several engines can live in one process.
 """
 
 import secrets
@@ -23,50 +23,57 @@ from workers.engine.loads import EngineLoads, LoadMeter
 from workers.engine.metrics import EngineMetrics
 from workers.engine.request import Bootstrap, Output, Request
 from workers.engine.scheduler.counters import SpecCounters
-from workers.engine.scheduler.limits import Limits, check_turn
-from workers.engine.scheduler.opening import table_opener
-from workers.engine.scheduler.plan import Sampled
+from workers.engine.scheduler.limits import Limits, check_priority_and_deadline
+from workers.engine.scheduler.plan import SampledTokens
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.scheduler import Scheduler
-from workers.engine.scheduler.sequence import FinishReason, Handoff, Sequence
-from workers.engine.scheduler.speculation import Speculation
-from workers.engine.tokenization.transcript import Detokenizer
+from workers.engine.scheduler.sequence import FinishReason, HandoffRole, Sequence
+from workers.engine.scheduler.speculation import SpeculationController
+from workers.engine.scheduler.table_opener import table_opener
+from workers.engine.tokenization.detokenizer import Detokenizer
 
 
 class HandoffSide(Protocol):
-    """The engine's part in prefill/decode disaggregation; see `pd`. Called in the engine's thread."""
+    """The interface of the prefill or the decode side of a disaggregated engine; see `disaggregation`.
 
-    role: Handoff
+    Its methods are called in the engine's thread.
+    """
 
-    def opened(self, request: Request, bootstrap: Bootstrap) -> None:
-        """A request came. HandoffFailed if its room is taken."""
+    role: HandoffRole
+    """"prefill" on the prefill side, "decode" on the decode side."""
+
+    def on_submit(self, request: Request, bootstrap: Bootstrap) -> None:
+        """Register a submitted request; HandoffFailed if another request has its room."""
         ...
 
-    def reserved(self, sequence: Sequence) -> None:
-        """ "take": there are blocks to be filled."""
+    def on_reserved(self, sequence: Sequence) -> None:
+        """Begin to fill the blocks that the scheduler has allocated to the sequence; for the decode side."""
         ...
 
-    def ended(self, sequence: Sequence) -> None:
-        """It has finished; "give": its blocks are held, unless it was aborted."""
+    def on_finished(self, sequence: Sequence) -> None:
+        """Note that the sequence has finished; the prefill side retains its blocks unless it was aborted."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
-class _Answer:
-    sequence: Sequence
-    transcript: Detokenizer
-    num_reported: int = 0
-    text: str = ""
-    """Said, but not reported yet."""
+class _RunningRequest:
+    """A request that has not ended: its sequence, its text, and how much of it was returned as outputs."""
 
-    def hear(self, token: int) -> bool:
-        """Read one more token; True when it completes a stop string."""
-        self.text += self.transcript.push(token)
-        return self.transcript.stop is not None
+    sequence: Sequence
+    detokenizer: Detokenizer
+    num_reported: int = 0
+    """Generated tokens that were returned in outputs."""
+    text: str = ""
+    """Text that was generated and not returned yet."""
+
+    def on_token(self, token: int) -> bool:
+        """Decode one more token; return True when it completes a stop string."""
+        self.text += self.detokenizer.push(token)
+        return self.detokenizer.stop is not None
 
 
 class Engine:
-    """A model, its KV blocks and its queues."""
+    """An inference engine: a model, its KV blocks, its queues and its metrics."""
 
     def __init__(
         self,
@@ -87,7 +94,7 @@ class Engine:
             BlockPool(info.pool_tokens // info.block_size, info.block_size), window=info.window
         )
         self._speculation = (
-            Speculation(config.speculation, parts.drafter, info.device)
+            SpeculationController(config.speculation, parts.drafter, info.device)
             if config.speculation and parts.drafter
             else None
         )
@@ -100,58 +107,68 @@ class Engine:
             open_table=table_opener(config.kv_layout, self.tree, shares=config.prefix_caching),
             speculation=self._speculation,
         )
-        self.side: HandoffSide | None = None
+        self.handoff_side: HandoffSide | None = None
         self.stalled = False
-        """Is there work that has to wait for blocks which a handoff holds?"""
+        """Whether the last step computed nothing: all work waits for blocks that a handoff retains."""
         self.metrics = EngineMetrics(speculation=self._speculation.counters if self._speculation else None)
         self._clock = clock
         self._runner = parts.runner
         self._eos_ids = parts.eos_ids
         self._seed = secrets.randbits(63) if config.seed is None else config.seed
-        self._answers: dict[str, _Answer] = {}
+        self._requests: dict[str, _RunningRequest] = {}
         self._submitted = 0
         self._meter = LoadMeter(clock)
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
-        """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong."""
+        """Read the checkpoint and build an engine.
+
+        Raises:
+            CheckpointInvalid: the checkpoint is missing, damaged or not supported.
+            ConfigInvalid: the settings do not fit the checkpoint or the machine.
+        """
         return cls(config, load_engine_parts(config))
 
     @property
     def has_work(self) -> bool:
-        """Would `step` do anything?"""
+        """Whether a request waits or runs, so that `step` has something to compute."""
         return self.scheduler.has_work
 
     def submit(self, request: Request) -> None:
-        """Queue a request. RequestRefused: it can never run. QueueFull: not now."""
-        if request.id in self._answers:
+        """Queue a request.
+
+        Raises:
+            RequestRefused: the request can never run.
+            QueueFull: the waiting queue is at its bound.
+        """
+        if request.id in self._requests:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
         request.check_limits(self.limits)
-        check_turn(request.priority, request.deadline_seconds)
-        side = self.side if request.bootstrap else None
+        check_priority_and_deadline(request.priority, request.deadline_seconds)
+        side = self.handoff_side if request.bootstrap else None
         sequence = self._sequence(request, side.role if side else None)
         self.scheduler.submit(sequence)
-        answer = _Answer(sequence=sequence, transcript=self._transcript(request))
-        sequence.hear = answer.hear
-        self._answers[request.id] = answer
+        running = _RunningRequest(sequence=sequence, detokenizer=self._detokenizer(request))
+        sequence.on_token = running.on_token
+        self._requests[request.id] = running
         if side and request.bootstrap:
             try:
-                side.opened(request, request.bootstrap)
+                side.on_submit(request, request.bootstrap)
             except EngineError:
-                del self._answers[request.id]
+                del self._requests[request.id]
                 self.scheduler.finish(sequence, FinishReason.ABORT)
                 raise
 
     def abort(self, request_id: str) -> Output | None:
-        """End a request and free its blocks at once; its last output, or None if there is no such request."""
-        answer = self._answers.get(request_id)
-        if answer is None:
+        """End a request, free its blocks at once, and return its last output; None if there is no such request."""
+        running = self._requests.get(request_id)
+        if running is None:
             return None
-        self.scheduler.finish(answer.sequence, FinishReason.ABORT)
-        return self._report(answer)
+        self.scheduler.finish(running.sequence, FinishReason.ABORT)
+        return self._report(running)
 
     def step(self) -> list[Output]:
-        """Compute one step; the outputs of all requests that advanced."""
+        """Compute one step, and return the outputs of all requests that advanced."""
         if not self.has_work:
             return []
         began = self._clock()
@@ -161,48 +178,53 @@ class Engine:
         ended = self._clock()
         self.metrics.record_step(plan, sampled, began, ended)
         if self._speculation:
-            self._speculation.observe(plan, ended - began)
+            self._speculation.observe_step(plan, ended - began)
         self.scheduler.seconds_per_token = self.metrics.seconds_per_token
         self.stalled = not plan.items
-        if self.side:
-            for reserved in self.scheduler.reserved:
-                self.side.reserved(reserved)
-        self.scheduler.reserved.clear()
+        if self.handoff_side:
+            for reserved in self.scheduler.newly_reserved:
+                self.handoff_side.on_reserved(reserved)
+        self.scheduler.newly_reserved.clear()
         advanced = [*plan.expired, *(item.sequence for item in plan.items if item.samples)]
-        outputs = [self._report(self._answers[sequence.id]) for sequence in advanced]
+        outputs = [self._report(self._requests[sequence.id]) for sequence in advanced]
         self._meter.record(plan, sum(len(output.tokens) for output in outputs))
         return outputs
 
     @property
     def speculation(self) -> SpecCounters:
-        """How well guessing went since the start; all zero where nobody guesses."""
+        """A copy of the counts of drafts since the start; all zero without speculation."""
         return self._speculation.counters.copy() if self._speculation else SpecCounters()
 
     def sequence(self, request_id: str) -> Sequence | None:
-        """A request that has not ended."""
-        answer = self._answers.get(request_id)
-        return answer.sequence if answer else None
+        """Return the sequence of a request, or None if it has ended or never existed."""
+        running = self._requests.get(request_id)
+        return running.sequence if running else None
 
-    def resume(self, sequence: Sequence, first: Sampled | None) -> list[Output]:
-        """Go on with a prompt that another engine has filled, or has not; see Scheduler."""
+    def resume(self, sequence: Sequence, first: SampledTokens | None) -> list[Output]:
+        """Continue a request with a prompt that another engine has computed, and return its outputs.
+
+        Args:
+            sequence: the request's sequence.
+            first: the first token, from the other engine; None if it failed, and the prompt is computed here.
+        """
         self.scheduler.resume(sequence, first)
         if first:
             self.metrics.record_handoff(sequence, self._clock())
-        return [self._report(self._answers[sequence.id])] if first else []
+        return [self._report(self._requests[sequence.id])] if first else []
 
     def loads(self) -> EngineLoads:
-        """How busy the engine is at this moment."""
+        """Return how busy the engine is at this moment."""
         return self._meter.read(self.scheduler, self.tree)
 
     def flush_cache(self) -> bool:
-        """Forget every cached prefix; refused (False) while requests run or wait."""
+        """Remove every cached prefix and return True, or return False while requests run or wait."""
         return not self.has_work and self.tree.clear()
 
-    def _sequence(self, request: Request, handoff: Handoff | None) -> Sequence:
-        """The state that a request begins with."""
+    def _sequence(self, request: Request, handoff_role: HandoffRole | None) -> Sequence:
+        """Return the sequence that a request begins with."""
         self._submitted += 1
         now, params = self._clock(), request.params
-        if handoff == "give":
+        if handoff_role == "prefill":
             params = replace(params, max_tokens=1, min_tokens=min(1, params.min_tokens))
         return Sequence(
             id=request.id,
@@ -210,7 +232,7 @@ class Engine:
             tokens=list(request.prompt),
             num_prompt=len(request.prompt),
             params=params,
-            # Without a seed of its own a request gets the engine's, moved on by one each time.
+            # Without a seed of its own a request gets the engine's, plus one for each request before it.
             seed=self._seed + self._submitted if params.seed is None else params.seed,
             salt=request.salt,
             stop_ids=params.stop_token_ids | (frozenset() if params.ignore_eos else self._eos_ids),
@@ -218,39 +240,39 @@ class Engine:
             priority=request.priority,
             deadline=None if request.deadline_seconds is None else now + request.deadline_seconds,
             streamed=request.streamed,
-            leader=None if handoff else self._leader(request),
-            handoff=handoff,
+            leader=None if handoff_role else self._leader(request),
+            handoff_role=handoff_role,
             matcher=request.matcher,
         )
 
-    def _transcript(self, request: Request) -> Detokenizer:
+    def _detokenizer(self, request: Request) -> Detokenizer:
         params = request.params
         return Detokenizer(
             self.tokenizer.token_bytes, params.stop, min_tokens=params.min_tokens, shown_ids=request.shown_ids
         )
 
     def _leader(self, request: Request) -> Sequence | None:
-        """The sequence that this request forks from; None when it has ended, or was never the same prompt."""
-        answer = self._answers.get(request.fork_of or "")
-        if answer is None or answer.sequence.salt != request.salt:
+        """Return the sequence that this request forks from; None when it has ended, or has another prompt."""
+        running = self._requests.get(request.fork_of or "")
+        if running is None or running.sequence.salt != request.salt:
             return None
-        sequence = answer.sequence
+        sequence = running.sequence
         same = sequence.tokens[: sequence.num_prompt] == list(request.prompt)
         return sequence if same else None
 
-    def _report(self, answer: _Answer) -> Output:
-        sequence = answer.sequence
-        tokens = sequence.tokens[sequence.num_prompt + answer.num_reported :]
-        logprobs = sequence.logprobs[answer.num_reported :]
-        answer.num_reported += len(tokens)
-        text, answer.text = answer.text, ""
+    def _report(self, running: _RunningRequest) -> Output:
+        sequence = running.sequence
+        tokens = sequence.tokens[sequence.num_prompt + running.num_reported :]
+        logprobs = sequence.logprobs[running.num_reported :]
+        running.num_reported += len(tokens)
+        text, running.text = running.text, ""
         self.metrics.record_generated(sequence, len(tokens))
         if sequence.finish:
-            self.metrics.ended(sequence, self._clock())
-            if self.side and sequence.handoff:
-                self.side.ended(sequence)
-            text += answer.transcript.end()
-            del self._answers[sequence.id]
+            self.metrics.record_end(sequence, self._clock())
+            if self.handoff_side and sequence.handoff_role:
+                self.handoff_side.on_finished(sequence)
+            text += running.detokenizer.end()
+            del self._requests[sequence.id]
         return Output(
             id=sequence.id,
             text=text,
@@ -259,7 +281,7 @@ class Engine:
             prompt_tokens=sequence.num_prompt,
             cached_tokens=sequence.cached_tokens or 0,
             completion_tokens=sequence.num_generated,
-            stop=answer.transcript.stop if sequence.finish is FinishReason.STOP else None,
-            # The token that ends an answer is no part of it.
+            stop=running.detokenizer.stop if sequence.finish is FinishReason.STOP else None,
+            # The token that ends an answer is not part of it.
             logprobs=tuple(logprobs[:-1] if sequence.ended_by_token else logprobs),
         )

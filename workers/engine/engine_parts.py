@@ -1,10 +1,10 @@
-"""What an engine is made of, read from a checkpoint and fitted together by its settings.
+"""The parts of an engine, built from a checkpoint and the settings.
 
 config.json  -> spec ------+--> decoder ---+
-*.safetensors -------------+               +--> runner      who computes plans
+*.safetensors -------------+               +--> runner      runs the step plans
 tokenizer.json -> tokenizer                |
-settings -> codec -> pool size -> KV store +                where keys and values live
-                              draft model -+--> drafter     who guesses, if anybody does
+settings -> codec -> pool size -> KV store +                stores keys and values
+                              draft model -+--> drafter     proposes draft tokens, with speculation
 """
 
 from dataclasses import dataclass
@@ -17,61 +17,76 @@ from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.errors import ConfigInvalid
 from workers.engine.execution.embedding import Embedder
-from workers.engine.execution.runner import ModelRunner
+from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.kv.pool_sizing import pool_blocks
 from workers.engine.model.weight_loading import load_decoder
 from workers.engine.scheduler.drafter import Drafter
-from workers.engine.scheduler.plan import Sampled, StepPlan
-from workers.engine.speculative.loading import Target, draft_bytes_per_token, draft_spec, load_drafter
+from workers.engine.scheduler.plan import SampledTokens, StepPlan
+from workers.engine.speculative.loading import TargetModel, draft_bytes_per_token, draft_spec, load_drafter
 from workers.engine.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What an engine turned out to be, once it stands."""
+    """The properties of a built engine, with every automatic setting resolved."""
 
     context_length: int
+    """Tokens of prompt and output together."""
     block_size: int
+    """Tokens in a KV block."""
     pool_tokens: int
+    """Tokens that the KV pool holds."""
     running_max: int
+    """Sequences computed in the same step."""
     vocab_size: int
     dtype: str
+    """The type that the model computes in."""
     device: str
     kv_dtype: str = "float32"
+    """The type, or the codec, that keys and values are stored in."""
     kv_bytes_per_token: int = 0
-    """Keys and values of one token over all layers."""
+    """Bytes of the keys and values of one token over all layers."""
     window: int | None = None
-    """How far back the model looks, where every layer of it has a window."""
+    """Positions that the widest sliding window covers; None where some layer has no window."""
 
 
 class StepRunner(Protocol):
-    """Computes plans; see Runner."""
+    """The interface of a runner of step plans; see ModelRunner."""
 
-    def run(self, plan: StepPlan) -> list[Sampled]:
-        """One result for each item that samples, in the plan's order."""
+    def run(self, plan: StepPlan) -> list[SampledTokens]:
+        """Compute the plan, and return one result for each item that samples, in the plan's order."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """Everything but the queues, which every engine makes for itself."""
+    """Everything that an engine is built from, but for the queues, which it creates itself."""
 
     info: EngineInfo
     runner: StepRunner
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
+    """The model's end-of-sequence tokens."""
     store: KVStore | None = None
-    """Where keys and values are, for who hands them to another engine; a runner without a model has none."""
+    """The keys and values, for handing them to another engine; None with a runner without a model."""
     drafter: Drafter | None = None
+    """The drafter of speculative decoding; None without speculation."""
     embedder: Embedder | None = None
+    """None with a runner without a model."""
 
 
 def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> EngineParts:
-    """Read the checkpoint and build everything; CheckpointInvalid or ConfigInvalid say what is wrong.
+    """Read the checkpoint and build the parts of an engine.
 
-    `watcher` sees what is computed in place of whoever the settings would have guess.
+    Args:
+        config: the settings.
+        watcher: a drafter to use in place of the one of the settings, to observe what is computed.
+
+    Raises:
+        CheckpointInvalid: the checkpoint is missing, damaged or not supported.
+        ConfigInvalid: the settings do not fit the checkpoint or the machine.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -115,7 +130,7 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         window=spec.window,
     )
     attention = SdpaBackend(store, spec)
-    target = Target(
+    target = TargetModel(
         decoder=decoder,
         attention=attention,
         context_length=context_length,

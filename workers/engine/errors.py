@@ -1,20 +1,20 @@
-"""Everything that the engine refuses, and how it fails."""
+"""The exceptions of the engine."""
 
 
 class EngineError(Exception):
-    """The root of what this package raises on purpose."""
+    """The base class of all exceptions that this package raises on purpose."""
 
 
 class CheckpointInvalid(EngineError):
-    """The directory does not hold a model that this engine can run."""
+    """A checkpoint directory does not hold a model that this engine can run."""
 
 
 class ConfigInvalid(EngineError):
-    """The engine was asked to start with settings that cannot work."""
+    """The engine's settings cannot work, or contradict each other or the checkpoint."""
 
 
 class RequestRefused(EngineError):
-    """This request can never run. `param` names the field, `code` the kind, both in OpenAI's words."""
+    """A request can never run. `param` names the wrong field and `code` the kind of error, as in OpenAI's API."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -23,12 +23,12 @@ class RequestRefused(EngineError):
 
 
 class QueueFull(EngineError):
-    """The waiting queue is at its bound; the same request may succeed later."""
+    """The waiting queue is at its bound; the same request may be accepted later."""
 
 
 class EngineFailed(EngineError):
-    """The engine stopped and will not answer again; every caller that waits gets this."""
+    """The engine stopped and will not answer again; every waiting caller gets this error."""
 
 
 class BlockMisused(EngineError):
-    """A block was freed twice, or used while free: a bug in the engine, never the fault of a request."""
+    """A KV block was freed twice, or used while free: a bug in the engine, not an error of the request."""

@@ -1,15 +1,17 @@
-"""Medusa heads for a model, fitted to what it says itself. No training: linear regression, in one pass over texts.
+"""Fits Medusa heads to a model's own answers, by linear regression in one pass over the texts.
 
     python -m workers.engine.fit_medusa --model DIR --out HEADS [--prompts FILE] [--heads 4]
 
-The model answers prompts, greedily; whoever watches it sees each state x and the tokens that came after it. Head h
-is the matrix W [vocab, hidden] which makes  sum |W x - one_hot(token h + 2 places on)|^2 + pull |W|^2  smallest:
+The model answers prompts greedily, and an observing drafter records each hidden state x and the tokens after it.
+Head h is the matrix W [vocab, hidden] that minimises
 
-    W = Y^T X (X^T X + pull I)^-1        X^T X [hidden, hidden] and Y^T X [vocab, hidden] are sums over all places
+    sum |W x - one_hot(the token h + 2 positions on)|^2 + ridge |W|^2
 
-So memory does not grow with the texts. What a head is worth is told by texts that it was not fitted to. The paper
+    W = Y^T X (X^T X + ridge I)^-1      X^T X [hidden, hidden] and Y^T X [vocab, hidden], sums over all positions
+
+So memory does not grow with the texts. The heads are evaluated on texts that they were not fitted to. The paper
 (Cai et al. 2024, arXiv 2401.10774, section 2.2.1) trains the same heads by gradient descent, with a residual block
-before the matrix, which is left empty here; its training gives better heads, and files in the same form.
+before the matrix, which is zero here; its training gives better heads, and files in the same format.
 """
 
 import argparse
@@ -31,19 +33,20 @@ from workers.engine.engine_parts import load_engine_parts
 from workers.engine.errors import ConfigInvalid, EngineError
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.scheduler.drafter import Computed
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.drafter import ComputedStep
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence as Running
-from workers.engine.speculative.medusa import FILE
+from workers.engine.speculative.medusa import HEADS_FILE
 from workers.engine.tokenization.tokenizer import Tokenizer
 
 RIDGE = 1e-3
-"""The pull to zero, as a share of the mean of X^T X's diagonal: how loud the states are."""
+"""The ridge penalty, as a share of the mean of X^T X's diagonal, which is the scale of the states."""
 PROMPT_TOKENS = 16
+"""Tokens of a random prompt."""
 
 
-class _Watcher:
-    """A Drafter that guesses nothing and keeps what it sees: each request's states, and the tokens they gave."""
+class _StateRecorder:
+    """A Drafter that proposes no drafts and records each request's hidden states and the tokens they gave."""
 
     cost = 0.0
 
@@ -51,52 +54,54 @@ class _Watcher:
         self.states: dict[str, list[Tensor]] = {}
         self.tokens: dict[str, list[int]] = {}
 
-    def ready(self, _sequence: Running, _limit: int) -> int:
-        """As promised by Drafter: never any."""
+    def draft_count(self, _sequence: Running, _limit: int) -> int:
+        """Return 0: there are no drafts."""
         return 0
 
-    def propose(self, _items: Sequence[Item]) -> dict[Running, Tensor]:
-        """As promised by Drafter; nobody asks."""
+    def propose(self, _items: Sequence[StepItem]) -> dict[Running, Tensor]:
+        """Return nothing: no draft is drawn."""
         return {}
 
-    def follow(self, step: Computed) -> None:
-        """As promised by Drafter."""
+    def after_step(self, step: ComputedStep) -> None:
+        """Record the states and the tokens of one step."""
         sampling = [item.sequence.id for item in step.items if item.samples]
         for name, state, tokens in zip(sampling, step.hidden, step.tokens, strict=True):
             self.states.setdefault(name, []).append(state.double().cpu())
             self.tokens.setdefault(name, []).extend(tokens)
 
     def text(self, name: str) -> tuple[Tensor, Tensor]:
-        """States [n, hidden] and tokens [n] of a request, which are forgotten here."""
+        """Return the states [n, hidden] and the tokens [n] of a request, and forget them."""
         return torch.stack(self.states.pop(name)), torch.tensor(self.tokens.pop(name))
 
 
-class Regression:
-    """Ridge regression of one-hot tokens on states, as sums."""
+class RidgeRegression:
+    """A ridge regression of one-hot tokens on states, accumulated as sums."""
 
     def __init__(self, vocab: int, hidden: int) -> None:
         self._states = torch.zeros(hidden, hidden, dtype=torch.float64)
         self._wanted = torch.zeros(vocab, hidden, dtype=torch.float64)
 
     def add(self, states: Tensor, tokens: Tensor) -> None:
-        """So many places more: `states` [n, hidden] float64, and what was to be guessed there, [n]."""
+        """Add n positions: `states` [n, hidden] float64, and the tokens to be predicted there, [n]."""
         self._states += states.T @ states
         self._wanted.index_add_(0, tokens, states)
 
     def solve(self, ridge: float) -> Tensor:
-        """The matrix [vocab, hidden], float32."""
-        pull = ridge * self._states.diagonal().mean()
-        pulled = self._states + pull * torch.eye(len(self._states), dtype=torch.float64)
-        solved: Tensor = torch.linalg.solve(pulled, self._wanted.T)
+        """Return the fitted matrix [vocab, hidden], float32."""
+        penalty = ridge * self._states.diagonal().mean()
+        penalised = self._states + penalty * torch.eye(len(self._states), dtype=torch.float64)
+        solved: Tensor = torch.linalg.solve(penalised, self._wanted.T)
         return solved.T.float().contiguous()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """Heads, nearest place first, each [vocab, hidden]; and how often each was right about texts held out."""
+class FittedHeads:
+    """Fitted Medusa heads, and their accuracy on the held out texts."""
 
     heads: tuple[Tensor, ...]
-    right: tuple[float, ...]
+    """Each [vocab, hidden], the nearest position first."""
+    accuracies: tuple[float, ...]
+    """The share of correct predictions of each head."""
 
 
 def fit_heads(
@@ -107,10 +112,19 @@ def fit_heads(
     tokens: int,
     held_out: int = 0,
     ridge: float = RIDGE,
-) -> Fitted:
-    """Heads for `config.model` from its answers of `tokens` tokens; the last `held_out` prompts only judge them.
+) -> FittedHeads:
+    """Fit heads for the model of `config` to its own answers.
 
-    ConfigInvalid where that leaves nothing to fit to.
+    Args:
+        config: the engine's settings, with the model.
+        prompts: the prompts that the model answers.
+        heads: the number of heads, each predicting one position further.
+        tokens: the tokens of each answer.
+        held_out: the number of prompts, from the last, that the heads are evaluated on instead.
+        ridge: the penalty, as a share of the scale of the states.
+
+    Raises:
+        ConfigInvalid: the numbers leave nothing to fit to.
     """
     if not 0 <= held_out < len(prompts):
         raise ConfigInvalid(f"{held_out} of {len(prompts)} prompts held out leave none to fit to")
@@ -118,30 +132,32 @@ def fit_heads(
         raise ConfigInvalid(f"there must be at least one head, not {heads}")
     if tokens < heads + 2:
         raise ConfigInvalid(f"{heads} heads need answers of at least {heads + 2} tokens, not {tokens}")
-    sums: list[Regression] = []
+    sums: list[RidgeRegression] = []
     kept: list[tuple[Tensor, Tensor]] = []
     for number, (states, said) in enumerate(_answers(config, prompts, tokens)):
         if number >= len(prompts) - held_out:
             kept.append((states, said))
             continue
-        sums = sums or [Regression(_vocab(config), states.shape[1]) for _ in range(heads)]
+        sums = sums or [RidgeRegression(_vocab(config), states.shape[1]) for _ in range(heads)]
         for head, regression in enumerate(sums):
             regression.add(*_pairs(states, said, head))
     solved = tuple(regression.solve(ridge) for regression in sums)
-    return Fitted(heads=solved, right=tuple(_right(head, place, kept) for place, head in enumerate(solved)))
+    return FittedHeads(
+        heads=solved, accuracies=tuple(_accuracy(head, place, kept) for place, head in enumerate(solved))
+    )
 
 
-def save_heads(fitted: Fitted, directory: Path) -> None:
-    """Write them as the paper's authors do."""
+def save_heads(fitted: FittedHeads, directory: Path) -> None:
+    """Write the heads into `directory`, in the format of the paper's authors."""
     hidden = fitted.heads[0].shape[1]
     weights: dict[str, Tensor] = {}
     for number, head in enumerate(fitted.heads):
-        # x + SiLU(0 x + 0) = x: a block that does nothing.
+        # x + SiLU(0 x + 0) = x: a residual block that changes nothing.
         weights[f"{number}.0.linear.weight"] = torch.zeros(hidden, hidden)
         weights[f"{number}.0.linear.bias"] = torch.zeros(hidden)
         weights[f"{number}.1.weight"] = head
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(weights, directory / FILE)
+    save_file(weights, directory / HEADS_FILE)
     described = {"medusa_num_heads": len(fitted.heads), "medusa_num_layers": 1}
     (directory / "config.json").write_text(json.dumps(described), encoding="utf-8")
 
@@ -149,8 +165,8 @@ def save_heads(fitted: Fitted, directory: Path) -> None:
 def _answers(
     config: EngineConfig, prompts: Sequence[Sequence[int]], tokens: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """States [n, hidden] and the token that each gave [n], of each answer; a batch of prompts at a time."""
-    watcher = _Watcher()
+    """Yield the states [n, hidden] and their tokens [n] of each answer, computed a batch of prompts at a time."""
+    watcher = _StateRecorder()
     engine = Engine(config, load_engine_parts(config, watcher))
     params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
     for first in range(0, len(prompts), config.running_max):
@@ -164,13 +180,13 @@ def _answers(
 
 
 def _pairs(states: Tensor, said: Tensor, head: int) -> tuple[Tensor, Tensor]:
-    """What a head sees, and what it is to guess: a state gives a token, and the head guesses one further on."""
+    """Return the states that a head reads and the tokens that it predicts, which come after the states' own."""
     ahead = head + 1
     return states[:-ahead], said[ahead:]
 
 
-def _right(head: Tensor, place: int, texts: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Share of the places at which its likeliest token came."""
+def _accuracy(head: Tensor, place: int, texts: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return the share of the positions where the head's likeliest token was generated."""
     pairs = [_pairs(states, said, place) for states, said in texts]
     hits = [(states.float() @ head.T).argmax(dim=1) == wanted for states, wanted in pairs]
     return torch.cat(hits).double().mean().item() if hits else 0.0
@@ -181,7 +197,7 @@ def _vocab(config: EngineConfig) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fit, write, and say how good they are; the exit code."""
+    """Fit the heads, write them, print their accuracies, and return the exit code."""
     options = _parser().parse_args(arguments)
     config = EngineConfig(model=options.model, dtype="float32", device=options.device, seed=0)
     try:
@@ -193,14 +209,14 @@ def main(arguments: list[str] | None = None) -> int:
     except (EngineError, OSError, UnicodeDecodeError) as err:
         print(f"fit_medusa: {err}", file=sys.stderr)
         return 1
-    for number, right in enumerate(fitted.right):
-        print(f"head {number}: right about {100 * right:.0f} % of {options.held_out} answers held out")
+    for number, accuracy in enumerate(fitted.accuracies):
+        print(f"head {number}: {100 * accuracy:.0f} % correct on {options.held_out} held out answers")
     print(f"written to {options.out}")
     return 0
 
 
 def _prompts(options: argparse.Namespace) -> list[list[int]]:
-    """The lines of the file, or tokens by chance."""
+    """Return the lines of the prompts file as tokens, or random tokens without a file."""
     if options.prompts is None:
         chance, vocab = random.Random(0), ModelSpec.from_directory(options.model).vocab_size
         # Ids below 16 are left to special tokens.
@@ -214,15 +230,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m workers.engine.fit_medusa", description=str(__doc__).partition("\n")[0]
     )
-    parser.add_argument("--model", type=Path, required=True, help="the checkpoint's directory")
-    parser.add_argument("--out", type=Path, required=True, help="directory for the heads")
+    parser.add_argument("--model", type=Path, required=True, help="directory of the model's checkpoint")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write the heads to")
     parser.add_argument(
-        "--prompts", type=Path, help="a text file, one prompt a line; without it random tokens"
+        "--prompts",
+        type=Path,
+        help="a text file with one prompt on each line; without it prompts are random tokens",
     )
-    parser.add_argument("--random", type=int, default=256, help="how many random prompts")
-    parser.add_argument("--heads", type=int, default=4, help="places to guess ahead")
-    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
-    parser.add_argument("--held-out", type=int, default=0, help="prompts that only judge the heads")
+    parser.add_argument("--random", type=int, default=256, help="number of random prompts")
+    parser.add_argument(
+        "--heads", type=int, default=4, help="number of heads, each predicting one token further"
+    )
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of each answer")
+    parser.add_argument(
+        "--held-out",
+        type=int,
+        default=0,
+        help="number of prompts that the heads are evaluated on instead of fitted to",
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     return parser
 

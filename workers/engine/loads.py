@@ -1,4 +1,4 @@
-"""How busy an engine is: a value that others may read while it works on."""
+"""The load of an engine: a value that other threads may read while the engine goes on."""
 
 import time
 from collections import deque
@@ -10,26 +10,33 @@ from workers.engine.scheduler.plan import StepPlan
 from workers.engine.scheduler.scheduler import Scheduler
 
 WINDOW_SECONDS = 5.0
+"""The time over which the rate of generated tokens is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoads:
-    """Counts at one moment. Idle cached blocks are not "used": they are given up as soon as they are needed."""
+    """How busy an engine is at one moment."""
 
     running: int
+    """Running sequences."""
     waiting: int
+    """Waiting sequences."""
     waiting_uncached_tokens: int
+    """Tokens of the waiting sequences that are not expected in the prefix cache."""
     used_tokens: int
+    """Tokens of the blocks that sequences use. Idle cached blocks do not count: they are evicted when needed."""
     idle_tokens: int
-    """Cached, and in nobody's use."""
+    """Tokens of the blocks that are cached, and that no sequence uses."""
     pool_tokens: int
+    """Tokens that the KV pool holds."""
     generated_per_second: float
+    """Tokens generated per second, over the last WINDOW_SECONDS."""
     cache_hit_rate: float
     """Cached prompt tokens / prompt tokens, of all requests admitted since the start."""
 
 
 class LoadMeter:
-    """Counts what steps did, and puts it together with what the queues say."""
+    """Counts the tokens of each step, and reads them together with the state of the queues."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,21 +46,21 @@ class LoadMeter:
         self._cached_tokens = 0
 
     def record(self, plan: StepPlan, generated: int) -> None:
-        """One step was computed, and `generated` tokens came out of it."""
+        """Count one computed step that generated `generated` tokens."""
         now = self._clock()
         sampled = [item for item in plan.items if item.samples]
         self._samples.append((now, generated))
         self._sampled_tokens += generated
         while self._samples[0][0] < now - WINDOW_SECONDS:
             self._sampled_tokens -= self._samples.popleft()[1]
-        # A request is counted once, when its first token comes.
+        # A request is counted once, with its first token.
         for item in sampled:
             if item.sequence.num_generated == 1:
                 self._prompt_tokens += item.sequence.num_prompt
                 self._cached_tokens += item.sequence.cached_tokens or 0
 
     def read(self, scheduler: Scheduler, tree: PrefixTree) -> EngineLoads:
-        """The loads now."""
+        """Return the load at this moment."""
         pool = tree.pool
         return EngineLoads(
             running=len(scheduler.running),
@@ -64,7 +71,7 @@ class LoadMeter:
             used_tokens=(pool.capacity - tree.available_blocks) * pool.block_size,
             idle_tokens=(tree.available_blocks - pool.free_blocks) * pool.block_size,
             pool_tokens=pool.capacity * pool.block_size,
-            # An idle engine generates nothing, whatever it did a second ago.
+            # An idle engine generates nothing, whatever its rate was a second ago.
             generated_per_second=self._rate() if scheduler.has_work else 0.0,
             cache_hit_rate=self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0,
         )
@@ -72,7 +79,7 @@ class LoadMeter:
     def _rate(self) -> float:
         if len(self._samples) < 2:
             return 0.0
-        # The first sample only marks where the window begins: its own tokens were made before.
+        # The first sample only marks the window's beginning: its own tokens were generated before.
         seconds = self._samples[-1][0] - self._samples[0][0]
         tokens = self._sampled_tokens - self._samples[0][1]
         return tokens / seconds if seconds > 0 else 0.0

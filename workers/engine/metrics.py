@@ -1,19 +1,19 @@
-"""What an engine has done so far, counted. Names and formats for monitoring are the server's business.
+"""The metrics of an engine since its start; the server gives them their Prometheus names and format.
 
     arrival ---- queue ----> started ---- prefill ----> first token -- ITL -- ... -- ITL --> last token
        |-------------------- TTFT ---------------------------|
        |-------------------- e2e ------------------------------------------------------------------|
                                  TPOT = (last - first) / (output tokens - 1)
 
-Every token position that went through the model is work. Of it was wasted what nobody needed:
+Every token position that went through the model is work. This part of the work is wasted:
 
     cancelled    first computed for a request that was then aborted
-    rejected     drafts that the model did not agree with
-    recomputed   had been computed before, and was lost to a preemption (or is never kept: no KV cache)
-    padding      rows of a static batch that belong to nobody
+    rejected     drafts that the model did not accept
+    recomputed   computed before, and lost to a preemption (or never stored: no KV cache)
+    padding      rows of a static batch that belong to no sequence
 
 Goodput counts requests that met all objectives (DistServe, OSDI 2024, arXiv 2401.09670), and per unit of compute
-their tokens over all work. Written by the thread that steps; read by others, who may see a step half counted.
+their tokens over all work. The engine's thread writes the metrics; another thread may read a step half counted.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from workers.engine.scheduler.counters import SpecCounters
-from workers.engine.scheduler.plan import Item, Sampled, StepPlan
+from workers.engine.scheduler.plan import SampledTokens, StepItem, StepPlan
 from workers.engine.scheduler.sequence import FinishReason
 from workers.engine.scheduler.sequence import Sequence as Running
 
@@ -31,7 +31,7 @@ def _bounds(written: str) -> tuple[float, ...]:
     return tuple(float(number) for number in written.split())
 
 
-# vLLM's bounds, so that histograms of both can be added up. Below its smallest there are a few of our own.
+# vLLM's bounds, so that histograms of both can be added up, and a few below vLLM's smallest.
 LATENCY_BOUNDS = _bounds(
     "0.001 0.003 0.01 0.03 0.1 0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680"
 )
@@ -46,12 +46,13 @@ PREEMPTIONS_BOUNDS = _bounds("1 2 3 4 5 10 20")
 TOKENS_BOUNDS = _bounds("1 2 5 10 20 50 100 200 500 1000 2000 5000 10000 20000 50000 100000")
 
 RATE_TOKENS_MIN = 16
-"""Steps with fewer prefill tokens say nothing about what a token of prefill costs."""
+"""Steps with fewer prefill tokens are not used to measure the time of a prefill token."""
 _RATE_SHARE = 0.2
+"""The weight of the newest step in the moving average of that time."""
 
 
 class Histogram:
-    """Counts of observations by bound; the last count is of those above every bound."""
+    """A histogram: counts of observations by upper bound, the last count being of those above every bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -61,17 +62,17 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one; a value on a bound counts below it, as Prometheus has it."""
+        """Count one observation; a value equal to a bound counts below it, as in Prometheus."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
-        """All observations."""
+        """The number of observations."""
         return sum(self.counts)
 
     def merged_with(self, other: "Histogram") -> "Histogram":
-        """Both together; they have the same bounds."""
+        """Return the sum of two histograms with the same bounds."""
         both = Histogram(self.bounds)
         both.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         both.sum = self.sum + other.sum
@@ -80,7 +81,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputObjectives:
-    """What a request must meet to count as good: radixgate's defaults."""
+    """The latencies that a request must not exceed to count for the goodput; radixgate's defaults."""
 
     ttft_seconds: float = 2.0
     tpot_seconds: float = 0.06
@@ -88,9 +89,10 @@ class GoodputObjectives:
 
 @dataclass(slots=True)
 class WorkCounts:
-    """Token positions computed, and what of them was for nothing."""
+    """The number of token positions computed, and of those that were wasted; see the module."""
 
     computed: int = 0
+    """All token positions, the wasted ones included."""
     cancelled: int = 0
     rejected: int = 0
     recomputed: int = 0
@@ -98,16 +100,16 @@ class WorkCounts:
 
     @property
     def wasted(self) -> int:
-        """All that nobody needed."""
+        """The number of wasted token positions."""
         return self.cancelled + self.rejected + self.recomputed + self.padding
 
     def share(self, tokens: int) -> float:
-        """These tokens as a share of all work; 0 before there is any."""
+        """Return `tokens` as a share of all work; 0 before there is any."""
         return tokens / self.computed if self.computed else 0.0
 
 
 class RequestCounts:
-    """What requests that are streamed, or those that are not, have seen."""
+    """The counts and latencies of the streamed requests, or of the others."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -119,7 +121,7 @@ class RequestCounts:
 
 
 class EngineMetrics:
-    """All counts of one engine since its start."""
+    """The metrics of one engine since its start."""
 
     def __init__(
         self, objectives: GoodputObjectives | None = None, speculation: SpecCounters | None = None
@@ -148,10 +150,12 @@ class EngineMetrics:
         self.good_requests = 0
         self.good_tokens = 0
         self.seconds_per_token = 0.0
-        """What a token of prefill takes at present."""
+        """The time of a prefill token at present."""
 
-    def record_step(self, plan: StepPlan, sampled: Iterable[Sampled], began: float, ended: float) -> None:
-        """One step was computed and committed; the moments of its sequences are set here."""
+    def record_step(
+        self, plan: StepPlan, sampled: Iterable[SampledTokens], began: float, ended: float
+    ) -> None:
+        """Count one computed and committed step, and set the times of its sequences."""
         self._count_work(plan, sampled)
         if plan.items:
             self.steps += 1
@@ -162,17 +166,17 @@ class EngineMetrics:
             self._time(item, began, ended)
 
     def record_end(self, sequence: Running, now: float) -> None:
-        """A request has its finish reason."""
+        """Count a request that has its finish reason."""
         self.finished[sequence.finish or FinishReason.ABORT] += 1
         if sequence.finish and sequence.finish.early:
             self.work.cancelled += max(0, sequence.computed_max - (sequence.cached_tokens or 0))
         figures = self.by_streaming[sequence.streamed]
         figures.requests += 1
         figures.e2e.observe(now - sequence.arrival)
-        self.preemptions_each.observe(sequence.moments.preemptions)
+        self.preemptions_each.observe(sequence.times.preemptions)
         self.prompt_lengths.observe(sequence.num_prompt)
         self.output_lengths.observe(sequence.num_generated)
-        moments = sequence.moments
+        moments = sequence.times
         if moments.started is None or moments.first_token is None or moments.last_token is None:
             return
         decode = moments.last_token - moments.first_token
@@ -190,7 +194,7 @@ class EngineMetrics:
             self.good_requests += 1
             self.good_tokens += sequence.num_prompt - (sequence.cached_tokens or 0) + sequence.num_generated
 
-    def _count_work(self, plan: StepPlan, sampled: Iterable[Sampled]) -> None:
+    def _count_work(self, plan: StepPlan, sampled: Iterable[SampledTokens]) -> None:
         work = self.work
         work.computed += plan.num_tokens + sum(plan.padding)
         work.padding += sum(plan.padding)
@@ -199,10 +203,10 @@ class EngineMetrics:
             work.rejected += item.drafts - (len(result.tokens) - 1 if item.drafts else 0)
         self.preemptions += len(plan.preempted)
         for sequence in plan.preempted:
-            sequence.moments.preemptions += 1
+            sequence.times.preemptions += 1
 
-    def _time(self, item: Item, began: float, ended: float) -> None:
-        sequence, moments = item.sequence, item.sequence.moments
+    def _time(self, item: StepItem, began: float, ended: float) -> None:
+        sequence, moments = item.sequence, item.sequence.times
         figures = self.by_streaming[sequence.streamed]
         if moments.started is None:
             moments.started = began
@@ -224,15 +228,15 @@ class EngineMetrics:
         moments.last_token = ended
 
     def record_handoff(self, sequence: Running, now: float) -> None:
-        """The prompt was computed elsewhere, and its first token came from there."""
-        moments = sequence.moments
+        """Count a request with a prompt and a first token that another engine computed."""
+        moments = sequence.times
         moments.started = moments.first_token = moments.last_token = now
         figures = self.by_streaming[sequence.streamed]
         figures.prompt_tokens += sequence.num_prompt
         figures.ttft.observe(now - sequence.arrival)
 
     def record_generated(self, sequence: Running, tokens: int) -> None:
-        """So many tokens were added to an answer."""
+        """Count tokens that were added to an answer."""
         self.by_streaming[sequence.streamed].generated_tokens += tokens
 
     def _learn_rate(self, plan: StepPlan, seconds: float) -> None:

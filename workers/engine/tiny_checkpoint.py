@@ -1,14 +1,14 @@
-"""Builds a tiny but genuine checkpoint, so that everything can be tried without a download.
+"""The builder of a tiny but complete checkpoint, so that the engine can be tried without a download.
 
     python -m workers.engine.tiny_checkpoint DIRECTORY
 
-    config.json  generation_config.json           Llama, Qwen2, Qwen3 or Mistral, as Hugging Face writes them
+    config.json  generation_config.json           Llama, Qwen2, Qwen3 or Mistral, in Hugging Face's format
     model.safetensors                             float32, random but the same for the same seed
     tokenizer.json  tokenizer_config.json         byte-level BPE trained on generated text; a ChatML template
-    radixgate_tiny.json                           with which parameters it was built, and what files it has
+    radixgate_tiny.json                           the parameters that it was built with, and its files
 
-It speaks gibberish, yet it loads in transformers, vLLM and SGLang, and its greedy choices are clear: with weights
-this large the best token leads by far more than the rounding by which two right implementations differ.
+The model generates gibberish, yet it loads in transformers, vLLM and SGLang, and its greedy choices are clear: with
+weights this large the best token leads by far more than the rounding by which two correct implementations differ.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Architecture = Literal["llama", "qwen2", "qwen3", "mistral"]
 
 MARKER = "radixgate_tiny.json"
 FORMAT = 2
-"""Raise it when the same parameters would give other files."""
+"""The version of the format; raise it when the same parameters give other files."""
 
 END_OF_TEXT, TURN_BEGIN, TURN_END, PADDING = SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -40,8 +40,8 @@ END_OF_TEXT, TURN_BEGIN, TURN_END, PADDING = SPECIAL_TOKENS = (
     "<|pad|>",
 )
 
-# How Qwen cuts text into words. Transformers cuts so for every qwen2 model, whatever tokenizer.json says: with
-# another cut the same text would be two different prompts.
+# How Qwen splits text into words. Transformers splits so for every qwen2 model, whatever tokenizer.json says: with
+# another split the same text would be two different prompts.
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -86,7 +86,7 @@ CHAT_TEMPLATE = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinyCheckpointSettings:
-    """The parameters of a checkpoint; ValueError says which do not go together."""
+    """The parameters of a tiny checkpoint; ValueError names those that contradict each other."""
 
     architecture: Architecture
     hidden: int
@@ -120,7 +120,7 @@ class TinyCheckpointSettings:
 
     @property
     def head_dim(self) -> int:
-        """Size of one head."""
+        """The size of one attention head."""
         return self.hidden // self.heads
 
 
@@ -139,12 +139,27 @@ def build(
     init: float = 0.25,
     window: int = 0,
 ) -> Path:
-    """Make the checkpoint in `directory`, all or nothing, and return its path.
+    """Build the checkpoint in `directory`, all or nothing, and return its path.
 
-    With a `window` every layer of a Mistral slides, and the upper half of the layers of a Qwen.
+    A directory that holds exactly this checkpoint is left unchanged; another tiny checkpoint is replaced.
 
-    A directory that holds exactly this checkpoint is left alone; another tiny checkpoint is replaced.
-    FileExistsError when it holds anything else.
+    Args:
+        directory: where the checkpoint goes.
+        architecture: the model family.
+        hidden: the size of a hidden state.
+        layers: the number of layers.
+        heads: the number of query heads.
+        kv_heads: the number of key and value heads.
+        intermediate: the inner size of the MLP.
+        vocab: the number of tokens.
+        context: the context length in tokens.
+        seed: of the random weights and of the text that the tokenizer is trained on.
+        init: the standard deviation of the weights.
+        window: the sliding window of every layer of a Mistral, and of the upper half of a Qwen's; 0: none.
+
+    Raises:
+        FileExistsError: the directory holds anything but a tiny checkpoint.
+        ValueError: the parameters contradict each other.
     """
     shape = TinyCheckpointSettings(
         architecture=architecture,
@@ -165,7 +180,7 @@ def build(
     if target.exists() and not (target / MARKER).exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists and is not a tiny checkpoint; it is left as it is")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Built beside its place and renamed into it: whoever looks sees the whole checkpoint or none.
+    # Built in a directory beside the target and renamed: a reader sees the whole checkpoint or none.
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as workplace:
         fresh = Path(workplace) / "fresh"
         fresh.mkdir()
@@ -173,7 +188,7 @@ def build(
         try:
             _swap(fresh, target, Path(workplace) / "old")
         except OSError:
-            # Somebody else built the same at the same time, and was first.
+            # Another process built the same checkpoint at the same time, and was first.
             if not _holds(target, shape):
                 raise
     return target
@@ -288,7 +303,7 @@ def _weights(shape: TinyCheckpointSettings) -> dict[str, NDArray[np.float32]]:
         return chance.standard_normal(size, dtype=np.float32) * np.float32(shape.init)
 
     def scale(size: int = shape.hidden) -> NDArray[np.float32]:
-        # Around one, but not one: a norm whose weight is forgotten must show.
+        # Around one, but not one: an implementation that forgets a norm's weight must give other tokens.
         return 1 + chance.standard_normal(size, dtype=np.float32) * np.float32(0.1)
 
     keys = shape.kv_heads * shape.head_dim
@@ -318,7 +333,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m workers.engine.tiny_checkpoint")
     parser.add_argument("directory", type=Path)
     # One option for each parameter of `build`, with its default.

@@ -1,4 +1,4 @@
-"""English-like sentences without end, the same ones for the same seed: something for a tokenizer to learn from."""
+"""Generated English-like sentences, repeatable by their seed, to train the tokenizer of a tiny checkpoint on."""
 
 import random
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ _PLACES = _words(
 
 
 def sentences(seed: int, count: int) -> Iterator[str]:
-    """`count` sentences."""
+    """Yield `count` sentences, the same ones for the same seed."""
     chance = random.Random(seed)
     for _ in range(count):
         clauses = [_clause(chance) for _ in range(chance.choice((1, 1, 2, 3)))]

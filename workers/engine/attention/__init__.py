@@ -1,1 +1,1 @@
-"""Attention over paged KV: the promise in `base`, and `sdpa`, which gathers and runs anywhere."""
+"""Attention over the paged KV cache: the interface of a backend, and a backend that runs on any device."""

@@ -1,7 +1,7 @@
-"""The promise of an attention backend.
+"""The interface of an attention backend.
 
 runner:   step = backend.begin(spans)              once per step: indices and masks are made here
-decoder:  step.attend(layer, query, key, value)    once per layer: writes the new keys and values, then attends
+decoder:  step.attend(layer, query, key, value)    once per layer: stores the new keys and values, then attends
 """
 
 from collections.abc import Sequence
@@ -13,41 +13,49 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpan:
-    """`count` consecutive tokens of one sequence, from position `start`; `blocks` covers them and all before.
-
-    Leading blocks that are behind the window of every layer may be 0.
-    """
+    """Consecutive tokens of one sequence that a step computes."""
 
     start: int
+    """The position of the first token."""
     count: int
+    """The number of tokens."""
     blocks: Sequence[int]
+    """The blocks of the sequence up to the last token. Those before the window of every layer may be 0."""
 
     @property
     def end(self) -> int:
-        """The position after the last token: how many keys that token sees."""
+        """The position after the last token, which is the number of keys that the last token attends to."""
         return self.start + self.count
 
 
 class AttentionStep(Protocol):
-    """Attention of one step, over all of its layers."""
+    """The attention of one step, for all layers."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Store key and value [tokens, kv_heads, head_dim]; return the mix for query [tokens, heads, head_dim].
+        """Store the keys and values of one layer, and return the attention output.
 
-        Rows stand in the order of the spans. Each token sees its own sequence's positions up to and including its
-        own, as far back as the layer's window. The result is shaped as the query. Keys arrive with their positions
-        turned in already.
+        Rows are in the order of the spans. Each token attends to its own sequence's positions up to and including
+        its own, as far back as the layer's window.
+
+        Args:
+            layer: the number of the layer.
+            query: [tokens, heads, head_dim], with the rotary embedding applied.
+            key: [tokens, kv_heads, head_dim], with the rotary embedding applied.
+            value: [tokens, kv_heads, head_dim].
+
+        Returns:
+            The output, shaped as `query`.
         """
         ...
 
 
 class AttentionBackend(Protocol):
-    """Makes the steps; owns the KV store that they read and write."""
+    """A backend that prepares the attention of each step, over the KV store that it owns."""
 
     def begin(self, spans: Sequence[AttentionSpan]) -> AttentionStep:
-        """Prepare one step. Spans of equal length that go on from others are the cheaper for standing together."""
+        """Prepare one step. Adjacent spans of equal length with tokens before them are computed in one batch."""
         ...
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks of all layers, (from, to), one after the other."""
+        """Copy whole blocks of all layers, (source, target), one after the other."""
         ...

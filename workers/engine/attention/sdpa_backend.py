@@ -1,4 +1,4 @@
-"""Attention by gathering: copy each sequence's blocks together, then torch's scaled_dot_product_attention.
+"""Attention by gathering each sequence's blocks, then calling torch's scaled_dot_product_attention.
 
     rows that decode or verify, one batch                  a prefill chunk, alone:
     for each span length, padded to the longest:
@@ -8,10 +8,11 @@
       mask   [B, 1,        group * count, S]  0 or -inf    row n  1 1 1 1 1 1 1 1 1         0 0 0 0 0 1 1 1 1
 
 Query heads that share a key head become rows of one query ("group"). The result is the same as with repeated keys,
-and in bfloat16 on CPU it is about five times faster. This backend runs anywhere and is the reference for others.
+and in bfloat16 on CPU it is about five times faster. This backend runs on any device and is the reference for
+others.
 
-Spans that verify the same number of guesses form one batch as well; one that verifies three and one that verifies
-four do not, for rows of padding would cost all of them what the copies and one call more cost once.
+Spans that verify the same number of drafts form one batch as well; one that verifies three and one that verifies
+four do not, because rows of padding would cost all of them what the copies and one more call cost once.
 
 A layer with a window gathers only the blocks that the window reaches. Layers with the same window share one view.
 """
@@ -30,65 +31,66 @@ from workers.engine.id_tensor import id_tensor
 from workers.engine.kv.kv_store import KVStore
 
 Window = int | None
-
-SHORT = 33
-"""Spans up to this length are computed in batches: a token and as many guesses as there may be."""
+"""The positions that a token attends to, its own included; None: all."""
+BATCHED_SPAN_TOKENS_MAX = 33
+"""Spans up to this length are computed in batches: one token and the largest number of drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
-    """Short spans of equal length, rows `first` to `last` of the step.
-
-    `blocks` [spans * width], `mask` [spans, 1, group * count, width * block_size], or 1 for all of the group.
-    """
+    """Short spans of equal length, which are computed together: rows `first` to `last` of the step."""
 
     first: int
     last: int
+    """One more than the last row."""
     spans: int
+    """The number of spans."""
     blocks: Tensor
+    """[spans * width]: the blocks of each span, padded to the longest."""
     mask: Tensor
+    """[spans, 1, group * count, width * block_size], or 1 in place of group * count where count is 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
-    """One other span, rows `first` to `last` of the step.
-
-    `blocks` only when something stands before it; the first `count` gathered keys are those that `mask` speaks of.
-    No mask: causal.
-    """
+    """One span that is computed alone: rows `first` to `last` of the step."""
 
     first: int
     last: int
+    """One more than the last row."""
     count: int
+    """How many of the gathered keys the mask covers, from the first one on."""
     blocks: Tensor | None
+    """The blocks to gather; None where the span begins at position 0, and reads only its own keys."""
     mask: Tensor | None
+    """[rows, count]; None: causal."""
 
 
 _View = Sequence[_Batch | _Chunk]
-"""What the layers with one window read in a step, in the order of its rows."""
+"""The batches and chunks of a step, in the order of its rows, for the layers with the same window."""
 
 
 class SdpaBackend:
-    """AttentionBackend over a KVStore, on its device."""
+    """An AttentionBackend over a KVStore, on the store's device."""
 
     def __init__(self, store: KVStore, spec: ModelSpec) -> None:
-        """`spec`: of the model whose keys and values are in the store."""
+        """Create a backend for the model `spec`, which the keys and values in the store belong to."""
         self._store = store
         self._windows = spec.windows
         self._group = spec.heads // spec.kv_heads
 
     def begin(self, spans: Sequence[AttentionSpan]) -> "SdpaAttentionStep":
-        """Indices and masks for all layers of a step."""
+        """Return a step with the indices and masks for all layers."""
         views = {window: self._view(spans, window) for window in set(self._windows)}
         return SdpaAttentionStep(self._store, self._slots(spans), [views[window] for window in self._windows])
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """As promised by AttentionBackend."""
+        """Copy whole blocks of all layers, (source, target), one after the other."""
         for source, target in copies:
             self._store.copy(source, target)
 
     def _slots(self, spans: Sequence[AttentionSpan]) -> Tensor:
-        """Where each row's key and value go, [tokens]."""
+        """Return the slot that each row's key and value are stored in, [tokens]."""
         size = self._store.block_size
         slots = [
             span.blocks[position // size] * size + position % size
@@ -142,7 +144,7 @@ class SdpaBackend:
         return _Chunk(first=first, last=last, count=span.end - begin, blocks=blocks, mask=mask)
 
     def _read(self, span: AttentionSpan, window: Window) -> Sequence[int]:
-        """The blocks that this span reads."""
+        """Return the blocks that this span reads."""
         size = self._store.block_size
         return span.blocks[_first_block(span, window, size) : -(-span.end // size)]
 
@@ -152,7 +154,7 @@ class SdpaBackend:
 
 
 class SdpaAttentionStep:
-    """One step's indices and masks, used by every layer."""
+    """The indices and masks of one step, used by every layer."""
 
     def __init__(self, store: KVStore, slots: Tensor, views: Sequence[_View]) -> None:
         self._store = store
@@ -160,7 +162,7 @@ class SdpaAttentionStep:
         self._views = views
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """As promised by AttentionStep."""
+        """Store the keys and values of one layer, and return the attention output, shaped as `query`."""
         self._store.write(layer, self._slots, key, value)
         parts = [
             self._attend_batch(layer, query[part.first : part.last], part)
@@ -195,7 +197,7 @@ class SdpaAttentionStep:
         count, heads, head_dim = query.shape
         kv_heads = key.shape[1]
         group = heads // kv_heads
-        # [kv_heads, group, rows, head_dim] against keys that all of a group see, without copying them.
+        # [kv_heads, group, rows, head_dim] against the keys of the whole group, without copying them.
         mixed = F.scaled_dot_product_attention(
             query.view(count, kv_heads, group, head_dim).permute(1, 2, 0, 3),
             key.transpose(0, 1)[:, None].expand(-1, group, -1, -1),
@@ -207,17 +209,17 @@ class SdpaAttentionStep:
 
 
 def _batched_count(span: AttentionSpan) -> int:
-    """The length of a span that those of equal length are computed with; 0: it is computed alone."""
-    return span.count if span.start and span.count <= SHORT else 0
+    """Return the length of a span that is computed in a batch, or 0 where it is computed alone."""
+    return span.count if span.start and span.count <= BATCHED_SPAN_TOKENS_MAX else 0
 
 
 def _first_block(span: AttentionSpan, window: Window, size: int) -> int:
-    """The first block that the first token of a span sees."""
+    """Return the index of the first block that the first token of a span attends to."""
     return 0 if window is None else max(0, span.start - window + 1) // size
 
 
 def _hidden(positions: Tensor, rows: Tensor, window: Window) -> Tensor:
-    """Which of `positions` [.., 1 or rows, keys] each of `rows` [.., rows, 1] does not see."""
+    """Return which of `positions` [.., 1 or rows, keys] are masked for each of `rows` [.., rows, 1]."""
     hidden = positions > rows
     return hidden if window is None else hidden | (positions <= rows - window)
 

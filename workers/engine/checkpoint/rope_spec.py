@@ -1,4 +1,5 @@
 """The rotary position embedding of a model, read from its config.json.
+
 default   theta alone
 linear    all positions / factor                             Chen et al. 2023, arXiv 2306.15595
 llama3    slow pairs stretched, with a blend between two frequency factors            Llama 3.1
@@ -18,7 +19,7 @@ RopeKind = Literal["default", "linear", "llama3", "yarn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """The base of the frequencies, and how they are scaled for stretched contexts; each kind reads its own fields."""
+    """The base of the frequencies and their scaling for stretched contexts; each kind reads its own fields."""
 
     kind: RopeKind = "default"
     theta: float = 10_000.0

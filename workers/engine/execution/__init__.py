@@ -1,1 +1,1 @@
-"""A plan becomes tensors and tokens: `packing`, `runner`. No decisions here."""
+"""The execution of a step plan: from a plan to tensors, and from the model's logits to tokens."""

@@ -1,8 +1,8 @@
-"""Embeddings: the last hidden state of a text's last token, of length one.
+"""Embeddings: the last hidden state of a text's last token, scaled to length one.
 
-That is how decoder-only embedding models are pooled; of any other causal model it is what its next token is chosen
-by. A text is computed by chunks, so that whoever generates has its turn between them, and leaves nothing in the
-KV store: keys and values live as long as the text is computed.
+That is how decoder-only embedding models are pooled; of any other causal model it is the state that the next token
+is predicted from. A text is computed in chunks, so that generation steps run between them. It leaves nothing in the
+KV store: its keys and values are kept only while it is computed.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from workers.engine.model.decoder import Decoder
 
 
 class Embedder:
-    """Makes embeddings with a decoder. Only the engine's thread computes."""
+    """Computes embeddings with a decoder. Only the engine's thread may call it."""
 
     def __init__(self, decoder: Decoder, device: torch.device) -> None:
         self._decoder = decoder
         self._device = device
 
     def begin(self, tokens: Sequence[int]) -> "TextEmbedding":
-        """Of a text that has at least one token."""
+        """Return the embedding of a text of at least one token, not computed yet."""
         return TextEmbedding(self._decoder, self._device, tokens)
 
 
 class TextEmbedding:
-    """One text. `vector` is there once `done`."""
+    """The embedding of one text, computed in chunks; `vector` is set once `done`."""
 
     def __init__(self, decoder: Decoder, device: torch.device, tokens: Sequence[int]) -> None:
         self.vector: list[float] = []
@@ -39,10 +39,11 @@ class TextEmbedding:
 
     @property
     def done(self) -> bool:
+        """Whether the whole text is computed."""
         return bool(self.vector)
 
     def advance(self, tokens: int) -> None:
-        """Computes so many tokens more, or what is left."""
+        """Compute the next `tokens` tokens, or as many as are left."""
         start = self._computed
         end = min(start + tokens, len(self._tokens))
         positions = torch.arange(start, end, device=self._tokens.device)
@@ -50,7 +51,7 @@ class TextEmbedding:
             hidden = self._decoder.forward(
                 self._tokens[start:end],
                 positions,
-                _Causal(self._decoder, self._keys, self._values, positions),
+                _CausalAttentionStep(self._decoder, self._keys, self._values, positions),
             )
             self._computed = end
             if end == len(self._tokens):
@@ -58,8 +59,8 @@ class TextEmbedding:
                 self._keys, self._values = [], []
 
 
-class _Causal:
-    """See AttentionStep: one sequence, whose keys and values are all at hand, [tokens, kv_heads, head_dim]."""
+class _CausalAttentionStep:
+    """An AttentionStep for one sequence with all of its keys and values in lists, [tokens, kv_heads, head_dim]."""
 
     def __init__(self, decoder: Decoder, keys: list[Tensor], values: list[Tensor], positions: Tensor) -> None:
         self._windows = decoder.spec.windows

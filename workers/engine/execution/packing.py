@@ -1,8 +1,8 @@
-"""A plan as flat tensors.
+"""The packing of a step plan into flat tensors.
 
 plan      a 5+1!   b 0+4   c 9+1!   d 6+3~2!
-packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     what goes on before what begins, and by length: attention batches
-sampled    0    1   2  3  4                    rows whose logits are wanted, in the order of the plan
+packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     continued sequences before new ones, by length: attention batches
+sampled    0    1   2  3  4                    rows with logits to be sampled, in the order of the plan
 """
 
 from collections.abc import Sequence
@@ -13,26 +13,29 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.id_tensor import id_tensor
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.plan import StepItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedStep:
-    """`tokens` and `positions` [tokens], `sampled` [1 + drafts of each item that samples]; one span per item."""
+    """The tokens of one step as flat tensors."""
 
     tokens: Tensor
+    """[tokens]."""
     positions: Tensor
+    """[tokens]: the position of each token in its sequence."""
     sampled: Tensor
+    """The rows to be sampled, 1 + drafts of each item that samples."""
     spans: tuple[AttentionSpan, ...]
 
 
-def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = ()) -> PackedStep:
-    """Lay the items' tokens one after another. `padding`: rows of so many tokens that nobody reads."""
+def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int] = ()) -> PackedStep:
+    """Concatenate the tokens of the items; `padding` adds unused rows of so many tokens each."""
     tokens: list[int] = []
     positions: list[int] = []
     last_rows: dict[int, int] = {}
     spans = []
-    # An empty row of a decoding batch attends to as much as the longest: nobody can leave a static batch.
+    # A finished row of a static batch attends to as many positions as the longest: no sequence can leave the batch.
     reach = max((item.start for item in items), default=0)
     starts = [item.start for item in items] + [reach if count == 1 else 0 for count in padding]
     counts = [item.count for item in items] + list(padding)
@@ -41,12 +44,12 @@ def pack(items: Sequence[Item], device: torch.device, padding: Sequence[int] = (
             start, count = starts[place], counts[place]
             tokens += [0] * count
             positions += range(start, start + count)
-            # Block 0 is nobody's: what is written there is never read by anybody else.
+            # Block 0 belongs to no sequence: padding writes there, and no other row reads it.
             spans.append(AttentionSpan(start=start, count=count, blocks=[0] * (start + count)))
             continue
         item = items[place]
         end = item.start + item.count
-        tokens += item.sequence.known(item.start, end)
+        tokens += item.sequence.tokens_and_drafts(item.start, end)
         positions += range(item.start, end)
         last_rows[place] = len(tokens) - 1
         spans.append(AttentionSpan(start=item.start, count=item.count, blocks=item.sequence.blocks.ids))

@@ -1,1 +1,5 @@
-"""What an answer may look like: `matcher` is what the engine asks of a grammar, `compiler` makes one of a text."""
+"""Structured output: grammars that constrain which tokens an answer may have.
+
+`grammar` is a grammar as a request brings it, `compiler` turns it into a matcher, and `matcher` is the interface by
+which the engine masks tokens.
+"""

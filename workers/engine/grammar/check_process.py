@@ -1,4 +1,4 @@
-"""The process that reads grammars first (`trial`): asked by one thread at a time, killed when it takes too long."""
+"""The process that checks grammars before they are compiled (`grammar_check`); it is killed when one takes too long."""
 
 import json
 import subprocess
@@ -10,23 +10,23 @@ from selectors import EVENT_READ, DefaultSelector
 
 from workers.engine.grammar.grammar import JSON_WHITESPACE, Grammar
 
-_TRIAL = Path(__file__).with_name("grammar_check.py")
+_PROGRAM = Path(__file__).with_name("grammar_check.py")
 
 
 class GrammarCheckProcess:
-    """Started when it is needed, and again after it was killed."""
+    """The check process: it starts when it is needed, and again after it was killed."""
 
     def __init__(self, seconds_max: float) -> None:
         self._seconds_max = seconds_max
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
-        # `_asking` is held while the process is used, and `_starting` only for moments, so that `close` can kill.
-        self._asking = threading.Lock()
+        # `_in_use` is held while the process is used, and `_starting` only for moments, so that `close` can kill it.
+        self._in_use = threading.Lock()
         self._starting = threading.Lock()
 
-    def ask(self, grammar: Grammar) -> dict[str, str]:
-        """What the process answers; an "error" of our own when it does not in time, or dies of it."""
-        with self._asking:
+    def check(self, grammar: Grammar) -> dict[str, str]:
+        """Return the answer of `grammar_check`; an "error" where the process is too slow or dies."""
+        with self._in_use:
             with self._starting:
                 if self._closed:
                     return {"error": "the worker is shutting down"}
@@ -40,21 +40,21 @@ class GrammarCheckProcess:
         return {"error": f"it takes longer than {self._seconds_max:g} seconds to compile"}
 
     def close(self) -> None:
-        """Kill it, and start no other; whoever is asking gets an error."""
+        """Kill the process and start no other; a check in progress returns an error."""
         with self._starting:
             self._closed = True
             if self._process:
                 self._process.kill()
-        with self._asking:
+        with self._in_use:
             self._kill()
 
     def _exchange(self, process: subprocess.Popen[bytes], grammar: Grammar) -> tuple[bytes, bool]:
-        """The answer's line, empty if there is none; and whether the process had the time for one."""
+        """Return the answer's line, empty if there is none, and whether the process had the time for one."""
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("the process was started with pipes")
-        question = {"kind": grammar.kind, "text": grammar.text, "whitespace": JSON_WHITESPACE}
+        request = {"kind": grammar.kind, "text": grammar.text, "whitespace": JSON_WHITESPACE}
         try:
-            process.stdin.write(json.dumps(question).encode() + b"\n")
+            process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             return b"", True
@@ -71,16 +71,16 @@ class GrammarCheckProcess:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            # What was not written goes nowhere.
+            # Closing may try to write what is left to a process that is gone.
             with suppress(OSError):
                 if pipe:
                     pipe.close()
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # Without -P the files beside this one could be taken for modules of other names.
+    # Without -P the files next to the script could be imported in place of other modules.
     return subprocess.Popen(
-        [sys.executable, "-P", str(_TRIAL)],
+        [sys.executable, "-P", str(_PROGRAM)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,11 +1,11 @@
-"""From a grammar to a matcher of one model's tokens, within bounds, and only once for each grammar.
+"""Compiles grammars into matchers of one model's tokens, within bounds, and only once for each grammar.
 
-    grammar -> cache -> trial, in a process that can be killed -> matcher -> cache
+    grammar -> cache -> check, in a process that can be killed -> matcher -> cache
                  |                                                             |
                  +---------------- a copy for each answer ---------------------+
 
-Compiling takes a millisecond mostly, and may take for ever: call `compile` on a thread that computes nothing else.
-Refusals are remembered too, so a bad grammar that comes again costs nothing.
+Compiling mostly takes a millisecond, but it may never end: call `compile` on a thread that computes nothing else.
+Refusals are cached too, so a bad grammar that comes again costs nothing.
 """
 
 import threading
@@ -21,14 +21,16 @@ from workers.engine.grammar.guidance import GuidedMatcher, GuidedVocabulary
 from workers.engine.grammar.matcher import Matcher
 
 CACHED_MAX = 128
+"""Most grammars in the cache."""
 CACHED_CHARS_MAX = 1024 * 1024
-"""Of all grammars that are kept: a compiled one takes up to two hundred bytes for each character of its text."""
+"""Most characters of all cached grammars; a compiled one takes up to two hundred bytes for each character."""
 
 COMPILE_SECONDS_MAX = 5.0
+"""Longest time that compiling one grammar may take."""
 
 
 class GrammarsUnavailable(RequestRefused):
-    """The library that reads grammars is not installed here."""
+    """Raised when the library that reads grammars is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -38,7 +40,7 @@ class GrammarsUnavailable(RequestRefused):
 
 
 class GrammarCompiler:
-    """The grammars of one model. Any thread may call it; compiling is done one after another."""
+    """Compiles the grammars of one model, and caches them; any thread may call, and one grammar compiles at a time."""
 
     def __init__(
         self,
@@ -49,70 +51,86 @@ class GrammarCompiler:
         seconds_max: float = COMPILE_SECONDS_MAX,
         cached_max: int = CACHED_MAX,
     ) -> None:
+        """Start with an empty cache.
+
+        Args:
+            tokenizer_json: Returns the text of the model's tokenizer.json.
+            vocab_size: Tokens of the model.
+            eos_ids: Tokens that end an answer.
+            seconds_max: Longest time that compiling one grammar may take.
+            cached_max: Most grammars in the cache.
+        """
         self.seconds = 0.0
-        """Spent on compiling since the start."""
+        """Time spent on compiling since the start."""
         self.compiled = 0
+        """Grammars compiled since the start, refused ones included."""
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
         self._cached_max = cached_max
-        self._trial = GrammarCheckProcess(seconds_max)
+        self._check_process = GrammarCheckProcess(seconds_max)
         self._vocabulary: GuidedVocabulary | None = None
-        self._known: OrderedDict[Grammar, GuidedMatcher | str] = OrderedDict()
-        self._known_chars = 0
-        self._known_lock = threading.Lock()
+        # A matcher at the beginning of the grammar, or the reason why the grammar was refused.
+        self._cache: OrderedDict[Grammar, GuidedMatcher | str] = OrderedDict()
+        self._cache_chars = 0
+        self._cache_lock = threading.Lock()
         self._compile_lock = threading.Lock()
 
     def cached(self, grammar: Grammar) -> Matcher | None:
-        """A new matcher if the grammar is known, at once; RequestRefused if it is known to be bad."""
-        with self._known_lock:
-            known = self._known.get(grammar)
-            if known is None:
+        """Return a new matcher from the cache, or None. Raises RequestRefused if the grammar is known to be bad."""
+        with self._cache_lock:
+            entry = self._cache.get(grammar)
+            if entry is None:
                 return None
-            self._known.move_to_end(grammar)
-            if isinstance(known, str):
-                raise grammar.refused(known)
-            return known.copy()
+            self._cache.move_to_end(grammar)
+            if isinstance(entry, str):
+                raise grammar.refused(entry)
+            return entry.copy()
 
     def compile(self, grammar: Grammar) -> Matcher:
-        """A new matcher. RequestRefused says why not; GrammarsUnavailable if nothing can be compiled here."""
+        """Return a new matcher, compiling the grammar if it is not cached.
+
+        Raises:
+            RequestRefused: The grammar cannot be used.
+            GrammarsUnavailable: The library that reads grammars is not installed.
+        """
         if not guidance.is_installed():
             raise GrammarsUnavailable()
         grammar.check()
         with self._compile_lock:
-            # Somebody else may have brought the same one while this one waited.
+            # Another thread may have compiled the same grammar while this one waited for the lock.
             if matcher := self.cached(grammar):
                 return matcher
             began = time.perf_counter()
-            made = self._compile(grammar)
+            result = self._compile(grammar)
             self.seconds += time.perf_counter() - began
             self.compiled += 1
-            self._keep(grammar, made)
-        if isinstance(made, str):
-            raise grammar.refused(made)
-        return made.copy()
+            self._add_to_cache(grammar, result)
+        if isinstance(result, str):
+            raise grammar.refused(result)
+        return result.copy()
 
     def close(self) -> None:
-        """End the process; who is compiling gets a refusal."""
-        self._trial.close()
+        """End the check process; a grammar that is being compiled is refused."""
+        self._check_process.close()
 
-    def _keep(self, grammar: Grammar, made: GuidedMatcher | str) -> None:
-        with self._known_lock:
-            self._known[grammar] = made
-            self._known_chars += len(grammar.text)
-            while len(self._known) > self._cached_max or self._known_chars > CACHED_CHARS_MAX:
-                oldest, _ = self._known.popitem(last=False)
-                self._known_chars -= len(oldest.text)
+    def _add_to_cache(self, grammar: Grammar, result: GuidedMatcher | str) -> None:
+        with self._cache_lock:
+            self._cache[grammar] = result
+            self._cache_chars += len(grammar.text)
+            while len(self._cache) > self._cached_max or self._cache_chars > CACHED_CHARS_MAX:
+                oldest, _ = self._cache.popitem(last=False)
+                self._cache_chars -= len(oldest.text)
 
     def _compile(self, grammar: Grammar) -> GuidedMatcher | str:
-        """The matcher at the beginning, or why there is none."""
-        tried = self._trial.ask(grammar)
-        if "error" in tried:
-            return tried["error"]
+        """Return a matcher at the beginning of the grammar, or the reason why it cannot be used."""
+        checked = self._check_process.check(grammar)
+        if "error" in checked:
+            return checked["error"]
         if self._vocabulary is None:
             try:
                 self._vocabulary = GuidedVocabulary(self._tokenizer_json(), self._vocab_size, self._eos_ids)
             except ValueError as err:
                 return f"llguidance cannot read this model's tokenizer: {err}"
-        matcher = self._vocabulary.matcher(tried["grammar"])
+        matcher = self._vocabulary.matcher(checked["grammar"])
         return matcher.error or matcher

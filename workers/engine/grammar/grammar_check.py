@@ -1,10 +1,11 @@
-"""Reads grammars in a process of its own, so that one which takes for ever, or all memory, can be ended with it.
+"""The program of the check process: it parses grammars, and can be killed when one takes too long or all memory.
 
-    stdin    {"kind": "regex", "text": "a+", "whitespace": ...}    one JSON object a line, answered in turn
+    stdin    {"kind": "regex", "text": "a+", "whitespace": ...}    one JSON object per line, answered in turn
     stdout   {"grammar": "..."} or {"error": "..."}
 
-A compiler cannot be stopped from outside: a schema of a few kilobytes can keep it busy for hours. What passes here
-is compiled once more where it is used. Started as a file, so it imports nothing of this package.
+The compiler cannot be interrupted: a schema of a few kilobytes can keep it busy for hours. A grammar that passes
+here is compiled once more in the process that uses it. This file is started as a script, so it imports nothing of
+this package.
 """
 
 import json
@@ -16,12 +17,13 @@ import llguidance
 from llguidance.gbnf_to_lark import any_to_lark
 
 MEMORY_BYTES_MAX = 2 * 1024**3
+"""Most memory of the process."""
 ORPHAN_SECONDS_MAX = 60
-"""Whoever waits kills this process much sooner; this is for the case that nobody is left to do it."""
+"""The parent kills a slow check much sooner; this limit is for a process that has lost its parent."""
 
 
 def translate(kind: str, text: str, whitespace: str) -> str:
-    """The grammar in llguidance's own form; ValueError or RecursionError when it is malformed."""
+    """Return the grammar in llguidance's own form. Raises ValueError or RecursionError when it is malformed."""
     if kind == "json_schema":
         return llguidance.LLMatcher.grammar_from_json_schema(
             text, overrides={"whitespace_pattern": whitespace}
@@ -31,11 +33,11 @@ def translate(kind: str, text: str, whitespace: str) -> str:
     return llguidance.LLMatcher.grammar_from_lark(text if kind == "lark" else any_to_lark(text))
 
 
-def tried(kind: str, text: str, whitespace: str) -> dict[str, str]:
-    """One answer."""
+def check(kind: str, text: str, whitespace: str) -> dict[str, str]:
+    """Return the answer to one line: the translated grammar, or the error."""
     try:
         grammar = translate(kind, text, whitespace)
-    except Exception as err:  # noqa: BLE001 - a stranger's text, read by a stranger's parser
+    except Exception as err:  # noqa: BLE001 - a client's text, read by a foreign parser
         return {"error": str(err) or type(err).__name__}
     limits = llguidance.LLParserLimits(verbose_errors=False)
     failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
@@ -43,12 +45,12 @@ def tried(kind: str, text: str, whitespace: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Answer lines until stdin ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     for line in sys.stdin:
-        # Nobody handles the signal, so it ends the process, wherever it is.
+        # The signal has no handler, so it ends the process wherever it is.
         signal.alarm(ORPHAN_SECONDS_MAX)
-        print(json.dumps(tried(**json.loads(line))), flush=True)
+        print(json.dumps(check(**json.loads(line))), flush=True)
         signal.alarm(0)
 
 

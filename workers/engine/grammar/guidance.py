@@ -1,4 +1,4 @@
-"""Grammars by llguidance, an optional library: imported here (and in `trial`), and only when it is needed."""
+"""Matchers by llguidance, an optional library, which is imported only when it is needed."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 STATES_MAX = 50_000
-"""States of one answer's lexer, about 2 kB each; beyond them the answer is aborted."""
+"""Most lexer states of one answer, about 2 kB each; an answer with more is aborted."""
 
 
 def is_installed() -> bool:
-    """Is the library there?"""
+    """Return whether llguidance is installed."""
     return importlib.util.find_spec("llguidance") is not None
 
 
 NO_TEXT = "no text matches it"
-_NOWHERE_TO_GO = "NoExtensionBias"
-"""llguidance's name for a place that nothing follows, and where the grammar may not end: its beginning here."""
+_NO_CONTINUATION = "NoExtensionBias"
+"""llguidance's name for a position that no token can follow and where the grammar may not end; here its beginning."""
 
 
 class GuidedMatcher:
-    """A Matcher over llguidance's, which never raises but falls into a state of error."""
+    """A Matcher over an LLMatcher, which never raises an error but keeps it as its state."""
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher = matcher
@@ -35,40 +35,40 @@ class GuidedMatcher:
 
     @property
     def done(self) -> bool:
-        """As promised by Matcher."""
+        """Whether no token can follow any more."""
         return self._matcher.is_stopped()
 
     @property
     def error(self) -> str:
-        """Why it failed; empty if it did not."""
+        """Why the matcher failed; empty if it did not."""
         error = self._matcher.get_error()
-        return NO_TEXT if _NOWHERE_TO_GO in error else error
+        return NO_TEXT if _NO_CONTINUATION in error else error
 
     def mask(self, row: Tensor) -> None:
-        """As promised by Matcher."""
+        """Set the bits of the tokens that may follow."""
         bits = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             row.zero_()
         else:
-            # It may come with a word too many.
+            # llguidance may return one word more than the row has.
             row.copy_(torch.frombuffer(bytearray(bits), dtype=torch.int32)[: len(row)])
 
     def advance(self, tokens: Sequence[int]) -> int:
-        """As promised by Matcher."""
+        """Consume tokens, and return how many of them were allowed."""
         return self._matcher.try_consume_tokens(list(tokens))
 
     def rollback(self, count: int) -> None:
-        """As promised by Matcher."""
+        """Undo the last `count` tokens."""
         if count:
             self._matcher.rollback(count)
 
     def copy(self) -> "GuidedMatcher":
-        """Another one at the same place."""
+        """Return another matcher at the same position."""
         return GuidedMatcher(self._matcher.deep_copy(), self.vocab_size)
 
 
 class GuidedVocabulary:
-    """The tokens of a model as llguidance sees them; made once, for a large vocabulary takes about a second."""
+    """The tokens of a model for llguidance; created once, because a large vocabulary takes about a second."""
 
     def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: frozenset[int]) -> None:
         from llguidance import LLTokenizer
@@ -77,13 +77,13 @@ class GuidedVocabulary:
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(eos_ids) or None)
 
     def matcher(self, grammar: str) -> GuidedMatcher:
-        """At the beginning of a grammar in llguidance's own form; look at `error`."""
+        """Return a matcher at the beginning of a grammar in llguidance's own form; its `error` says if it failed."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(max_lexer_states=STATES_MAX, verbose_errors=False)
         matcher = GuidedMatcher(
             LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits), self._vocab_size
         )
-        # The first mask finds what allows nothing at all, and leaves its work behind for all copies.
+        # The first mask detects a grammar that allows no text, and its work is reused by all copies.
         matcher.mask(torch.zeros(mask_words(self._vocab_size), dtype=torch.int32))
         return matcher

@@ -1,11 +1,11 @@
-"""Where one answer stands in its grammar: which tokens may follow, and what followed.
+"""The interface by which the engine applies a grammar to one answer.
 
-    mask(row)        which tokens may come next          one bit each; an end only where the grammar may end
-    advance(tokens)  they came                           stops at the first one that was not allowed
-    rollback(n)      the last n did not come after all   drafts that were tried and rejected
+    mask(row)        which tokens may come next     one bit each; an end token only where the grammar may end
+    advance(tokens)  consume tokens                 stops at the first one that is not allowed
+    rollback(n)      undo the last n tokens         for drafts that were tried
 
-The engine advances a matcher by every token that it keeps. Whoever tries drafts advances it further for a moment
-and rolls back before the step ends (`masks_along`): between steps it stands behind the last kept token.
+The engine advances a matcher by every token that it keeps. To mask drafts, `masks_along` advances the matcher
+further for a moment and rolls back before the step ends: between steps it is behind the last kept token.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ _WORD = 32
 
 
 class Matcher(Protocol):
-    """One answer's place in its grammar. Used by one thread at a time, and never raises once it was made."""
+    """The position of one answer in its grammar; used by one thread at a time, and never raises an error."""
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that a mask speaks of."""
+        """The number of tokens that a mask covers."""
         ...
 
     @property
     def done(self) -> bool:
-        """Can no token follow any more? True after an end, when the grammar is complete, and after a failure."""
+        """Whether no token can follow any more: after an end token, at the grammar's end, and after a failure."""
         ...
 
     def mask(self, row: Tensor) -> None:
@@ -38,24 +38,24 @@ class Matcher(Protocol):
         ...
 
     def advance(self, tokens: Sequence[int]) -> int:
-        """Take tokens; how many of them, from the first, were allowed and taken."""
+        """Consume tokens up to the first that is not allowed, and return how many were consumed."""
         ...
 
     def rollback(self, count: int) -> None:
-        """Undo the last `count` tokens that were taken."""
+        """Undo the last `count` tokens that were consumed."""
         ...
 
 
 def mask_words(vocab_size: int) -> int:
-    """32-bit words of a mask."""
+    """Return the number of 32-bit words of a mask."""
     return -(-vocab_size // _WORD)
 
 
 def masks_along(matcher: Matcher, drafts: Sequence[int] = ()) -> tuple[Tensor, int]:
-    """A mask for each of `drafts` and for the token after them, [drafts + 1, words]; and how many are valid.
+    """Return a mask for each of `drafts` and for the token after them, and how many drafts the grammar allows.
 
-    The rows behind a draft that the grammar rules out are copies of the row that rules it out: it is rejected with
-    certainty, so they decide nothing. The matcher stands afterwards where it stood before.
+    The masks are [drafts + 1, words]. Rows behind a draft that the grammar rules out are copies of the row that rules
+    it out: that draft is rejected with certainty, so they decide nothing. The matcher's position does not change.
     """
     masks = torch.zeros(len(drafts) + 1, mask_words(matcher.vocab_size), dtype=torch.int32)
     matcher.mask(masks[0])

@@ -1,4 +1,4 @@
-"""Compiles grammars for an event loop: one at a time, on a thread of its own, and only so many may wait."""
+"""Compiles grammars for an event loop: one at a time, on a thread of its own, with a bounded queue."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +9,11 @@ from workers.engine.grammar.grammar import Grammar
 from workers.engine.grammar.matcher import Matcher
 
 WAITING_MAX = 64
+"""Most grammars that may wait to be compiled."""
 
 
 class CompileQueue:
-    """One compiler and its thread."""
+    """A grammar compiler with its thread and its queue."""
 
     def __init__(self, compiler: GrammarCompiler, waiting_max: int = WAITING_MAX) -> None:
         self._compiler = compiler
@@ -22,16 +23,21 @@ class CompileQueue:
 
     @property
     def compiled(self) -> int:
-        """Grammars compiled since the start, those that were refused included."""
+        """Grammars compiled since the start, refused ones included."""
         return self._compiler.compiled
 
     @property
     def seconds(self) -> float:
-        """Time spent on them."""
+        """Time spent on compiling since the start."""
         return self._compiler.seconds
 
     async def matcher(self, grammar: Grammar) -> Matcher:
-        """A new matcher, at once if the grammar is known. RequestRefused: it is bad. QueueFull: not now."""
+        """Return a new matcher, at once if the grammar is cached.
+
+        Raises:
+            RequestRefused: The grammar cannot be used.
+            QueueFull: Too many grammars wait to be compiled.
+        """
         if matcher := self._compiler.cached(grammar):
             return matcher
         if self._waiting >= self._waiting_max:
@@ -44,6 +50,6 @@ class CompileQueue:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Forget who waits, and end the compiler."""
+        """Drop the waiting grammars, and end the compiler."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._compiler.close()

@@ -31,7 +31,7 @@ class KVTable(Protocol):
 
     @property
     def computed(self) -> int:
-        """The number of tokens whose keys and values are in the blocks."""
+        """The number of tokens with keys and values in the blocks."""
         ...
 
     @property

@@ -33,7 +33,7 @@ class KVStore:
         """Allocate the tensors.
 
         Args:
-            spec: the model whose keys and values are stored.
+            spec: the model that computes the keys and values.
             blocks: the number of blocks, block 0 included.
             block_size: tokens in a block.
             codec: how keys and values are stored.

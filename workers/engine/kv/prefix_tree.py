@@ -31,7 +31,7 @@ from itertools import islice
 
 from workers.engine.errors import BlockMisused
 from workers.engine.kv.block_pool import BlockPool
-from workers.engine.kv.events import (
+from workers.engine.kv.kv_events import (
     EVENTS_MAX,
     BlockRemoved,
     BlockStored,

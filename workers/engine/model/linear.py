@@ -67,7 +67,7 @@ class PackedLinear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedLinear:
-    """Several linear layers over the same input, whose results are concatenated."""
+    """Several linear layers over the same input, with their results concatenated."""
 
     parts: tuple[Projection, ...]
 
@@ -82,7 +82,7 @@ class StackedLinear:
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None = None) -> Projection:
-    """Return the fastest layer on this machine for `weight` [out, in], whose memory is not shared."""
+    """Return the fastest layer on this machine for `weight` [out, in], the memory of which is not shared."""
     if (found := packed_weights.PackedFloat.pack(weight)) is not None:
         return PackedLinear(weight=found, bias=bias)
     return PlainLinear(weight=weight, bias=bias)

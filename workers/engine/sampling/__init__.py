@@ -1,1 +1,1 @@
-"""From logits to tokens: `params`, `row`, `processors`, `distribution`, `sampler`, `logprobs`, `rng`."""
+"""Sampling: from the logits of the model to tokens, for any mixture of requests in one batch."""

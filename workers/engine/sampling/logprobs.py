@@ -1,7 +1,7 @@
-"""Log probabilities of what was drawn, by the model's own logits: before mask, penalties, temperature, as in vLLM.
+"""Log probabilities of sampled tokens by the model's own logits: before mask, penalties, temperature, as in vLLM.
 
-They are read in two moments. The logits of rows that ask are kept before the processors change them, and looked up
-once the token is known.
+They are read in two steps: the logits of rows that ask for them are kept before the processors change them, and
+looked up once the token is known.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,19 @@ from workers.engine.sampling.sampling_row import SamplingRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
-    """A token's natural log probability, and those of the likeliest ones, best first."""
+    """A token's natural log probability, and those of the likeliest tokens at its position."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens and their log probabilities, best first."""
 
 
 class LogprobReader:
-    """Raw log probabilities of the rows that ask for them."""
+    """The raw log probabilities of the rows that ask for them."""
 
     def __init__(self, logits: Tensor, rows: Sequence[SamplingRow]) -> None:
-        """Copies what it needs of `logits` [rows, vocab], so they may be changed afterwards."""
+        """Copy the needed rows of `logits` [rows, vocab], which may be changed afterwards."""
         tops = {place: row.params.logprobs for place, row in enumerate(rows)}
         self._tops = {place: top for place, top in tops.items() if top is not None}
         self._at = {place: number for number, place in enumerate(self._tops)}
@@ -35,7 +36,7 @@ class LogprobReader:
             self._logprobs = logits[index].log_softmax(dim=-1)
 
     def read(self, place: int, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """What became of the rows from `place` on, one for each token; nothing when they did not ask."""
+        """Return one entry for each of `tokens`, sampled from the rows from `place` on; none if not asked for."""
         return tuple(
             self._of(place + offset, token) for offset, token in enumerate(tokens) if place in self._at
         )

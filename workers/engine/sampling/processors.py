@@ -1,10 +1,10 @@
-"""What changes logits before a temperature does: mask, penalties, bias, and no end before its time.
+"""The logit processors: what changes logits before the temperature does.
 
     grammar mask -> repetition -> frequency, presence -> logit bias -> min_tokens
 
-Each touches only the rows that ask for it, all of them at once; a row that asks for nothing costs nothing.
-Repetition is Keskar et al. 2019 (CTRL, section 4.1), over prompt and output; frequency and presence are OpenAI's,
-over the output alone; so they are in vLLM. As in SGLang the bias comes after the penalties.
+Each processor changes only the rows that ask for it, all of them at once; a row that asks for none costs nothing.
+Repetition is that of Keskar et al. 2019 (CTRL, section 4.1), over prompt and output; frequency and presence are
+OpenAI's, over the output alone, as in vLLM. The bias comes after the penalties, as in SGLang.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +20,11 @@ _WORD = 32
 
 
 def apply_processors(logits: Tensor, rows: Sequence[SamplingRow]) -> None:
-    """Change `logits` [rows, vocab] float32 in place, as each row asks."""
+    """Change `logits` [rows, vocab] float32 in place by the parameters of each row."""
     _apply(_mask, logits, rows, [row.allowed is not None for row in rows])
     _apply(_penalise, logits, rows, [row.params.has_penalties for row in rows])
     _apply(_bias, logits, rows, [bool(row.params.logit_bias) for row in rows])
-    _apply(_go_on, logits, rows, [row.must_continue and bool(row.end_ids) for row in rows])
+    _apply(_forbid_end, logits, rows, [row.must_continue and bool(row.end_ids) for row in rows])
 
 
 def _apply(
@@ -50,7 +50,7 @@ def _penalise(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     output = _counts(logits, [chain(row.tokens[row.num_prompt :], row.drafts) for row in rows])
     prompt = _counts(logits, [row.tokens[: row.num_prompt] for row in rows])
     repetition = _column(logits, [row.params.repetition_penalty for row in rows])
-    # A penalty makes a token less likely on either side of zero.
+    # A penalty above 1 makes a token less likely, whether its logit is positive or negative.
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
     logits = torch.where((output + prompt) > 0, repeated, logits)
     logits = logits - _column(logits, [row.params.frequency_penalty for row in rows]) * output
@@ -66,16 +66,16 @@ def _bias(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     )
 
 
-def _go_on(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+def _forbid_end(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     places = [place for place, row in enumerate(rows) for _ in row.end_ids]
     tokens = [token for row in rows for token in row.end_ids]
     endless = logits.index_put((_ids(logits, places), _ids(logits, tokens)), logits.new_tensor(-torch.inf))
-    # Where a grammar allows nothing but the end, that is where it ends.
+    # Where a grammar allows only the end, the answer ends although min_tokens is not reached.
     return torch.where(endless.isneginf().all(dim=-1, keepdim=True), logits, endless)
 
 
 def _counts(logits: Tensor, histories: Sequence[Iterable[int]]) -> Tensor:
-    """How often each token stands in each history [rows, vocab]."""
+    """Return how often each token is in each history, [rows, vocab]."""
     counts = torch.zeros_like(logits)
     for place, history in enumerate(histories):
         tokens = _ids(logits, history)

@@ -1,9 +1,9 @@
-"""Logits to tokens: process, then one draw by inverse cumulative distribution.
+"""The sampler: from logits to tokens, with one draw by the inverse cumulative distribution.
 
     weights   .5   .3   .2           u = 0.65
     cumulated .5   .8   1.0          first one above u * total: the second token
 
-A row's token depends on its logits and its own Row only, never on what else is in the batch.
+A row's token depends on its logits and its SamplingRow only, never on what else is in the batch.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from workers.engine.sampling.sampling_row import SamplingRow
 
 
 def sample_tokens(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """One token for each row of `logits` [rows, vocab] float32, which are used up."""
+    """Return one token for each row of `logits` [rows, vocab] float32, which are overwritten."""
     apply_processors(logits, rows)
     tokens = logits.argmax(dim=-1)
     for places in random_row_groups(rows):
@@ -28,7 +28,12 @@ def sample_tokens(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 
 
 def draw_tokens(weights: Tensor, uniforms: Sequence[float]) -> Tensor:
-    """Token [rows] of the first cumulated weight above uniform * total; `weights` [rows, vocab] float64."""
+    """Draw one token of each row, [rows]: the first with a cumulated weight above its uniform number * the total.
+
+    Args:
+        weights: [rows, vocab] float64, not necessarily normalised.
+        uniforms: a random number in [0, 1) for each row.
+    """
     cumulated = weights.cumsum(dim=-1)
     chance = torch.tensor(uniforms, dtype=torch.float64, device=weights.device)[:, None]
     # Rounding can lift the target to the total itself: then it is the last token that has any weight.

@@ -1,4 +1,4 @@
-"""One row of logits, and all that decides which token it becomes.
+"""One row of a sampling batch: everything but the logits that decides which token is sampled.
 
     tokens   [ prompt ........ | output .... ]      num_prompt says where the output begins
     drafts                                   [ d0 d1 ]
@@ -17,23 +17,28 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRow:
-    """`uniform` is its chance in [0, 1); the tokens in `end_ids` would end the sequence."""
+    """Everything but the logits that decides which token is sampled at one position of one sequence."""
 
     params: SamplingParams
     tokens: Sequence[int] = ()
+    """Prompt and output so far."""
     num_prompt: int = 0
+    """How many of `tokens` are the prompt."""
     drafts: Sequence[int] = ()
+    """The draft tokens between `tokens` and this position."""
     end_ids: frozenset[int] = frozenset()
+    """Tokens that would end the sequence."""
     allowed: Tensor | None = None
     """A grammar's bit mask, int32 [ceil(vocab / 32)], least significant bit first; None allows all."""
     uniform: float = 0.0
+    """The random number in [0, 1) that draws the token."""
 
     @property
     def num_generated(self) -> int:
-        """Tokens of the output so far, drafts among them."""
+        """The number of output tokens before this position, drafts included."""
         return len(self.tokens) - self.num_prompt + len(self.drafts)
 
     @property
     def must_continue(self) -> bool:
-        """Is it too early to end?"""
+        """Whether `min_tokens` does not allow the sequence to end here."""
         return self.num_generated < self.params.min_tokens

@@ -1,28 +1,29 @@
-"""Which positions a draft model's own KV holds.
+"""Records which positions a draft model has computed in its own KV.
 
-The draft model has a KV store of its own, with the same block ids: one table serves both, and a prefix hit is a hit
-for both. But it does not compute every position: not while nobody wanted guesses, and not what came from elsewhere.
+The draft model has a KV store of its own, with the same block ids: one table serves both models, and a prefix hit is
+a hit for both. But the draft model does not compute every position: not while no drafts are wanted, and not blocks
+that another engine sent.
 
     block          7              3              9
     model      [ x x x x ]    [ x x x x ]    [ x x . . ]
-    draft      [ x x x x ]    [ x x . . ]    [ . . . . ]        6 positions are held; the rest is its lag
+    draft      [ x x x x ]    [ x x . . ]    [ . . . . ]        6 positions are computed; the rest is its lag
 
-A note on a block is worth something only while the block is in the same hands: so it names the block's life.
+A record about a block is valid only until the block is allocated anew: so it names the allocation.
 """
 
 from workers.engine.kv.block_table import KVTable
 
 
 class DraftKV:
-    """Counts, for each block, how many of its positions the draft has computed, from the first."""
+    """Counts, for each block, how many of its positions, from the first, the draft model has computed."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
-        # By block id, so it has at most as many entries as the pool has blocks.
-        self._notes: dict[int, tuple[int, int]] = {}
+        # The allocation and the count by block id, so at most as many entries as the pool has blocks.
+        self._records: dict[int, tuple[int, int]] = {}
 
-    def held(self, table: KVTable) -> int:
-        """Positions held without a gap, from the first."""
+    def computed_positions(self, table: KVTable) -> int:
+        """Return how many positions are computed without a gap, from the first."""
         total = 0
         for index in range(len(table.ids)):
             filled = self._filled(table, index)
@@ -31,24 +32,24 @@ class DraftKV:
                 break
         return total
 
-    def fill(self, table: KVTable, start: int, end: int) -> None:
-        """Positions `start` to `end` were computed; all before them are held."""
+    def mark_computed(self, table: KVTable, start: int, end: int) -> None:
+        """Record that positions `start` to `end` were computed; all before them are computed already."""
         for index in range(start // self._size, -(-end // self._size)):
-            self._note(table, index, min(self._size, end - index * self._size))
+            self._record(table, index, min(self._size, end - index * self._size))
 
-    def cut(self, table: KVTable, end: int) -> None:
-        """What is held from position `end` on was computed for drafts that do not stand."""
+    def truncate(self, table: KVTable, end: int) -> None:
+        """Forget positions from `end` on, which were computed for rejected drafts."""
         for index in range(end // self._size, len(table.ids)):
             filled = max(0, end - index * self._size)
-            self._note(table, index, min(filled, self._filled(table, index)))
+            self._record(table, index, min(filled, self._filled(table, index)))
 
     def _filled(self, table: KVTable, index: int) -> int:
         if not table.ids[index]:
-            # Behind the window: nobody reads it any more.
+            # The block is before the attention window and is not read any more.
             return self._size
-        life, filled = self._notes.get(table.ids[index], (0, 0))
-        return filled if life == table.allocation_id(index) else 0
+        allocation, filled = self._records.get(table.ids[index], (0, 0))
+        return filled if allocation == table.allocation_id(index) else 0
 
-    def _note(self, table: KVTable, index: int, filled: int) -> None:
+    def _record(self, table: KVTable, index: int, filled: int) -> None:
         if block := table.ids[index]:
-            self._notes[block] = table.allocation_id(index), filled
+            self._records[block] = table.allocation_id(index), filled

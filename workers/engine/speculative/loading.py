@@ -1,4 +1,4 @@
-"""From a SpecConfig to a drafter that can guess for a given model."""
+"""Builds the drafter of an engine from its settings of speculative decoding."""
 
 from dataclasses import dataclass
 
@@ -22,13 +22,13 @@ from workers.engine.speculative.ngram import NgramDrafter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetModel:
-    """The model that is guessed for, and how it runs."""
+    """The model that verifies the drafts, and how it runs."""
 
     decoder: Decoder
     attention: AttentionBackend
     context_length: int
     blocks: int
-    """KV blocks, block 0 not counted."""
+    """KV blocks without block 0."""
     block_size: int
     chunk_tokens: int
     dtype: torch.dtype
@@ -36,7 +36,11 @@ class TargetModel:
 
 
 def draft_spec(config: SpecConfig | None, target: ModelSpec, context_length: int) -> ModelSpec | None:
-    """The shape of the draft model, if there is one; ConfigInvalid when it cannot guess for this model."""
+    """Return the spec of the draft model, or None without one.
+
+    Raises:
+        ConfigInvalid: The draft model cannot draft for the target.
+    """
     if config is None or config.method != "draft_model" or config.model is None:
         return None
     spec = ModelSpec.from_directory(config.model)
@@ -50,25 +54,28 @@ def draft_spec(config: SpecConfig | None, target: ModelSpec, context_length: int
         )
     if target.window is not None and (spec.window is None or spec.window > target.window):
         raise ConfigInvalid(
-            f"the draft model reads further back than the model, whose window of {target.window} tokens is all "
-            "that is kept"
+            f"the draft model reads further back than the window of {target.window} tokens that the model keeps"
         )
     return spec
 
 
 def draft_bytes_per_token(draft: ModelSpec | None, dtype: torch.dtype) -> int:
-    """KV memory that a draft model needs for each token that the model keeps."""
+    """Return the KV bytes that a draft model needs for each token that the model keeps."""
     return kv_codec("auto", dtype).bytes_per_token(draft) if draft else 0
 
 
 def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | None) -> Drafter:
-    """Whoever guesses, with weights read. CheckpointInvalid or ConfigInvalid say what does not fit."""
+    """Return the drafter, with its weights loaded.
+
+    Raises:
+        CheckpointInvalid, ConfigInvalid: The settings or the weights do not fit the target.
+    """
     spec = target.decoder.spec
     if config.method == "ngram":
         return NgramDrafter(shortest=config.prompt_lookup_min, longest=config.prompt_lookup_max)
     if config.method == "medusa" and config.model is not None:
         heads = load_heads(config.model, target.decoder, dtype=target.dtype)
-        cost = (spec.hidden_size**2 + spec.vocab_size * spec.hidden_size) / _weights(spec, spec.layers)
+        cost = (spec.hidden_size**2 + spec.vocab_size * spec.hidden_size) / _weights_read(spec, spec.layers)
         return MedusaDrafter(heads, cost=cost, batch_size_max=config.batch_size_max)
     if config.method == "early_exit" and config.exit_layer is not None:
         if config.exit_layer >= spec.layers:
@@ -89,9 +96,9 @@ def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | Non
 
 
 def _model_drafter(config: SpecConfig, target: TargetModel, decoder: Decoder) -> ModelDrafter:
-    own = config.method == "draft_model"
+    has_own_kv = config.method == "draft_model"
     attention = target.attention
-    if own:
+    if has_own_kv:
         store = KVStore(
             decoder.spec,
             blocks=target.blocks + 1,
@@ -106,15 +113,15 @@ def _model_drafter(config: SpecConfig, target: TargetModel, decoder: Decoder) ->
         decoder,
         attention,
         target.device,
-        cost=_weights(decoder.spec, len(decoder.layers)) / _weights(model, model.layers),
-        draws=config.draft_sample_method == "probabilistic",
+        cost=_weights_read(decoder.spec, len(decoder.layers)) / _weights_read(model, model.layers),
+        samples_drafts=config.draft_sample_method == "probabilistic",
         catch_up_tokens=target.chunk_tokens,
-        own_kv=DraftKV(target.block_size) if own else None,
+        own_kv=DraftKV(target.block_size) if has_own_kv else None,
     )
 
 
-def _weights(spec: ModelSpec, layers: int) -> int:
-    """Numbers that one decoded token reads: matrices of the layers and the head."""
+def _weights_read(spec: ModelSpec, layers: int) -> int:
+    """Return how many weights one decoded token reads: the matrices of the layers and the head."""
     attention = spec.hidden_size * spec.head_dim * 2 * (spec.heads + spec.kv_heads)
     return layers * (attention + 3 * spec.hidden_size * spec.intermediate_size) + (
         spec.vocab_size * spec.hidden_size

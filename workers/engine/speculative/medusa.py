@@ -1,11 +1,12 @@
-"""Guesses of Medusa heads (Cai et al. 2024): small heads on the last hidden state, one for each place ahead.
+"""Drafts by Medusa heads (Cai et al. 2024): small heads on the last hidden state, one for each position ahead.
 
     hidden state that gave token t+1 --+-- model's head --> t+1
                                        +-- head 0 --------> t+2        head i:  x + SiLU(W x + b), once or several
                                        +-- head 1 --------> t+3                 times, then to the vocabulary
 
-Here each head gives its likeliest token, and the guesses form one chain; heads do not see each other's guesses. The
-files are those of the paper's authors: `medusa_lm_head.safetensors` with, for head h and its blocks 0 to n - 1,
+Here each head proposes its most likely token, and the drafts form one chain; a head does not see the other heads'
+drafts. The files are those of the paper's authors: `medusa_lm_head.safetensors` with, for head h and its blocks 0 to
+n - 1,
 
     h.0.linear.weight [hidden, hidden]   h.0.linear.bias [hidden]   ...   h.n.weight [vocab, hidden]
 
@@ -32,27 +33,31 @@ from workers.engine.scheduler.drafter import ComputedStep
 from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 
-FILE = "medusa_lm_head.safetensors"
+HEADS_FILE = "medusa_lm_head.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MedusaHead:
-    """Residual blocks, and a matrix to the vocabulary."""
+    """One head: residual blocks, and a matrix to the vocabulary."""
 
     blocks: tuple[Projection, ...]
     out: Projection
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Scores [rows, vocab] of `hidden` [rows, hidden]."""
+        """Return the logits [rows, vocab] of `hidden` [rows, hidden]."""
         for block in self.blocks:
             hidden = hidden + F.silu(block(hidden))
         return self.out(hidden)
 
 
 def load_heads(directory: Path, decoder: Decoder, *, dtype: torch.dtype) -> tuple[MedusaHead, ...]:
-    """All heads in `directory`, nearest place first; CheckpointInvalid names what is missing or misshapen."""
+    """Return all heads in `directory`, the one for the nearest position first.
+
+    Raises:
+        CheckpointInvalid: A file or a tensor is missing or has the wrong shape.
+    """
     config = read_json(directory / "config.json")
-    path = directory / FILE
+    path = directory / HEADS_FILE
     try:
         found = load_file(path)
     except (SafetensorError, OSError) as err:
@@ -84,30 +89,30 @@ def load_heads(directory: Path, decoder: Decoder, *, dtype: torch.dtype) -> tupl
 
 
 class MedusaDrafter:
-    """Drafter over heads. It guesses right after a token was sampled, for the step that comes next."""
+    """A drafter with Medusa heads: right after a token was sampled it makes the drafts for the next step."""
 
     def __init__(self, heads: Items[MedusaHead], *, cost: float, batch_size_max: int) -> None:
         self.cost = cost
         self._heads = tuple(heads)
         self._batch_size_max = batch_size_max
-        # Guesses, and the number of tokens that they go on from.
-        self._ahead: WeakKeyDictionary[Sequence, tuple[int, list[int]]] = WeakKeyDictionary()
+        # The drafts of each sequence, and the number of tokens that they follow.
+        self._drafts: WeakKeyDictionary[Sequence, tuple[int, list[int]]] = WeakKeyDictionary()
 
     def draft_count(self, sequence: Sequence, limit: int) -> int:
-        """As promised by Drafter."""
-        behind, guesses = self._ahead.get(sequence, (0, []))
-        sequence.drafts = guesses[:limit] if behind == len(sequence.tokens) else []
+        """Put the known drafts into the sequence, and return how many there are."""
+        num_tokens, drafts = self._drafts.get(sequence, (0, []))
+        sequence.drafts = drafts[:limit] if num_tokens == len(sequence.tokens) else []
         return len(sequence.drafts)
 
     def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
-        """The guesses are there."""
+        """Return nothing: the drafts were made after the previous step."""
         return {}
 
     def after_step(self, step: ComputedStep) -> None:
-        """Guess on from every token that was just sampled, unless the next step is too large for guesses anyway."""
+        """Make drafts after every token that was just sampled, unless the batch is too large for drafts."""
         sampling = [item.sequence for item in step.items if item.samples]
         if not 0 < len(sampling) <= self._batch_size_max:
             return
-        guesses = torch.stack([head(step.hidden).argmax(dim=-1) for head in self._heads], dim=1).tolist()
-        for sequence, tokens, ahead in zip(sampling, step.tokens, guesses, strict=True):
-            self._ahead[sequence] = len(sequence.tokens) + len(tokens), ahead
+        drafts = torch.stack([head(step.hidden).argmax(dim=-1) for head in self._heads], dim=1).tolist()
+        for sequence, tokens, ahead in zip(sampling, step.tokens, drafts, strict=True):
+            self._drafts[sequence] = len(sequence.tokens) + len(tokens), ahead

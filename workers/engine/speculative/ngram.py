@@ -1,10 +1,11 @@
-"""Guess that the text goes on as it did before (prompt lookup, Saxena 2023; "ngram" in vLLM).
+"""Drafts by prompt lookup: the text continues as it did before (Saxena 2023; "ngram" in vLLM).
 
     ... the cat sat on the mat . and then the cat sat on
-        ------- earliest place -------    ^^^^^^^^^^^^^^ the longest end of the text that stood there before
-                           the mat . and   <- the guess
+        ------- earliest match -------    ^^^^^^^^^^^^^^ the longest end of the text that occurred before
+                           the mat . and   <- the drafts
 
-Good for what repeats its prompt: code, summaries, retrieval. It costs one look through the text and no model.
+This works well for answers that repeat their prompt: code, summaries, retrieval. It costs one search of the text and
+no model.
 """
 
 from array import array
@@ -21,9 +22,9 @@ from workers.engine.scheduler.sequence import Sequence
 
 
 def continuation(tokens: NDArray[np.int32], *, shortest: int, longest: int) -> int | None:
-    """Where to read on: behind the earliest place at which the longest possible end of `tokens` stood before.
+    """Return the position behind the earliest earlier occurrence of the longest possible end of `tokens`.
 
-    Ends of `shortest` to `longest` tokens are tried. None when none of them stood anywhere.
+    Ends of `shortest` to `longest` tokens are tried. The result is None when none of them occurred before.
     """
     if len(tokens) <= shortest:
         return None
@@ -39,35 +40,35 @@ def continuation(tokens: NDArray[np.int32], *, shortest: int, longest: int) -> i
 
 
 class NgramDrafter:
-    """Drafter that looks into the sequence's own tokens."""
+    """A drafter that searches the sequence's own tokens."""
 
     cost = 0.0
 
     def __init__(self, *, shortest: int, longest: int) -> None:
         self._shortest = shortest
         self._longest = longest
-        # A mirror of each sequence's tokens that numpy can search without copying it in every step.
+        # A copy of each sequence's tokens that numpy can search without a conversion in every step.
         self._texts: WeakKeyDictionary[Sequence, array[int]] = WeakKeyDictionary()
 
     def draft_count(self, sequence: Sequence, limit: int) -> int:
-        """As promised by Drafter; the guesses are made here, for they need no tensors."""
+        """Put the drafts into the sequence, and return how many there are; this needs no tensor."""
         tokens = sequence.tokens
         text = self._texts.setdefault(sequence, array("i"))
         text.extend(tokens[len(text) :])
-        place = continuation(
+        start = continuation(
             np.frombuffer(text, dtype=np.int32), shortest=self._shortest, longest=self._longest
         )
         drafts: list[int] = []
-        if place is not None:
-            for position in range(place, place + limit):
-                # What stood there may reach the present end: a loop goes on as a loop.
+        if start is not None:
+            for position in range(start, start + limit):
+                # The earlier occurrence may reach the present end: then the drafts repeat themselves.
                 drafts.append(tokens[position] if position < len(tokens) else drafts[position - len(tokens)])
         sequence.drafts = drafts
         return len(drafts)
 
     def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
-        """Nothing is left to do."""
+        """Return nothing: the drafts were made by `draft_count`."""
         return {}
 
     def after_step(self, step: ComputedStep) -> None:
-        """The text is all there is to know."""
+        """Do nothing: the drafts depend only on the text."""

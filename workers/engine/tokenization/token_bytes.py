@@ -1,12 +1,12 @@
-"""The bytes of each token, so that text can be put together token by token and stay exact.
+"""The bytes of each token, from which the text of an answer is joined exactly, token by token.
 
-Two families of tokenizers write bytes in two ways:
+Two families of tokenizers spell bytes in two ways:
 
     byte level (GPT-2, Llama 3, Qwen)    every byte has a printable stand-in:     "Ġthe" -> b" the"
     metaspace  (Llama 2)                 a bar for a space, <0xE4> for a byte:    "▁the" -> b" the"
 
-Joining bytes and decoding UTF-8 once at the end is what the tokenizer's own `decode` does. Doing the same by
-increments is exact whatever the tokens are; decoding each token alone is not.
+The tokenizer's own `decode` joins the bytes and decodes UTF-8 once at the end. Decoding the joined bytes
+incrementally is exact whatever the tokens are; decoding each token alone is not.
 """
 
 import re
@@ -19,7 +19,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class TokenBytes:
-    """Token ids to bytes. Special tokens and unknown ids have none."""
+    """The bytes of each token id. Special tokens and unknown ids have none."""
 
     def __init__(self, tokens: Mapping[int, str], special: frozenset[int], *, byte_level: bool) -> None:
         self._tokens = tokens
@@ -29,26 +29,26 @@ class TokenBytes:
         self._pieces: dict[int, bytes] = {}
 
     def text_bytes(self, token: int) -> bytes:
-        """What this token adds to a text."""
+        """Return the bytes that this token adds to a text."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._spell(token)
         return piece
 
     def written_bytes(self, token: int) -> bytes:
-        """The same, but special tokens as they are written: for who asks what a token is, and not for text."""
+        """Return the bytes of this token; a special token has its written form, for log probabilities."""
         if token in self._special:
             return self._tokens[token].encode()
         return self.text_bytes(token)
 
     def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
-        """The special tokens that are written so; what is no such token is left out."""
+        """Return the ids of the special tokens with these written forms; other texts are ignored."""
         wanted = set(texts)
         return frozenset(token for token in self._special if self._tokens.get(token) in wanted)
 
     @property
     def special_tokens(self) -> frozenset[int]:
-        """Tokens that are no text."""
+        """The ids of the special tokens, which are not part of the text."""
         return self._special
 
     def _spell(self, token: int) -> bytes:
@@ -62,12 +62,16 @@ class TokenBytes:
         try:
             return bytes(self._stand_ins[character] for character in written)
         except KeyError:
-            # An added token is written plainly and may hold characters that stand for no byte.
+            # An added token is spelled as plain text, and may have characters that stand for no byte.
             return written.encode()
 
 
 def is_byte_level(decoder: Mapping[str, Any] | None) -> bool:
-    """Which family a tokenizer.json's `decoder` belongs to; CheckpointInvalid for any third one."""
+    """Return whether a tokenizer.json's `decoder` is of the byte-level family, and not of the metaspace family.
+
+    Raises:
+        CheckpointInvalid: the decoder is of neither family.
+    """
     kinds = set(_kinds(decoder)) if decoder else set()
     if "ByteLevel" in kinds:
         return True
@@ -83,7 +87,10 @@ def _kinds(decoder: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _byte_stand_ins() -> Iterator[tuple[int, str]]:
-    """GPT-2's table: printable Latin-1 bytes stand for themselves, the others for 256 and up, in order."""
+    """Yield each byte and its character in GPT-2's table.
+
+    Printable Latin-1 bytes stand for themselves, the others for the characters from 256 on, in order.
+    """
     stand_in = 256
     for byte in range(256):
         if 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE:

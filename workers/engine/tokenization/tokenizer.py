@@ -9,11 +9,11 @@ from workers.engine.errors import CheckpointInvalid
 from workers.engine.tokenization.token_bytes import TokenBytes, is_byte_level
 
 LONG_TEXT_CHARS = 8192
-"""Texts above this take milliseconds to encode; an event loop should have a thread do it."""
+"""Longer texts take milliseconds to encode; an event loop should call `encode` in a thread for them."""
 
 
 class Tokenizer:
-    """Reads tokenizer.json alone, with no need of transformers."""
+    """The tokenizer of a checkpoint, read from tokenizer.json alone, without transformers."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / "tokenizer.json"
@@ -22,7 +22,7 @@ class Tokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as err:  # tokenizers raises plain Exception
             raise CheckpointInvalid(f"{path} cannot be read: {err}") from err
-        # Some files carry a limit or a padding from their training; a prompt must come through whole.
+        # Some files have a truncation or a padding from training; a prompt must be encoded whole.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -33,16 +33,16 @@ class Tokenizer:
         )
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The ids of `text`. Long texts are encoded without the interpreter's lock, so a thread helps."""
+        """Return the token ids of `text`. Long texts are encoded without holding Python's global lock (GIL)."""
         if len(text) <= LONG_TEXT_CHARS:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        # `encode` holds the lock from end to end; this one gives it back, and skips offsets that nobody reads.
+        # `encode` holds the GIL from start to end; this call releases it, and skips the offsets, which are unused.
         return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def to_json(self) -> str:
-        """The whole tokenizer, as tokenizer.json has it."""
+        """Return the whole tokenizer in the format of tokenizer.json."""
         return self._tokenizer.to_str()
 
     def decode(self, tokens: list[int], *, special: bool = False) -> str:
-        """The text of a whole sequence; `special`: with the special tokens in it."""
+        """Return the text of a whole sequence; `special` includes the special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=not special)

@@ -23,7 +23,7 @@ from workers.engine.grammar.guidance import is_installed
 from workers.engine.request import Output, Request
 from workers.engine.sampling.logprobs import TokenLogprob
 from workers.engine.sampling.sampling_params import SamplingParams
-from workers.engine.speculative.medusa import FILE
+from workers.engine.speculative.medusa import HEADS_FILE
 
 SEEDS = 40
 SIZE_MAX = 56
@@ -79,7 +79,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
         weights[f"{head}.0.linear.weight"] = torch.zeros(64, 64)
         weights[f"{head}.0.linear.bias"] = torch.zeros(64)
         weights[f"{head}.1.weight"] = torch.randn(512, 64, generator=chance)
-    save_file(weights, directory / FILE)
+    save_file(weights, directory / HEADS_FILE)
     (directory / "config.json").write_text(
         '{"medusa_num_heads": 2, "medusa_num_layers": 1}', encoding="utf-8"
     )

@@ -262,7 +262,7 @@ class MatchesOverHoles(PrefixTree):
 
 
 class LooksLessFarBack(PrefixTree):
-    def first_read(self, depth: int) -> int:
+    def first_readable_block(self, depth: int) -> int:
         return max(0, depth * SIZE - 1) // SIZE and depth - 1
 
 

@@ -116,9 +116,9 @@ def test_logits_are_those_of_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[torch.Tensor] = []
-    real = runner_module.sample
+    real = runner_module.sample_tokens
     monkeypatch.setattr(
-        runner_module, "sample", lambda logits, rows: seen.append(logits.clone()) or real(logits, rows)
+        runner_module, "sample_tokens", lambda logits, rows: seen.append(logits.clone()) or real(logits, rows)
     )
     prompt = prompts()[-1]
     engine = load(variant, chunk_tokens=24)

@@ -85,7 +85,7 @@ def test_a_quantised_checkpoint_gives_the_tokens_of_transformers_on_the_same_wei
 
 
 def test_query_key_and_value_are_one_layer_where_their_groups_agree(
-    quantization: Callable[..., tuple[Path, Path]],
+    quantised: Callable[..., tuple[Path, Path]],
 ) -> None:
     def first(scheme: str) -> Any:
         engine: Any = Engine.load(EngineConfig(model=quantised(scheme)[0], dtype="float32"))

@@ -190,9 +190,11 @@ def test_texts_come_as_often_as_the_model_alone_would_say_them(case: str, tmp_pa
 def test_one_chance_for_judging_and_replacing_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = runner_module.chances
+    real = runner_module.draw_uniforms
     monkeypatch.setattr(
-        runner_module, "chances", lambda sequence, count, _stream: real(sequence, count, RandomStream.ACCEPT)
+        runner_module,
+        "draw_uniforms",
+        lambda sequence, count, _stream: real(sequence, count, RandomStream.ACCEPT),
     )
     target, draft = model(tmp_path / "target", 6, seed=1), model(tmp_path / "draft", 6, seed=2)
     with torch.inference_mode():

@@ -21,7 +21,7 @@ from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import FinishReason, Sequence
-from workers.engine.speculative.medusa import FILE
+from workers.engine.speculative.medusa import HEADS_FILE
 from workers.engine.speculative.model_drafter import LAG_MAX, early_exit
 from workers.engine.tiny_checkpoint import build
 
@@ -72,7 +72,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], 
 
 
 def write_heads(directory: Path, weights: dict[str, torch.Tensor], heads: int = 3) -> Path:
-    save_file(weights, directory / FILE)
+    save_file(weights, directory / HEADS_FILE)
     config = {"medusa_num_heads": heads, "medusa_num_layers": 1, "base_model_name_or_path": "tiny"}
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return directory
@@ -556,7 +556,7 @@ def test_heads_that_do_not_fit_are_refused_by_name(
 
 def test_heads_that_are_no_safetensors_are_refused(tmp_path: Path, speculate: Speculate) -> None:
     write_heads(tmp_path, {})
-    (tmp_path / FILE).write_bytes(b"not a checkpoint")
+    (tmp_path / HEADS_FILE).write_bytes(b"not a checkpoint")
     with pytest.raises(CheckpointInvalid, match="cannot be read"):
         speculate("medusa", model=tmp_path)
 

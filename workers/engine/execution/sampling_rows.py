@@ -1,4 +1,4 @@
-"""How the tokens of a sequence are to be drawn, at each place that is sampled."""
+"""The sampling rows of a step: how to draw a token at each position that is sampled."""
 
 from collections.abc import Iterable
 
@@ -7,29 +7,29 @@ from torch import Tensor
 from workers.engine.grammar.matcher import masks_along
 from workers.engine.sampling.random_numbers import RandomStream, uniform
 from workers.engine.sampling.sampling_row import SamplingRow
-from workers.engine.scheduler.plan import Item
+from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 
 
-def rows(items: Iterable[Item]) -> list[SamplingRow]:
-    """One for each sampled row of these items, in their order: 1 + drafts of each."""
+def sampling_rows(items: Iterable[StepItem]) -> list[SamplingRow]:
+    """Return the sampling rows of the items in their order, 1 + drafts of each."""
     return [row for item in items for row in _rows_of(item.sequence, item.drafts)]
 
 
 def sampling_row_after_drafts(sequence: Sequence) -> SamplingRow:
-    """How to draw the token behind the sequence's tokens and all of its drafts."""
-    # A guess that the grammar rules out would only be rejected.
+    """Return the sampling row of the position after the sequence's tokens and all of its drafts."""
+    # A draft that the grammar rules out would only be rejected.
     masks = masks_along(sequence.matcher, sequence.drafts)[0] if sequence.matcher else None
     return _row(sequence, len(sequence.drafts), None if masks is None else masks[-1])
 
 
 def draw_uniform(sequence: Sequence, ahead: int, stream: RandomStream) -> float:
-    """The sequence's number for the position behind `ahead` drafts: the same before and after a preemption."""
+    """Return the sequence's random number for the position after `ahead` drafts; preemption does not change it."""
     return uniform(sequence.seed, len(sequence.tokens) + ahead, stream)
 
 
 def draw_uniforms(sequence: Sequence, count: int, stream: RandomStream) -> list[float]:
-    """Its numbers for the `count` positions behind its tokens."""
+    """Return the sequence's random numbers for the `count` positions after its tokens."""
     return [draw_uniform(sequence, ahead, stream) for ahead in range(count)]
 
 

@@ -1,10 +1,10 @@
-"""Runs a plan: guess, pack, forward, draw, verify. It decides nothing.
+"""The runner of step plans: draft, pack, forward, sample, verify. It takes no scheduling decision.
 
 items            a 5+1!    d 6+3~2!        b 0+4
-drafter.propose            d7 d8                     guesses, for who has any
-decoder          one forward pass over all tokens and guesses
-drawn            a6        d7 d8' d9                 what plain decoding would draw at each place
-verify           a6        d7 d8'                    d8 was guessed wrong: what it led to does not count
+drafter.propose            d7 d8                     the draft tokens
+decoder          one forward pass over all tokens and drafts
+drawn            a6        d7 d8' d9                 the tokens that plain decoding would draw at each position
+verify           a6        d7 d8'                    draft d8 was rejected, and with it the token after it
 """
 
 from collections.abc import Sequence as Items
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
-from workers.engine.execution.rows import draw_uniforms, sampling_rows
+from workers.engine.execution.sampling_rows import draw_uniforms, sampling_rows
 from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
 from workers.engine.sampling.distribution import distribution
@@ -24,8 +24,8 @@ from workers.engine.sampling.random_numbers import RandomStream
 from workers.engine.sampling.rejection_sampling import count_agreed, verify_drafts
 from workers.engine.sampling.sampler import sample_tokens
 from workers.engine.sampling.sampling_row import SamplingRow
-from workers.engine.scheduler.drafter import Computed, Drafter
-from workers.engine.scheduler.plan import Item, Sampled, StepPlan
+from workers.engine.scheduler.drafter import ComputedStep, Drafter
+from workers.engine.scheduler.plan import SampledTokens, StepItem, StepPlan
 from workers.engine.scheduler.sequence import Sequence
 
 Tokens = tuple[int, ...]
@@ -33,7 +33,7 @@ Logprobs = tuple[TokenLogprob, ...]
 
 
 class ModelRunner:
-    """One decoder on one device, and whoever guesses for it."""
+    """Runs step plans with one decoder on one device, and with a drafter where there is speculation."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class ModelRunner:
         self._device = device
         self._drafter = drafter
 
-    def run(self, plan: StepPlan) -> list[Sampled]:
-        """Compute the plan's tokens; one result for each item that samples, in the plan's order."""
+    def run(self, plan: StepPlan) -> list[SampledTokens]:
+        """Compute the plan's tokens, and return one result for each item that samples, in the plan's order."""
         with torch.inference_mode():
             self._attention.copy_blocks(plan.copies)
             guessing = [item for item in plan.items if item.drafts]
@@ -62,20 +62,23 @@ class ModelRunner:
             results, logprobs = self._sample(sampling, hidden, drawn_from) if sampling else ([], [])
             if self._drafter:
                 newest = id_tensor(_newest(sampling, results), self._device)
-                self._drafter.follow(
-                    Computed(items=plan.items, hidden=hidden.index_select(0, newest), tokens=results)
+                self._drafter.after_step(
+                    ComputedStep(items=plan.items, hidden=hidden.index_select(0, newest), tokens=results)
                 )
             return [
-                Sampled(tokens=tokens, logprobs=likely)
+                SampledTokens(tokens=tokens, logprobs=likely)
                 for tokens, likely in zip(results, logprobs, strict=True)
             ]
 
     def _sample(
-        self, items: Items[Item], hidden: Tensor, drawn_from: dict[Sequence, Tensor]
+        self, items: Items[StepItem], hidden: Tensor, drawn_from: dict[Sequence, Tensor]
     ) -> tuple[list[Tokens], list[Logprobs]]:
-        """Tokens of each item, and their log probabilities; `hidden` [rows, hidden] of all places sampled."""
+        """Return the tokens of each item and their log probabilities.
+
+        `hidden` [rows, hidden] has a row for each sampled position.
+        """
         logits, wanted = self._decoder.logits(hidden), sampling_rows(items)
-        # Before the logits are used up.
+        # Before the logits are overwritten.
         reader = LogprobReader(logits, wanted)
         tokens = (
             self._verified(items, wanted, logits, drawn_from)
@@ -86,12 +89,12 @@ class ModelRunner:
 
     def _verified(
         self,
-        items: Items[Item],
+        items: Items[StepItem],
         wanted: Items[SamplingRow],
         logits: Tensor,
         drawn_from: dict[Sequence, Tensor],
     ) -> list[Tokens]:
-        """Items of both kinds, those that are judged and those that are compared."""
+        """Return the tokens of each item, with drafts that were drawn at random and with other ones."""
         judged = [item.sequence in drawn_from for item in items]
         of_judged = [was for item, was in zip(items, judged, strict=True) for _ in range(1 + item.drafts)]
         places = torch.tensor(of_judged, device=self._device)
@@ -110,8 +113,8 @@ class ModelRunner:
         return [next(first if was else second) for was in judged]
 
 
-def _compare(items: Items[Item], wanted: Items[SamplingRow], logits: Tensor) -> list[Tokens]:
-    """Items whose guesses stand where plain decoding draws the same; their rows of logits."""
+def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[Tokens]:
+    """Return the tokens of items with drafts that are accepted where plain decoding draws the same token."""
     drawn = sample_tokens(logits, wanted) if items else []
     results = []
     for first, item in zip(_firsts(items), items, strict=True):
@@ -121,9 +124,9 @@ def _compare(items: Items[Item], wanted: Items[SamplingRow], logits: Tensor) -> 
 
 
 def _judge(
-    items: Items[Item], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
+    items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
 ) -> list[Tokens]:
-    """Items whose guesses were drawn from distributions of their own; their rows of logits."""
+    """Return the tokens of items with drafts that were drawn from distributions of their own."""
     p = distribution(logits, wanted)
     nothing = p.new_zeros(1, p.shape[-1])
     return verify_drafts(
@@ -135,11 +138,11 @@ def _judge(
     )
 
 
-def _firsts(items: Items[Item]) -> list[int]:
-    """Of all sampled rows, the first one of each item."""
+def _firsts(items: Items[StepItem]) -> list[int]:
+    """Return the index of each item's first row among all sampled rows."""
     return list(accumulate((1 + item.drafts for item in items[:-1]), initial=0)) if items else []
 
 
-def _newest(items: Items[Item], results: Items[Tokens]) -> list[int]:
-    """Of all sampled rows, the one that each item's last token was drawn from."""
+def _newest(items: Items[StepItem], results: Items[Tokens]) -> list[int]:
+    """Return the index of the row that each item's last token was drawn from, among all sampled rows."""
     return [first + len(tokens) - 1 for first, tokens in zip(_firsts(items), results, strict=True)]

@@ -1,10 +1,10 @@
-"""The text of one answer, as it grows.
+"""The incremental detokenizer: from the tokens of an answer to its text, up to the first stop string.
 
     tokens --bytes--> UTF-8 decoder --text--> stop matcher --text--> client
                       keeps an unfinished     keeps what may be the
                       character               beginning of a stop string
 
-What was given out is never taken back: all pieces joined are the text of the whole, up to the first stop string.
+Text that was returned is never revoked: all parts joined are the text of the answer, up to the first stop string.
 """
 
 import codecs
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from workers.engine.tokenization.token_bytes import TokenBytes
 
 
-class _Stop:
-    """How much of a stop string the end of a text is (Knuth, Morris and Pratt 1977).
+class _StopAutomaton:
+    """The search for one stop string, character by character (Knuth, Morris and Pratt 1977).
 
-    A character costs the same however long the string is: clients choose it, and all pay for it.
+    A character costs the same however long the string is: clients choose it, and every request of the batch waits.
     """
 
     __slots__ = ("_falls", "reached", "text")
@@ -25,14 +25,14 @@ class _Stop:
         self.text = text
         self.reached = 0
         self._falls = [0, 0]
-        """For each length reached, the longest shorter one that the same end of the text is, too."""
+        """For each matched length, the longest shorter prefix of the string that the text also ends with."""
         length = 0
         for character in text[1:]:
             length = self._next(length, character)
             self._falls.append(length)
 
     def push(self, character: str) -> bool:
-        """Read one more character; True when the string is complete."""
+        """Read one more character; return True when the string is complete."""
         self.reached = self._next(self.reached, character)
         return self.reached == len(self.text)
 
@@ -46,17 +46,18 @@ class StopStringMatcher:
     """Cuts a text at the stop string that completes first; of several that complete together, at the longest."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [_Stop(stop) for stop in stops]
+        self._stops = [_StopAutomaton(stop) for stop in stops]
         self._held = ""
         self.met: str | None = None
-        """The one that completed."""
+        """The stop string that completed, or None."""
 
     @property
     def stopped(self) -> bool:
+        """Whether a stop string has completed."""
         return self.met is not None
 
     def push(self, text: str) -> str:
-        """What may be given out now. Nothing any more once `stopped`."""
+        """Read more text, and return the text that no stop string can cut any more; none once `stopped`."""
         if not self._stops or self.stopped:
             return "" if self.stopped else text
         seen, text = len(self._held), self._held + text
@@ -69,48 +70,54 @@ class StopStringMatcher:
         return text[:free]
 
     def end(self) -> str:
-        """The text is over: what was held is no beginning of a stop string after all."""
+        """Return the text that was held back as a possible beginning of a stop string: the text has ended."""
         held, self._held = self._held, ""
         return held
 
 
 class Detokenizer:
-    """Tokens in, text out."""
+    """The incremental detokenizer of one answer, which stops at the first stop string."""
 
     def __init__(
         self,
-        pieces: TokenBytes,
+        token_bytes: TokenBytes,
         stops: Sequence[str],
         *,
         min_tokens: int = 0,
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """No stop string begins in what the first `min_tokens` tokens let out.
+        """Create a detokenizer.
 
-        Special tokens are left out, except `shown_ids`.
+        Args:
+            token_bytes: the bytes of each token.
+            stops: the stop strings.
+            min_tokens: the text of so many first tokens is not searched for stop strings.
+            shown_ids: the special tokens that are part of the text; others are left out.
         """
-        self._pieces = pieces
+        self._token_bytes = token_bytes
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopStringMatcher(stops)
-        self._too_early = min_tokens
+        self._unsearched_tokens = min_tokens
         self._shown_ids = shown_ids
 
     @property
     def stop(self) -> str | None:
-        """The stop string that has appeared, if one has."""
+        """The stop string that ended the text, or None."""
         return self._stops.met
 
     def push(self, token: int) -> str:
-        """What one more token lets out; may be empty."""
+        """Decode one more token, and return the text that is now certain, which may be empty."""
         piece = (
-            self._pieces.written_bytes(token) if token in self._shown_ids else self._pieces.text_bytes(token)
+            self._token_bytes.written_bytes(token)
+            if token in self._shown_ids
+            else self._token_bytes.text_bytes(token)
         )
         text = self._characters.decode(piece)
-        if self._too_early > 0:
-            self._too_early -= 1
+        if self._unsearched_tokens > 0:
+            self._unsearched_tokens -= 1
             return text
         return self._stops.push(text)
 
     def end(self) -> str:
-        """What was still held when the last token has come."""
+        """Return the text that was still held back after the last token."""
         return self._stops.push(self._characters.decode(b"", final=True)) + self._stops.end()

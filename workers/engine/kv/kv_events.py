@@ -40,7 +40,7 @@ KVEvent = BlockStored | BlockRemoved | Cleared
 
 
 def prefix_digest(parent: bytes | None, tokens: tuple[int, ...], salt: str) -> bytes:
-    """Return the SHA-256 digest that names a prefix whose last block has these tokens.
+    """Return the SHA-256 digest that names a prefix with these tokens in its last block.
 
     Args:
         parent: the digest of the block before, None for the first block.
