@@ -1,4 +1,4 @@
-"""The process that checks grammars before they are compiled (`grammar_check`); it is killed when one takes too long."""
+"""Runs `grammar_check`, the process that checks grammars before they are compiled, and kills it when one is slow."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ class GrammarCheckProcess:
         self._seconds_max = seconds_max
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
-        # `_in_use` is held while the process is used, and `_starting` only for moments, so that `close` can kill it.
+        # `_in_use` is held while the process works, and `_starting` only for moments, so that `close` can kill.
         self._in_use = threading.Lock()
         self._starting = threading.Lock()
 

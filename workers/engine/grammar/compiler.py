@@ -40,7 +40,7 @@ class GrammarsUnavailable(RequestRefused):
 
 
 class GrammarCompiler:
-    """Compiles the grammars of one model, and caches them; any thread may call, and one grammar compiles at a time."""
+    """Compiles and caches the grammars of one model; any thread may call, and one grammar compiles at a time."""
 
     def __init__(
         self,

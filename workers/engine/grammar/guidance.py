@@ -23,7 +23,7 @@ def is_installed() -> bool:
 
 NO_TEXT = "no text matches it"
 _NO_CONTINUATION = "NoExtensionBias"
-"""llguidance's name for a position that no token can follow and where the grammar may not end; here its beginning."""
+"""llguidance's error at a position that no token can follow and where the grammar may not end."""
 
 
 class GuidedMatcher:

@@ -54,8 +54,9 @@ def mask_words(vocab_size: int) -> int:
 def masks_along(matcher: Matcher, drafts: Sequence[int] = ()) -> tuple[Tensor, int]:
     """Return a mask for each of `drafts` and for the token after them, and how many drafts the grammar allows.
 
-    The masks are [drafts + 1, words]. Rows behind a draft that the grammar rules out are copies of the row that rules
-    it out: that draft is rejected with certainty, so they decide nothing. The matcher's position does not change.
+    The masks are [drafts + 1, words]. Rows behind a draft that the grammar rules out are copies of the row that
+    rules it out: that draft is rejected with certainty, so they decide nothing. The matcher's position does not
+    change.
     """
     masks = torch.zeros(len(drafts) + 1, mask_words(matcher.vocab_size), dtype=torch.int32)
     matcher.mask(masks[0])

@@ -1,8 +1,8 @@
 """Records which positions a draft model has computed in its own KV.
 
-The draft model has a KV store of its own, with the same block ids: one table serves both models, and a prefix hit is
-a hit for both. But the draft model does not compute every position: not while no drafts are wanted, and not blocks
-that another engine sent.
+The draft model has a KV store of its own, with the same block ids: one table serves both models, and a prefix hit
+is a hit for both. But the draft model does not compute every position: not while no drafts are wanted, and not
+blocks that another engine sent.
 
     block          7              3              9
     model      [ x x x x ]    [ x x x x ]    [ x x . . ]

@@ -5,8 +5,8 @@
                                        +-- head 1 --------> t+3                 times, then to the vocabulary
 
 Here each head proposes its most likely token, and the drafts form one chain; a head does not see the other heads'
-drafts. The files are those of the paper's authors: `medusa_lm_head.safetensors` with, for head h and its blocks 0 to
-n - 1,
+drafts. The files are those of the paper's authors: `medusa_lm_head.safetensors` with, for head h and its blocks 0
+to n - 1,
 
     h.0.linear.weight [hidden, hidden]   h.0.linear.bias [hidden]   ...   h.n.weight [vocab, hidden]
 

@@ -163,11 +163,11 @@ class ModelDrafter:
         return hidden.index_select(0, packed.sampled)
 
     def _computed(self, sequence: Sequence) -> int:
-        """Return how many positions have keys and values that the drafter can read; it always lacks at least one."""
+        """Return how many positions the drafter can read; it always lacks at least one."""
         if self._kv is None:
             return sequence.num_computed
         return min(self._kv.computed_positions(sequence.blocks), len(sequence.tokens) - 1)
 
     def _samples_for(self, sequence: Sequence) -> bool:
-        """Return whether the sequence's drafts are sampled; not with a seed, to get the tokens of plain decoding."""
+        """Return whether drafts are sampled; not with a seed, to get the tokens of plain decoding."""
         return self._samples_drafts and not sequence.params.greedy and sequence.params.seed is None

@@ -4,8 +4,8 @@
         ------- earliest match -------    ^^^^^^^^^^^^^^ the longest end of the text that occurred before
                            the mat . and   <- the drafts
 
-This works well for answers that repeat their prompt: code, summaries, retrieval. It costs one search of the text and
-no model.
+This works well for answers that repeat their prompt: code, summaries, retrieval. It costs one search of the text
+and no model.
 """
 
 from array import array

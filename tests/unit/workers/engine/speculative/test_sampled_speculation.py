@@ -96,7 +96,7 @@ def drawn(target: Decoder, draft: Decoder, params: dict[str, Any], seed: int) ->
         attention(draft) if own else backend,
         CPU,
         cost=0.0,
-        draws=True,
+        samples_drafts=True,
         catch_up_tokens=10_000,
         own_kv=DraftKV(SIZE) if own else None,
     )
