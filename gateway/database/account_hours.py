@@ -1,4 +1,4 @@
-"""What accounts have used, by the hour, for quotas whose own count is lost."""
+"""AccountHours: what accounts have used by the hour, for quotas that have lost their own count."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,31 +13,39 @@ from gateway.database.usage_tables import usage, usage_hours
 from gateway.quotas.quota import Units
 
 HOURS_MAX = 20_000
-"""Hours and models in one answer: the latest."""
+"""The most pairs of hour and model in one answer: the latest."""
 
 ROWS_AT_ONCE = 250
-"""A millisecond or two, after which others have their turn."""
+"""Rows that are converted at once: a millisecond or two, after which other tasks run."""
 
 HourlyUsage = tuple[int, str, Units]
-"""Hour in ms since 1970, model, what was used."""
+"""An hour in ms since 1970, a model, and what was used."""
 
 
 class AccountHours:
-    """Raises DatabaseDown."""
+    """Reads the usage of accounts from the ledger. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def usage_since(self, kind: str, name: str, since_ms: int, also: Sequence[str] = ()) -> list[HourlyUsage]:
-        """The oldest first; of an organisation, a tenant, a provider, a key with all that came of it by rotation.
+    async def usage_since(
+        self, kind: str, name: str, since_ms: int, also: Sequence[str] = ()
+    ) -> list[HourlyUsage]:
+        """Return an account's usage since that time, the oldest first.
 
-        `also`: more keys that count as this one.
+        Args:
+            kind: `organisation`, `tenant`, `provider`, or `key`: a key with all its successors by rotation.
+            name: Its id.
+            since_ms: Rounded down to the hour.
+            also: More keys that count as this one.
         """
         if not self._database.exists:
             return []
         first_ms = since_ms // HOUR_MS * HOUR_MS
         asked = (
-            _of_a_provider(name, first_ms) if kind == "provider" else _of(_whose(kind, name, also), first_ms)
+            _of_a_provider(name, first_ms)
+            if kind == "provider"
+            else _of(_account(kind, name, also), first_ms)
         )
         spent: list[HourlyUsage] = []
         async with self._database.begin() as connection:
@@ -49,7 +57,7 @@ class AccountHours:
         return spent
 
 
-def _of(whose: ColumnElement[bool], first_ms: int) -> Select[Any]:
+def _of(account: ColumnElement[bool], first_ms: int) -> Select[Any]:
     hours = usage_hours.c
     sums = (
         func.sum(hours.requests - hours.failed),
@@ -61,14 +69,17 @@ def _of(whose: ColumnElement[bool], first_ms: int) -> Select[Any]:
     )
     return (
         select(hours.start_ms, hours.model, *sums)
-        .where(whose, hours.start_ms >= first_ms)
+        .where(account, hours.start_ms >= first_ms)
         .group_by(hours.start_ms, hours.model)
         .order_by(hours.start_ms.desc(), hours.model)
     )
 
 
 def _of_a_provider(name: str, first_ms: int) -> Select[Any]:
-    """Sums are not apart by worker: counted from single requests, for as long as these are kept."""
+    """Return the query for a provider.
+
+    Sums are not kept by worker: they are computed from single requests, for as long as these are kept.
+    """
     row = usage.c
     start, cached = row.at_ms - row.at_ms % HOUR_MS, func.coalesce(row.cached_tokens, 0)
     sums = (
@@ -87,7 +98,7 @@ def _of_a_provider(name: str, first_ms: int) -> Select[Any]:
     )
 
 
-def _whose(kind: str, name: str, also: Sequence[str]) -> ColumnElement[bool]:
+def _account(kind: str, name: str, also: Sequence[str]) -> ColumnElement[bool]:
     if kind == "organisation":
         return usage_hours.c.organisation == name
     if kind == "tenant":
@@ -97,7 +108,7 @@ def _whose(kind: str, name: str, also: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _spent(row: tuple[Any, ...]) -> HourlyUsage:
-    # PostgreSQL sums into numbers that are no integers of Python.
+    # PostgreSQL returns sums as decimals.
     start, model, *sums = row
     requests, uncached, cached, output, total, cost = (int(value) for value in sums)
     return int(start), str(model), (requests, uncached, cached, output, total, cost)

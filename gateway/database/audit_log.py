@@ -1,10 +1,10 @@
-"""The audit log: who changed what, written in the transaction that changes it.
+"""The audit log: which actor changed what, written in the transaction of the change.
 
     hash 1 = HMAC(key, hash 0, row 1)     hash 2 = HMAC(key, hash 1, row 2)     ...     hash 0 = 64 zeros
 
-Each row seals all rows before it. Whoever changes, adds or takes out a row in the middle breaks the chain there,
-and without the deployment's secret cannot mend it. What is cut off at the end leaves a whole chain: whoever noted
-the last number and hash elsewhere can hold the log against them.
+Each row seals all rows before it. A row that is changed, added or removed in the middle breaks the chain there, and
+without the deployment's secret the chain cannot be mended. Rows that are removed at the end leave a valid chain: a
+copy of the last number and hash, kept elsewhere, reveals that.
 """
 
 import hashlib
@@ -24,47 +24,45 @@ from gateway.database.database import Database
 FIRST_HASH = "0" * 64
 PAGE = 1000
 SECRET_COLUMNS = ("hash", "changed")
-"""Never in the log: what opens something, and what says nothing."""
+"""Columns that are never logged: credentials, and a number that says nothing."""
 
 SEALED = ("number", "at_ms", "who", "action", "kind", "subject", "before", "after")
+"""The columns that the hash of a row covers."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def chain_key(deployment_secret: bytes) -> bytes:
-    """What the chain is made with."""
+    """Return the key of the chain."""
     return hmac.digest(deployment_secret, b"radixgate audit chain", hashlib.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One row. `before`, `after`: columns of what was changed, as JSON; None where there was nothing."""
+    """One row of the audit log."""
 
-    number: int
+    number: int  # from 1, without a gap
     at_ms: int
-    who: str
+    who: str  # the actor
     action: str
     kind: str
     subject: str
-    before: str | None
-    after: str | None
+    before: str | None  # columns of the changed row as JSON; None where there was no row
+    after: str | None  # the same, after the change
     hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditVerification:
-    """`broken`: the number of the first row that does not follow from those before it; None if all do.
+    """The result of verifying the chain."""
 
-    `number`, `hash`: of the last one.
-    """
-
-    broken: int | None
-    number: int
-    hash: str
+    broken: int | None  # number of the first row that does not follow from the rows before it; None if all do
+    number: int  # of the last verified row
+    hash: str  # of the last verified row
 
 
 class AuditLog:
-    """`key`: see chain_key. Every method raises DatabaseDown."""
+    """Reads and verifies the audit log; `key` is that of chain_key. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database, key: bytes) -> None:
         self._database = database
@@ -78,7 +76,7 @@ class AuditLog:
         kind: str | None = None,
         subject: str | None = None,
     ) -> list[AuditEntry]:
-        """The newest first; `before`: only those with a smaller number."""
+        """Return rows, the newest first; `before`: only rows with a smaller number."""
         asked = select(audit).order_by(audit.c.number.desc()).limit(limit)
         if before is not None:
             asked = asked.where(audit.c.number < before)
@@ -92,7 +90,7 @@ class AuditLog:
             return [AuditEntry(**row) for row in (await connection.execute(asked)).mappings()]
 
     async def verify(self) -> AuditVerification:
-        """The whole chain, page by page."""
+        """Verify the whole chain, page by page."""
         number, last = 0, FIRST_HASH
         while self._database.exists:
             asked = select(audit).where(audit.c.number > number).order_by(audit.c.number).limit(PAGE)
@@ -118,7 +116,7 @@ async def append_entry(
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
 ) -> None:
-    """One more row. The caller has locked `changes`: whoever writes here is alone."""
+    """Append a row; the caller has locked the table `changes`, so that no other transaction appends."""
     asked = select(audit.c.number, audit.c.hash).order_by(audit.c.number.desc()).limit(1)
     number, last = (await connection.execute(asked)).first() or (0, FIRST_HASH)
     row = {
@@ -135,7 +133,7 @@ async def append_entry(
 
 
 def seal_hash(key: bytes, last: str, row: Mapping[str, Any]) -> str:
-    """The hash of a row that follows one with hash `last`."""
+    """Return the hash of a row that follows one with hash `last`."""
     text = _encode([last, *(row[name] for name in SEALED)])
     return hmac.digest(key, text, hashlib.sha256).hex()
 

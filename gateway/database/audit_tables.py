@@ -1,7 +1,7 @@
-"""The tables of the audit log, and of the operators that it names.
+"""The tables of the audit log, and of the operators of the admin API.
 
-audit        one row a change, numbered without a gap; the database itself refuses to change or delete one
-operators    who may use the admin API; `hash` as of keys
+audit        one row for each change, numbered without a gap; the database itself refuses to change or delete one
+operators    tokens of the admin API; `hash` is made as for keys
 """
 
 from sqlalchemy import BigInteger, Column, String, Table, Text

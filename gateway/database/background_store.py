@@ -1,10 +1,10 @@
-"""BackgroundStore: responses under way in the background, and the events of their streams.
+"""BackgroundStore: responses that run in the background, and the events of their streams.
 
     put, running_seconds --add, again and again--> finish --> ended
-            |                                      cancel, by anybody --> ended
-            +--its gateway has died: nobody adds--> missed, and failed for whoever asks
+            |                                      cancel, on any gateway --> ended
+            +--its gateway has died: no more adds--> failed as soon as it is read
 
-A gateway that adds to a response hears whether it is still to go on. Events are kept as long as their response.
+A gateway that adds to a response learns whether it is still to go on. Events are kept as long as their response.
 """
 
 import time
@@ -29,38 +29,41 @@ MISSED = {"code": "server_error", "message": "The service that worked on this re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEvents:
-    """So many events from that number on. `text`: as they are sent."""
+    """Consecutive events of one stream."""
 
-    number: int
+    number: int  # of the first event
     count: int
-    text: bytes
+    text: bytes  # as it is sent
 
 
 class BackgroundStore:
-    """Every method raises DatabaseDown."""
+    """Background responses in the database. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
         self._database = database
         self._wall = wall
 
     async def add(self, identity: str, events: StoredEvents, response: bytes | None = None) -> bool:
-        """More events (or none), and how it looks now if that has changed. False if it is not to go on."""
+        """Add events, and the response's new state if it has changed.
+
+        Return False if the response is not to go on.
+        """
         values: dict[str, Any] = {"running_ms": int((self._wall() + LEASE_SECONDS) * 1000)}
         if response is not None:
             values["response"] = response.decode()
         return await self._change(identity, values, events)
 
     async def finish(self, stored: StoredResponse, events: StoredEvents) -> bool:
-        """It has ended so. False if it was not to go on."""
+        """End the response; return False if it has ended before."""
         values = {"running_ms": None, "response": stored.response.decode(), "bytes": stored.size}
         return await self._change(stored.id, values, events)
 
     async def cancel(self, stored: StoredResponse) -> StoredResponse | None:
-        """As it is then; None if it has ended meanwhile."""
+        """Cancel the response and return its last state; None if it has ended before."""
         return await self._end(stored, {"status": "cancelled"})
 
     async def fail_if_abandoned(self, stored: StoredResponse) -> StoredResponse:
-        """The same, or how it ended where the gateway that had it is missed."""
+        """Return the response, or its failed state if the gateway that runs it has died."""
         late = select(responses.c.id).where(
             responses.c.id == stored.id, responses.c.running_ms < int(self._wall() * 1000)
         )
@@ -69,11 +72,11 @@ class BackgroundStore:
         return (await self.fail_abandoned(stored) if missed else None) or stored
 
     async def fail_abandoned(self, stored: StoredResponse) -> StoredResponse | None:
-        """Nobody works on it any more. As it is then; None if it has ended meanwhile."""
+        """Fail a response that no gateway works on, and return its last state; None if it has ended before."""
         return await self._end(stored, {"status": "failed", "error": MISSED})
 
     async def events(self, identity: str, after: int) -> list[StoredEvents]:
-        """Some of those that come after that number, in their order."""
+        """Return some of the events that come after that number, in order."""
         if not await schema.has_tables(self._database):
             return []
         table = response_events

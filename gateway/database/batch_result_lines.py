@@ -1,4 +1,4 @@
-"""Results of a batch, read in the order of its rows: a few in memory, whatever their sizes."""
+"""Result lines of a batch, read in the order of its rows with few in memory at a time."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from gateway.database.file_batch_tables import batch_rows
 
 ROWS_AT_ONCE = 100
 CHARACTERS_AT_ONCE = 4 * 1024 * 1024
-"""Of embeddings a single one may have more: it has its turn alone."""
+"""The most characters that are read at once; a single line of embeddings may have more, and is read alone."""
 
 
 async def read_result_lines(database: Database, batch: str, *, good: bool | None) -> AsyncIterator[str]:
-    """The lines of one kind (None: of both). Raises DatabaseDown."""
+    """Yield the lines of good or failed results (None: of both). Raises DatabaseDown."""
     last, row, line = -1, batch_rows.c.row, batch_rows.c.line
     these = [batch_rows.c.batch == batch, *([batch_rows.c.good == good] if good is not None else [])]
     while True:
@@ -31,7 +31,7 @@ async def read_result_lines(database: Database, batch: str, *, good: bool | None
 
 
 def _last_of_a_page(sizes: Sequence[Any]) -> int | None:
-    """Of rows with their sizes, the last one that is read together with the first."""
+    """Return the last of the rows that are read together with the first; None if there are no rows."""
     total, last = 0, None
     for row, size in sizes:
         total += size

@@ -1,13 +1,14 @@
-"""BatchStore: batches, how far they are, and which gateway has each.
+"""BatchStore: batches, their status, and the gateway that runs each.
 
     validating --claimed--> in_progress --> finalizing --> completed
          |                     |   |
          +--> failed           |   +---> expired
          +------------> cancelling --> cancelled
 
-A gateway claims a batch for some seconds and renews that. One that dies is missed, and another gateway claims what
-it had, with a higher generation: nothing that the dead one might still write is taken (every change by an owner
-names its generation, and locks the batch's row first). So each row of a batch has one result, whoever makes it.
+A gateway claims a batch for some seconds and renews that lease. When a gateway dies its leases run out, and another
+gateway claims its batches with a higher generation: nothing that the dead gateway might still write is accepted
+(every change by an owner names its generation, and locks the batch's row first). So each row of a batch has one
+result, whichever gateway computes it.
 """
 
 import time
@@ -20,12 +21,11 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database import pagination
-from gateway.database import schema
+from gateway.database import pagination, schema
 from gateway.database.batch_result_lines import read_result_lines
 from gateway.database.database import Database
+from gateway.database.file_batch_tables import batch_rows, batches, files
 from gateway.database.file_store import GONE, MESSAGE_BATCH
-from gateway.database.file_batch_tables import (batch_rows, batches, files)
 from gateway.database.pagination import PageRequest
 from gateway.database.storable_text import is_storable
 from gateway.database.usage_store import dialect_insert
@@ -38,35 +38,35 @@ CANCELLING, CANCELLED = "cancelling", "cancelled"
 ENDED = (COMPLETED, FAILED, EXPIRED, CANCELLED)
 
 CANDIDATES_MAX = 500
-"""The oldest of the batches that nobody has: more are not looked at before one of these is taken."""
+"""How many of the oldest unclaimed batches are considered at a claim."""
 
 _FILES = (batches.c.input_file, batches.c.output_file)
 _MOMENTS = msgspec.json.Decoder(dict[str, int])
 
 
 class LeaseLost(Exception):
-    """Another gateway has the batch now."""
+    """Another gateway has claimed the batch."""
 
 
 class TenantBatchLimitReached(Exception):
-    """The tenant has as many as it may have that have not ended."""
+    """The tenant has as many unfinished batches as it may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """`moments`: when it came to a status. Times are Unix times in seconds. `key_id`: the key that it came with."""
+    """One batch as the database has it; times are Unix times in seconds."""
 
     id: str
     tenant: str
-    key_id: str
+    key_id: str  # of the key that created it
     status: str
     endpoint: str
     window: str
     input_file: str
     created: float
     expires: float
-    moments: Mapping[str, int]
-    generation: int = 0
+    moments: Mapping[str, int]  # when it came to each status
+    generation: int = 0  # raised at each claim
     output_file: str | None = None
     error_file: str | None = None
     output_kept_seconds: int | None = None
@@ -79,25 +79,25 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """What came of one row. `line`: as it will stand in the output file; in the error file if it is not `good`."""
+    """The result of one row of a batch."""
 
     row: int
     good: bool
-    line: str
+    line: str  # of the output file, or of the error file if not `good`
 
 
 class BatchStore:
-    """`gateway`: this gateway's name. Every method raises DatabaseDown."""
+    """All batches in the database; `gateway` is the name of this gateway. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database, gateway: str, wall: Callable[[], float] = time.time) -> None:
         self._database = database
         self._gateway = gateway
         self._wall = wall
 
-    # What tenants do.
+    # For tenants:
 
     async def create(self, batch: StoredBatch, *, unfinished_max: int) -> None:
-        """Raises TenantBatchLimitReached."""
+        """Store a new batch. Raises TenantBatchLimitReached."""
         row = {
             "id": batch.id,
             "tenant": batch.tenant,
@@ -126,7 +126,7 @@ class BatchStore:
                 raise TenantBatchLimitReached
 
     async def get(self, tenant: str, identity: str) -> StoredBatch | None:
-        """None for what is not there, or is somebody else's."""
+        """Return a batch; None if it does not exist or belongs to another tenant."""
         if not is_storable(identity) or not await schema.has_tables(self._database):
             return None
         asked = select(batches).where(batches.c.id == identity, batches.c.tenant == tenant)
@@ -137,7 +137,10 @@ class BatchStore:
     async def page(
         self, tenant: str, page: PageRequest, endpoints: Collection[str]
     ) -> tuple[Sequence[StoredBatch], bool]:
-        """Some of a tenant's that ask one of these, and whether there are more. Raises CursorNotFound."""
+        """Return some of a tenant's batches with one of these endpoints, and whether there are more.
+
+        Raises CursorNotFound.
+        """
         if not await schema.has_tables(self._database):
             return [], False
         where = and_(batches.c.tenant == tenant, batches.c.endpoint.in_(endpoints))
@@ -146,7 +149,7 @@ class BatchStore:
         return [_batch(row) for row in rows], more
 
     async def cancel(self, batch: StoredBatch) -> bool:
-        """Whoever has it ends it. False where it is too late."""
+        """Ask the gateway that runs the batch to cancel it; return False if it is too late."""
         running = batches.c.status.in_((VALIDATING, IN_PROGRESS))
         moments = _json({**batch.moments, CANCELLING: int(self._wall())})
         change = update(batches).where(batches.c.id == batch.id, running, batches.c.status == batch.status)
@@ -155,21 +158,21 @@ class BatchStore:
             return done.rowcount > 0
 
     async def delete(self, batch: StoredBatch) -> bool:
-        """It is gone, with its files. False while it has not ended."""
+        """Delete a batch with its files; return False while it has not ended."""
         ended = and_(batches.c.id == batch.id, batches.c.ended_ms.is_not(None))
         names = [name for name in (batch.input_file, batch.output_file, batch.error_file) if name]
         async with self._database.begin() as connection:
             if not (await connection.execute(delete(batches).where(ended))).rowcount:
                 return False
-            # Their contents are swept up.
+            # A sweep deletes their contents.
             dropping = update(files).where(files.c.id.in_(names), files.c.tenant == batch.tenant)
             await connection.execute(dropping.values(state=GONE))
         return True
 
-    # What gateways do.
+    # For gateways:
 
     async def claim(self, lease_seconds: float) -> StoredBatch | None:
-        """The oldest that no gateway has, of a tenant that has fewest under way; None if there is none."""
+        """Claim the oldest unclaimed batch, of a tenant with the fewest running ones; None if there is no batch."""
         if not await schema.has_tables(self._database):
             return None
         now = self._now_ms()
@@ -199,7 +202,7 @@ class BatchStore:
         return _batch(dict(row)) if row is not None else None
 
     async def renew(self, batch: StoredBatch, lease_seconds: float) -> str:
-        """Its status: somebody may have cancelled it. Raises LeaseLost."""
+        """Renew the lease and return the batch's status, which may be cancelling. Raises LeaseLost."""
         until = self._now_ms() + int(lease_seconds * 1000)
         renewing = update(batches).where(self._own(batch)).values(lease_ms=until).returning(batches.c.status)
         async with self._database.begin() as connection:
@@ -209,12 +212,12 @@ class BatchStore:
         return str(status)
 
     async def release(self, batch: StoredBatch) -> None:
-        """Another gateway may have it at once."""
+        """Give up the lease, so that another gateway may claim the batch at once."""
         async with self._database.begin() as connection:
             await connection.execute(update(batches).where(self._own(batch)).values(owner=None, lease_ms=0))
 
     async def set_status(self, batch: StoredBatch, status: str, *, total: int | None = None) -> bool:
-        """To another status. False if it was cancelled meanwhile. Raises LeaseLost."""
+        """Set the status; return False if the batch was cancelled meanwhile. Raises LeaseLost."""
         values: Json = {"status": status} | ({"total": total} if total is not None else {})
         async with self._owned(batch) as (connection, now):
             if now.status == CANCELLING:
@@ -224,25 +227,25 @@ class BatchStore:
         return True
 
     async def finished_rows(self, batch: StoredBatch) -> Mapping[int, bool]:
-        """The rows that have a result, and whether it is good."""
+        """Return the rows that have a result, and whether it is good."""
         asked = select(batch_rows.c.row, batch_rows.c.good).where(batch_rows.c.batch == batch.id)
         async with self._database.begin() as connection:
             found = await connection.execute(asked)
             return {row[0]: row[1] for row in found}
 
     async def add_results(self, batch: StoredBatch, results: Sequence[RowResult]) -> None:
-        """Results of rows; a row that has one keeps that. Raises LeaseLost, and nothing is added then."""
+        """Store results; a row that has a result keeps it. Raises LeaseLost, and nothing is stored then."""
         rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
         async with self._owned(batch) as (connection, _):
             adding = dialect_insert(connection, batch_rows).on_conflict_do_nothing()
-            # What is added again was added before, by a transaction whose end nobody heard of.
+            # Results may be here already, from a transaction that succeeded without a confirmation.
             new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
             good = sum(new)
             counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}
             await connection.execute(update(batches).where(self._own(batch)).values(counts))
 
     def result_lines(self, batch: StoredBatch, *, good: bool | None) -> AsyncIterator[str]:
-        """The lines of all results of one kind (None: of both), in the order of rows."""
+        """Yield the lines of good or failed results (None: of both), in the order of rows."""
         return read_result_lines(self._database, batch.id, good=good)
 
     @asynccontextmanager
@@ -255,9 +258,12 @@ class BatchStore:
         failed_more: int = 0,
         **file_ids: str,
     ) -> AsyncIterator[AsyncConnection]:
-        """One transaction in which it ends: its files become visible, its rows go. Raises LeaseLost.
+        """Open the transaction in which the batch ends: its files become visible, its rows are deleted.
 
-        `file_ids`: output_file, error_file. `failed_more`: rows without a result that stand in the error file too.
+        Raises LeaseLost.
+
+        `file_ids` are `output_file` and `error_file`; `failed_more` counts rows without a result that stand in the
+        error file.
         """
         values: Json = {
             "status": status,
@@ -274,12 +280,12 @@ class BatchStore:
             await connection.execute(delete(batch_rows).where(batch_rows.c.batch == batch.id))
 
     async def reload(self, batch: StoredBatch) -> StoredBatch:
-        """As it is now. Raises LeaseLost."""
+        """Return the batch as it is now. Raises LeaseLost."""
         async with self._owned(batch) as (_, now):
             return now
 
     async def sweep(self, kept_seconds: float) -> int:
-        """Forgets those that ended so long ago, with the files that nobody sees but through them; says how many."""
+        """Delete batches that ended so long ago, with their hidden files, and return how many they were."""
         if not await schema.has_tables(self._database):
             return 0
         old = batches.c.ended_ms <= self._now_ms() - int(kept_seconds * 1000)
@@ -290,7 +296,7 @@ class BatchStore:
             return (await connection.execute(delete(batches).where(old))).rowcount
 
     async def unfinished(self) -> int:
-        """How many have not ended, of all tenants."""
+        """Return how many batches of all tenants have not ended."""
         if not await schema.has_tables(self._database):
             return 0
         async with self._database.begin() as connection:
@@ -299,7 +305,7 @@ class BatchStore:
 
     @asynccontextmanager
     async def _owned(self, batch: StoredBatch) -> AsyncIterator[tuple[AsyncConnection, StoredBatch]]:
-        """A transaction that begins by locking the batch's row, which is this gateway's. Raises LeaseLost."""
+        """Open a transaction that begins by locking the row of this gateway's batch. Raises LeaseLost."""
         locking = update(batches).where(self._own(batch)).values(generation=batch.generation)
         async with self._database.begin() as connection:
             row = (await connection.execute(locking.returning(batches))).mappings().first()

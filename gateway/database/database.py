@@ -1,6 +1,6 @@
-"""Database: where it is, and connections to it. SQLite through aiosqlite, PostgreSQL through asyncpg.
+"""Database: connections to SQLite through aiosqlite, or to PostgreSQL through asyncpg.
 
-A SQLite file that is not there holds nothing: it is made by the first command that has something to keep.
+A SQLite file that does not exist holds nothing: it is made by the first command that stores something.
 """
 
 import asyncio
@@ -32,21 +32,22 @@ _DRIVERS = {
 
 
 class DatabaseDown(Exception):
-    """It cannot be reached, or does not do what it is asked."""
+    """The database cannot be reached, or cannot carry out a statement."""
 
 
 class DatabaseConflict(Exception):
-    """What is there already, or refers to what is not there, keeps the change from being made."""
+    """The change violates a constraint: of something that exists already, or refers to something that does not."""
 
 
 class Database:
-    """`url`: as in the settings, other than `none`. `base`: where a relative SQLite path begins.
+    """A database with a pool of connections, which are opened when they are first used.
 
-    Nothing is connected yet. `has_tables`: see schema.there. Raises DatabaseDown where the driver is not installed.
+    `url` is as in the settings, other than `none`; a relative SQLite path begins at `base`. The constructor raises
+    DatabaseDown where the driver is not installed.
     """
 
     def __init__(self, url: str, base: Path) -> None:
-        self.has_tables = False
+        self.has_tables = False  # remembered by schema.has_tables
         parts = make_url(url)
         self.file = sqlite_file(url, base)
         if self.file is not None:
@@ -66,12 +67,12 @@ class Database:
 
     @property
     def exists(self) -> bool:
-        """False: there is nothing in it, not even tables."""
+        """Whether there is a database; False: a SQLite file that was not made yet, without tables."""
         return self.file is None or self.file.exists()
 
     @asynccontextmanager
     async def begin(self, *, writes: bool = False) -> AsyncIterator[AsyncConnection]:
-        """A transaction. `writes`: it reads first and writes then. Raises DatabaseDown, DatabaseConflict."""
+        """Open a transaction; `writes`: it reads before it writes. Raises DatabaseDown, DatabaseConflict."""
         try:
             async with (self._writing if writes else self._engine).begin() as connection:
                 yield connection
@@ -79,12 +80,13 @@ class Database:
             raise translate_error(err) from err
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._engine.dispose()
 
     def _options(self, parts: URL) -> dict[str, Any]:
         options: dict[str, Any] = {"pool_size": CONNECTIONS_MAX, "max_overflow": 0}
         options["pool_timeout"] = CONNECT_SECONDS_MAX
-        # Each keeps megabytes of pages and statements: what one connection can do fills one.
+        # Each connection keeps megabytes of pages and statements, so the last used one is used first.
         options["pool_use_lifo"] = True
         if self.file is not None:
             options["connect_args"] = {"timeout": CONNECT_SECONDS_MAX, "async_creator_fn": SqliteConnection}
@@ -93,13 +95,16 @@ class Database:
                 "timeout": CONNECT_SECONDS_MAX,
                 "command_timeout": STATEMENT_SECONDS_MAX,
             }
-            # A connection that a restart of the server has cut is noticed before it is used.
+            # Notices a connection that a restart of the server has cut, before it is used.
             options["pool_pre_ping"] = True
         return options
 
 
 def translate_error(err: Exception) -> Exception:
-    """In one line, without the statement and its values: those are nobody's business in a log."""
+    """Return the error as DatabaseConflict or DatabaseDown with one line of text.
+
+    The statement and its values are left out, since they do not belong in a log.
+    """
     cause = err.orig if isinstance(err, DBAPIError) else err
     text = " ".join(str(cause).split()) or type(err).__name__
     kind = type(err).__name__
@@ -116,11 +121,11 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _roll_back_sqlite(connection: Any, *_: object) -> None:
-    """Ends its transaction in its own thread, before the connection is closed there.
+    """Roll back in the connection's own thread, before the connection is closed there.
 
-    Who is cancelled in the middle of a statement has its connection closed as it is. SQLite closes it for good when
-    nobody has an open cursor of it any more, and those are held by what has seen the cancellation, perhaps in a
-    circle: until then nobody else could write.
+    A task that is cancelled in the middle of a statement has its connection closed as it is. SQLite closes a
+    connection for good when no cursor of it is open any more, and cursors may be held by the frames of the
+    cancelled task, perhaps in a reference cycle: until then no other connection could write.
     """
     driver = connection.driver_connection
     if driver._connection is None:
@@ -130,13 +135,13 @@ def _roll_back_sqlite(connection: Any, *_: object) -> None:
         with suppress(sqlite3.Error):
             sqlite.rollback()
 
-    with suppress(RuntimeError):  # Without a loop it is the collector's, at the end of the process.
-        # Nobody waits for it.
+    with suppress(RuntimeError):  # Without a loop the garbage collector closes it, at the end of the process.
+        # No task waits for this future.
         driver._tx.put_nowait((asyncio.get_running_loop().create_future(), rolled_back))
 
 
 def _begin_sqlite(connection: Any) -> None:
-    # Who has read what somebody else changed meanwhile may not write any more, and is told at once that the file is
-    # locked, however long it would have waited.
+    # SQLite refuses a write at once, as locked, in a transaction that has read what another one changed meanwhile,
+    # however long it would have waited. So a transaction that will write takes the lock before it reads.
     writes = connection.get_execution_options().get(_WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,11 +1,11 @@
 """The tables of files and batches.
 
-    files        one row a file; its content is in the content store, under tenant and id
-    batches      one row a batch: what was asked, how far it is, and which gateway has it, by a lease
-    batch_rows   one row a result, until the batch has ended: then they are the lines of its output files
+    files        one row for each file; its content is in the content store, under tenant and id
+    batches      one row for each batch: what was asked, its status, and the gateway that runs it, by a lease
+    batch_rows   one row for each result, until the batch has ended: then they are the lines of its output files
 
-A file is `arriving` until its content is whole, and `gone` until its content is: whatever dies in between leaves a
-row that leads to what it has left. Times are milliseconds since 1970.
+A file is `arriving` until its content is complete, and `gone` until its content is deleted: a gateway that dies in
+between leaves a row that leads to what is left. Times are milliseconds since 1970.
 """
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Table, Text
@@ -53,8 +53,11 @@ batches = Table(
     Column("lease_ms", BigInteger, nullable=False),
     Index("ix_batches_tenant_created_ms", "tenant", "created_ms"),
 )
-"""`moments`: JSON, when it came to each status, in seconds. `owner`: the gateway that has it until `lease_ms`;
-`generation` rises with every owner, and nobody writes under another one."""
+"""Batches.
+
+`moments`: JSON, the Unix time in seconds at which the batch came to each status. `owner`: the gateway that runs it
+until `lease_ms`. `generation`: raised at each claim; a write under another generation is refused.
+"""
 
 batch_rows = Table(
     "batch_rows",
@@ -64,4 +67,7 @@ batch_rows = Table(
     Column("good", Boolean, nullable=False),
     Column("line", Text, nullable=False),
 )
-"""`row`: number of the line in the input file, from 0. `line`: what stands for it in the output or error file."""
+"""Results of batches that have not ended.
+
+`row`: number of the line in the input file, from 0. `line`: the line of the output or error file.
+"""

@@ -1,10 +1,10 @@
-"""FileStore: which files there are, whose they are, and how much each tenant has. Contents are elsewhere.
+"""FileStore: the rows of files, and how much each tenant has; contents are in a ContentStore.
 
-    begin -> arriving --keep--> ready --drop, or too old--> gone --forget-->
-                 +------too late------------------------------^
+    begin -> arriving --complete--> ready --deleted, or expired--> gone --forget-->
+                 +------too late-----------------------------------^
 
-Whoever writes a content has begun a row before, and whoever deletes one forgets the row after: nothing that dies in
-between leaves a content that no row leads to.
+A row is made before its content is written, and forgotten after its content is deleted: a gateway that dies in
+between never leaves a content without a row.
 """
 
 import time
@@ -15,55 +15,54 @@ from typing import Any, Literal
 from sqlalchemy import and_, delete, func, insert, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database import pagination
-from gateway.database import schema
+from gateway.database import pagination, schema
 from gateway.database.database import Database
-from gateway.database.file_batch_tables import (batches, files)
+from gateway.database.file_batch_tables import batches, files
 from gateway.database.pagination import PageRequest
 from gateway.database.storable_text import is_storable
 
 ARRIVING, READY, GONE = "arriving", "ready", "gone"
 ARRIVING_SECONDS_MAX = 6 * 3600.0
-"""A file that takes longer to come than that will not come any more."""
+"""A file that takes longer than this to arrive is given up."""
 
 MESSAGE_BATCH = "message_batch"
-"""The purpose of files of batches that were not made of files: their tenant does not see them."""
+"""The purpose of files of batches that were not created from files: their tenant does not see these files."""
 
 TENANT_FILES_MAX = 100_000
 SWEPT_AT_ONCE = 500
 
 
 class TenantStorageFull(Exception):
-    """The tenant has as much as it may have."""
+    """The tenant has as many files, or as many bytes, as it may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """`created`, `expires`: Unix time in seconds."""
+    """One file as the database has it."""
 
     id: str
     tenant: str
     purpose: str
     name: str
     bytes: int
-    created: float
-    expires: float
+    created: float  # Unix time
+    expires: float  # Unix time
 
     @property
     def content(self) -> str:
-        """Its content's name."""
+        """The name of its content in the ContentStore."""
         return f"{self.tenant}/{self.id}"
 
 
 class FileStore:
-    """Every method raises DatabaseDown."""
+    """The rows of all files. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database, wall: Callable[[], float] = time.time) -> None:
         self._database = database
         self._wall = wall
 
     async def begin(self, identity: str, tenant: str) -> StoredFile:
-        """A file's content is about to come; nobody sees it yet."""
+        """Make the row of a file that is about to arrive; it is not visible yet."""
         now = self._now_ms()
         row: dict[str, Any] = {"id": identity, "tenant": tenant, "purpose": "", "name": "", "bytes": 0}
         row |= {"created_ms": now, "expires_ms": now + int(ARRIVING_SECONDS_MAX * 1000)}
@@ -73,7 +72,10 @@ class FileStore:
         return _file(row)
 
     async def complete(self, file: StoredFile, *, tenant_bytes_max: int) -> None:
-        """Its content is whole. Raises TenantStorageFull, and changes nothing then; KeyError if it came too late."""
+        """Make a file visible once its content has arrived.
+
+        Raises TenantStorageFull, and changes nothing then; KeyError if the content arrived too late.
+        """
         async with self._database.begin() as connection:
             await _lock_tenant(connection, file.tenant)
             await self.complete_in(connection, file)
@@ -82,7 +84,7 @@ class FileStore:
                 raise TenantStorageFull
 
     async def complete_in(self, connection: AsyncConnection, file: StoredFile) -> None:
-        """The same within a transaction of somebody else, whatever the tenant has. Raises KeyError."""
+        """Make a file visible within a transaction of the caller, whatever the tenant has. Raises KeyError."""
         values = {
             "purpose": file.purpose,
             "name": file.name,
@@ -95,14 +97,14 @@ class FileStore:
             raise KeyError(file.id)
 
     async def bytes_held(self, tenant: str) -> int:
-        """Bytes of all that it has."""
+        """Return the bytes of all files of a tenant."""
         if not await schema.has_tables(self._database):
             return 0
         async with self._database.begin() as connection:
             return (await self._held(connection, tenant))[1]
 
     async def get(self, tenant: str, identity: str) -> StoredFile | None:
-        """None for what is not there, is too old, or is somebody else's."""
+        """Return a file; None if it does not exist, has expired, or belongs to another tenant."""
         if not is_storable(identity) or not await schema.has_tables(self._database):
             return None
         asked = select(files).where(files.c.id == identity, self._visible(tenant))
@@ -110,8 +112,10 @@ class FileStore:
             row = (await connection.execute(asked)).mappings().first()
         return _file(dict(row)) if row is not None else None
 
-    async def page(self, tenant: str, page: PageRequest, purpose: str | None) -> tuple[Sequence[StoredFile], bool]:
-        """Some of a tenant's, and whether there are more. Raises CursorNotFound."""
+    async def page(
+        self, tenant: str, page: PageRequest, purpose: str | None
+    ) -> tuple[Sequence[StoredFile], bool]:
+        """Return some of a tenant's files, and whether there are more. Raises CursorNotFound."""
         if not is_storable(purpose or "") or not await schema.has_tables(self._database):
             return [], False
         where = and_(self._visible(tenant), files.c.purpose != MESSAGE_BATCH)
@@ -122,7 +126,7 @@ class FileStore:
         return [_file(row) for row in rows], more
 
     async def delete(self, file: StoredFile) -> Literal["dropped", "in use", "not there"]:
-        """Nobody sees it any more; its content may go. One that a batch still reads stays."""
+        """Make a file invisible, so that its content may be deleted, unless a batch still reads it."""
         dropping = update(files).where(files.c.id == file.id, files.c.state == READY, ~_read_by_a_batch())
         async with self._database.begin() as connection:
             if (await connection.execute(dropping.values(state=GONE))).rowcount:
@@ -131,13 +135,13 @@ class FileStore:
             return "in use" if (await connection.execute(there)).first() is not None else "not there"
 
     async def discard(self, file: StoredFile) -> None:
-        """What was begun comes to nothing."""
+        """Give up a file that was arriving."""
         discarding = update(files).where(files.c.id == file.id, files.c.state == ARRIVING)
         async with self._database.begin() as connection:
             await connection.execute(discarding.values(state=GONE))
 
     async def leftovers(self) -> Sequence[StoredFile]:
-        """Some of those whose content is to be deleted: dropped, too old, or never finished."""
+        """Return some of the files with a content to delete: deleted, expired, or never completed."""
         if not await schema.has_tables(self._database):
             return []
         late = and_(files.c.expires_ms <= self._now_ms(), ~_read_by_a_batch())
@@ -147,12 +151,12 @@ class FileStore:
             return [_file(dict(row)) for row in (await connection.execute(asked)).mappings()]
 
     async def forget(self, file: StoredFile) -> None:
-        """Its content is not there any more."""
+        """Delete the row of a file after its content was deleted."""
         async with self._database.begin() as connection:
             await connection.execute(delete(files).where(files.c.id == file.id, files.c.state == GONE))
 
     async def _held(self, connection: AsyncConnection, tenant: str) -> tuple[int, int]:
-        """How many it has, and their bytes."""
+        """Return the number of a tenant's files, and their bytes."""
         sums = select(func.count(), func.sum(files.c.bytes))
         asked = sums.where(files.c.tenant == tenant, files.c.state == READY)
         count, total = (await connection.execute(asked)).one()
@@ -176,7 +180,10 @@ def _read_by_a_batch() -> Any:
 
 
 async def _lock_tenant(connection: AsyncConnection, tenant: str) -> None:
-    """Two that come together must not both find the last room. SQLite writes one at a time anyway."""
+    """Serialise uploads of one tenant in PostgreSQL, so that two cannot both take the last room.
+
+    SQLite has one writer.
+    """
     if connection.dialect.name == "postgresql":
         await connection.execute(
             text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": f"files:{tenant}"}

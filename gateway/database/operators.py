@@ -1,4 +1,4 @@
-"""Operators: who may use the admin API, and as what."""
+"""Operators of the admin API: their tokens and roles, as rows of the database."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -11,23 +11,23 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of the admin API. `hash`: as of keys. Unix times in seconds."""
+    """A token of the admin API; times are Unix times in seconds."""
 
     id: str
     name: str
     role: Role
-    hash: str
+    hash: str  # made as for keys
     created: float
     expires: float | None = None
     revoked: float | None = None
 
     def active(self, now: float) -> bool:
-        """May it be used?"""
+        """Return whether the token is valid now."""
         return self.revoked is None and (self.expires is None or self.expires > now)
 
 
 def operator_from_row(row: Mapping[str, Any]) -> Operator:
-    """Raises msgspec.ValidationError for a row that nobody here has written."""
+    """Return the operator of a row. Raises msgspec.ValidationError for a malformed row."""
     times = {name: _seconds(row[f"{name}_ms"]) for name in ("created", "expires", "revoked")}
     return msgspec.convert(
         {**{name: row[name] for name in ("id", "name", "role", "hash")}, **times}, Operator
@@ -35,6 +35,7 @@ def operator_from_row(row: Mapping[str, Any]) -> Operator:
 
 
 def operator_row(operator: Operator) -> dict[str, Any]:
+    """Return the columns of an operator."""
     return {
         "id": operator.id,
         "name": operator.name,

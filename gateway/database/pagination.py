@@ -1,4 +1,4 @@
-"""Pages of what a tenant keeps: `after` names the last one that is known already."""
+"""Pages of a tenant's responses, files or batches; `after` is the id of the last row that the client has."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +10,22 @@ from gateway.database.storable_text import is_storable
 
 
 class CursorNotFound(Exception):
-    """There is nothing of the name that a page is to begin after."""
+    """There is no row of the id after which the page is to begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """Which part of a list. `newest_first`: in which order."""
+    """The part of a list that a client asks for."""
 
     limit: int
-    after: str | None = None
+    after: str | None = None  # the id of the row before the page
     newest_first: bool = True
 
 
 async def read_page(
     connection: AsyncConnection, table: Table, where: ColumnElement[bool], page: PageRequest
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Its rows, and whether there are more. Raises CursorNotFound."""
+    """Return the rows of a page, and whether there are more. Raises CursorNotFound."""
     columns = (table.c.created_ms, table.c.id)
     if page.after is not None:
         if not is_storable(page.after):
@@ -42,7 +42,7 @@ async def read_page(
 
 
 def _beyond(table: Table, created_ms: int, identity: str, *, newest_first: bool) -> ColumnElement[bool]:
-    """What comes after that one, where ids settle who is first of those made at one time."""
+    """Return the condition for rows after that one; ids order rows that were created at the same time."""
     created, name = table.c.created_ms, table.c.id
     if newest_first:
         return or_(created < created_ms, and_(created == created_ms, name < identity))

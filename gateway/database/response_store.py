@@ -1,8 +1,9 @@
-"""ResponseStore: answers of the Responses API that are asked for again, each by its own tenant alone.
+"""ResponseStore: responses of the Responses API that clients may ask for again, each visible to its own tenant.
 
-In the database and not in Redis: conversations are large, live for days, and must never crowd out quotas and index.
-Each response holds its whole conversation, so one that came before may be deleted. Bounds: how long a response is
-kept, how large one is, how many a tenant has and how much they take; the oldest go first.
+Responses are in the database and not in Redis: conversations are large, live for days, and must never crowd out
+quotas and index. Each response holds its whole conversation, so the ones before it may be deleted. Bounded are: how
+long a response is kept, how large it is, how many a tenant has and how many bytes they take; the oldest are deleted
+first.
 """
 
 import asyncio
@@ -16,13 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import schema
 from gateway.database.database import Database, DatabaseDown
-from gateway.database.tables import response_events, responses
 from gateway.database.storable_text import is_storable
+from gateway.database.tables import response_events, responses
 
 log = logging.getLogger(__name__)
 
 BYTES_MAX = 8 * 1024**2
-"""Of one response with its conversation."""
+"""The most bytes of one response with its conversation."""
 
 TENANT_BYTES_MAX = 256 * 1024**2
 SWEEP_SECONDS = 300.0
@@ -30,26 +31,24 @@ SWEEP_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """`response`, `context`: JSON, an object and a list of items; its own input begins at `own_from` of these.
-
-    `running`: a gateway has it under way in the background.
-    """
+    """One response with its conversation."""
 
     id: str
     tenant: str
-    created: float
-    response: bytes
-    context: bytes
-    own_from: int
-    running: bool = False
+    created: float  # Unix time
+    response: bytes  # a JSON object
+    context: bytes  # the items of the conversation, a JSON list
+    own_from: int  # index of the first item of this response's own input
+    running: bool = False  # a gateway computes it in the background
 
     @property
     def size(self) -> int:
+        """Its size in bytes."""
         return len(self.response) + len(self.context)
 
 
 class ResponseStore:
-    """`kept_seconds`: how long; 0: nothing is kept. Everything raises DatabaseDown."""
+    """All stored responses, each kept for `kept_seconds`; 0 stores none. Every method raises DatabaseDown."""
 
     def __init__(
         self,
@@ -66,10 +65,11 @@ class ResponseStore:
 
     @property
     def enabled(self) -> bool:
+        """Whether responses are stored at all."""
         return self._kept_seconds > 0
 
     async def get(self, tenant: str, identity: str) -> StoredResponse | None:
-        """None for what is not there, is too old, or is somebody else's."""
+        """Return a response; None if it does not exist, has expired, or belongs to another tenant."""
         if not is_storable(identity) or not await schema.has_tables(self._database):
             return None
         query = select(responses).where(
@@ -92,7 +92,7 @@ class ResponseStore:
         )
 
     async def put(self, stored: StoredResponse, running_seconds: float | None = None) -> None:
-        """Keeps a new one; the tenant's oldest make room. `running_seconds`: see BackgroundStore."""
+        """Store a new response; the tenant's oldest make room. `running_seconds`: see BackgroundStore."""
         now = self._now_ms()
         row = {
             "id": stored.id,
@@ -125,20 +125,20 @@ class ResponseStore:
                 await _forget(connection, responses.c.id.in_(too_many))
 
     async def delete(self, tenant: str, identity: str) -> bool:
-        """False where it was not there."""
+        """Delete a response; return False if it did not exist."""
         this = and_(responses.c.id == identity, responses.c.tenant == tenant)
         async with self._database.begin() as connection:
             return await _forget(connection, this) > 0
 
     async def sweep(self) -> int:
-        """Removes what is too old; says how many."""
+        """Delete expired responses, and return how many they were."""
         if not await schema.has_tables(self._database):
             return 0
         async with self._database.begin() as connection:
             return await _forget(connection, responses.c.expires_ms <= self._now_ms())
 
     async def run(self) -> None:
-        """Sweeps for as long as it is not cancelled."""
+        """Sweep again and again, until this coroutine is cancelled."""
         while True:
             try:
                 await self.sweep()
@@ -151,7 +151,7 @@ class ResponseStore:
 
 
 async def _forget(connection: AsyncConnection, these: ColumnElement[bool]) -> int:
-    """With their events; how many."""
+    """Delete responses with their events, and return how many they were."""
     names = select(responses.c.id).where(these)
     await connection.execute(delete(response_events).where(response_events.c.response.in_(names)))
     return (await connection.execute(delete(responses).where(these))).rowcount

@@ -1,4 +1,4 @@
-"""Rows to values of the settings' types and back. What a value has by default is NULL in its row."""
+"""Conversion of rows to values of the settings' types, and back; a default value is NULL in its row."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ Made = TypeVar("Made")
 DatabaseRow = Mapping[str, Any]
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError)
-"""What a row raises that nobody here has written."""
+"""The errors that a malformed row raises."""
 
 _NO_COLUMN = ("keys",)
-"""They have rows of their own."""
+"""Fields without a column, since they have rows of their own."""
 
 _JSON = ("limits", "models", "addresses", "scopes", "isolation", "context_lengths", "classes")
 
@@ -34,7 +34,7 @@ KeyState = Literal["active", "ended", "revoked"]
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key with what only a database knows of it. Unix times in seconds."""
+    """An API key with what only the database knows of it; times are Unix times in seconds."""
 
     tenant: str
     key: ApiKeySettings
@@ -42,18 +42,24 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked: float | None = None
 
     def active(self, now: float) -> bool:
-        """May it be used?"""
+        """Return whether the key is valid now."""
         return self.state(now) == "active"
 
     def state(self, now: float) -> KeyState:
+        """Return whether the key is active, has ended, or is revoked."""
         if self.revoked is not None:
             return "revoked"
         ends = self.key.expires
         return "active" if not self.key.disabled and (ends is None or ends.seconds > now) else "ended"
 
 
-def read_or_disable(make: Callable[[DatabaseRow], Made], instead: Callable[[DatabaseRow], Made], row: DatabaseRow) -> Made:
-    """What the row says; where it cannot be read, what allows least: one bad row is no outage of all."""
+def read_or_disable(
+    make: Callable[[DatabaseRow], Made], instead: Callable[[DatabaseRow], Made], row: DatabaseRow
+) -> Made:
+    """Return the value of a row, or that of `instead` (which allows least) for a malformed row.
+
+    So one malformed row is no outage of all.
+    """
     try:
         return make(row)
     except UNREADABLE as err:
@@ -62,18 +68,22 @@ def read_or_disable(make: Callable[[DatabaseRow], Made], instead: Callable[[Data
 
 
 def organisation_from_row(row: DatabaseRow) -> OrganisationSettings:
+    """Return the organisation of a row."""
     return _value(OrganisationSettings, row)
 
 
 def plan_from_row(row: DatabaseRow) -> PlanSettings:
+    """Return the plan of a row."""
     return _value(PlanSettings, row)
 
 
 def tenant_from_row(row: DatabaseRow) -> TenantSettings:
+    """Return the tenant of a row."""
     return _value(TenantSettings, row)
 
 
 def key_from_row(row: DatabaseRow) -> StoredKey:
+    """Return the key of a row."""
     expires, revoked = row["expires_ms"], row["revoked_ms"]
     key = _value(ApiKeySettings, row)
     if expires is not None:
@@ -87,29 +97,33 @@ def key_from_row(row: DatabaseRow) -> StoredKey:
 
 
 def disabled_organisation(row: DatabaseRow) -> OrganisationSettings:
-    """In place of one that cannot be read; and so on."""
+    """Return a disabled organisation in place of one that cannot be read."""
     return OrganisationSettings(id=row["id"], disabled=True)
 
 
 def empty_plan(row: DatabaseRow) -> PlanSettings:
+    """Return a plan without models in place of one that cannot be read."""
     return PlanSettings(name=row["name"], models=ModelAccessSettings(allow=()))
 
 
 def disabled_tenant(row: DatabaseRow) -> TenantSettings:
+    """Return a disabled tenant in place of one that cannot be read."""
     return TenantSettings(id=row["id"], disabled=True)
 
 
 def disabled_key(row: DatabaseRow) -> StoredKey:
+    """Return a disabled key in place of one that cannot be read."""
     key = ApiKeySettings(id=row["id"], hash=row["hash"], disabled=True)
     return StoredKey(tenant=row["tenant"], key=key, created=0.0)
 
 
 def settings_row(value: msgspec.Struct) -> dict[str, Any]:
-    """The columns of an organisation, a plan or a tenant."""
+    """Return the columns of an organisation, a plan or a tenant."""
     return {name: _column(value, name) for name in value.__struct_fields__ if name not in _NO_COLUMN}
 
 
 def key_row(stored: StoredKey) -> dict[str, Any]:
+    """Return the columns of a key."""
     expires = stored.key.expires
     names = (name for name in ApiKeySettings.__struct_fields__ if name not in ("expires", *_NO_COLUMN))
     columns = {name: _column(stored.key, name) for name in names}

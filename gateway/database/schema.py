@@ -1,4 +1,4 @@
-"""The schema's version, and its upgrade by Alembic: one at a time, whoever asks."""
+"""The version of the tables, and their upgrade with Alembic, one process at a time."""
 
 import asyncio
 import importlib
@@ -15,13 +15,13 @@ from gateway.process.file_locks import lock_file
 
 LOCK_SECONDS_MAX = 60.0
 LOCK_NUMBER = 7_264_197_001
-"""Of the advisory lock in PostgreSQL; any number that nobody else takes."""
+"""The number of the advisory lock in PostgreSQL, which no other program uses."""
 
 VERSIONS = "alembic_version"
 
 
 async def current_revision(database: Database) -> str | None:
-    """The schema's version; None where there are no tables. Raises DatabaseDown."""
+    """Return the version of the tables; None if there are none. Raises DatabaseDown."""
     if not database.exists:
         return None
     async with database.begin() as connection:
@@ -29,33 +29,33 @@ async def current_revision(database: Database) -> str | None:
 
 
 async def upgrade(database: Database) -> None:
-    """To the newest version; nothing where it is that. Raises DatabaseDown."""
+    """Upgrade the tables to the newest version, if they are older. Raises DatabaseDown."""
     if database.file is not None:
         database.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    async with _alone(database), database.begin(writes=True) as connection:
+    async with _upgrade_lock(database), database.begin(writes=True) as connection:
         if database.file is None:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
         await connection.run_sync(_upgrade)
 
 
 async def has_tables(database: Database) -> bool:
-    """Has it tables? A SQLite file has none before somebody has something to keep. Raises DatabaseDown."""
+    """Return whether there are tables; a SQLite file has none before something is stored. Raises DatabaseDown."""
     if not database.has_tables:
         database.has_tables = await current_revision(database) is not None
     return database.has_tables
 
 
 async def ensure_tables(database: Database) -> None:
-    """A SQLite file is made by the first who has something to keep. Raises DatabaseDown."""
+    """Make the SQLite file with its tables if it does not exist. Raises DatabaseDown."""
     if not await has_tables(database) and database.file is not None:
-        # Loading what makes tables takes long enough to be felt by everybody else's streams.
+        # Importing Alembic takes long enough to delay the streams of other requests.
         await asyncio.to_thread(importlib.import_module, "alembic.command")
-        # Somebody who leaves meanwhile must not leave half of it to those who wait.
+        # A request that is cancelled meanwhile must not leave half-made tables to other requests.
         await asyncio.shield(upgrade(database))
 
 
 async def ensure_current(database: Database, *, upgrades: bool) -> None:
-    """The tables are of this version, brought up to date where they may be. Raises DatabaseDown."""
+    """Check that the tables are of this version, and upgrade them if `upgrades` allows it. Raises DatabaseDown."""
     found = await current_revision(database)
     if found != REVISION and upgrades:
         await upgrade(database)
@@ -75,7 +75,7 @@ def _upgrade(connection: Connection) -> None:
     found = _revision(connection)
     if found == REVISION:
         return
-    # Loaded only where there is something to upgrade: it takes longer than everything else here.
+    # Imported only where there is something to upgrade: that takes longer than everything else here.
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -93,8 +93,11 @@ def _upgrade(connection: Connection) -> None:
 
 
 @asynccontextmanager
-async def _alone(database: Database) -> AsyncIterator[None]:
-    """Of all processes on this machine, for SQLite; PostgreSQL has a lock of its own."""
+async def _upgrade_lock(database: Database) -> AsyncIterator[None]:
+    """Keep other processes of this machine out while a SQLite file is upgraded.
+
+    PostgreSQL has a lock of its own.
+    """
     if database.file is None:
         yield
         return
@@ -105,7 +108,9 @@ async def _alone(database: Database) -> AsyncIterator[None]:
             break
         except BlockingIOError:
             if time.monotonic() > until:
-                raise DatabaseDown("another process is upgrading it, for a long time already") from None
+                raise DatabaseDown(
+                    f"another process has been upgrading it for {LOCK_SECONDS_MAX:g} seconds"
+                ) from None
             await asyncio.sleep(0.05)
         except OSError as err:
             raise DatabaseDown(f"{lock} cannot be made: {err.strerror}") from err

@@ -1,7 +1,7 @@
-"""Connections to SQLite that stop once, however often they are told to.
+"""SqliteConnection: a connection to SQLite that stops only once, however often it is told to.
 
-Whoever is cancelled has its connection closed, and who is cancelled again meanwhile has it stopped at once. The
-closing then tells a thread to stop that has ended, and aiosqlite 0.22 would wait for its answer for ever.
+A task that is cancelled has its connection closed, and if it is cancelled again meanwhile the connection is stopped
+at once. The closing would then tell an ended thread to stop, and aiosqlite 0.22 would wait for its answer for ever.
 """
 
 import asyncio
@@ -14,15 +14,18 @@ CHUNK_ROWS = 64
 
 
 class SqliteConnection(aiosqlite.Connection):
+    """An aiosqlite connection with a daemon thread, which may be stopped more than once."""
+
     def __init__(self, file: str, **options: Any) -> None:
         super().__init__(lambda: sqlite3.connect(file, **options), CHUNK_ROWS)
-        # What a thread still does is no reason for the process to stay.
+        # The process may exit while the thread is still working.
         self._thread.daemon = True
-        self._told_to_stop = False
+        self._stop_requested = False
         self._stopped: asyncio.Future[Any] | None = None
 
     def stop(self) -> "asyncio.Future[Any] | None":
-        if not self._told_to_stop:
-            self._told_to_stop = True
+        """Stop the connection at the first call, and return the same future at every call."""
+        if not self._stop_requested:
+            self._stop_requested = True
             self._stopped = super().stop()
         return self._stopped

@@ -1,6 +1,9 @@
-"""Which texts can be in a database at all."""
+"""Which texts a database can store."""
 
 
 def is_storable(text: str) -> bool:
-    """PostgreSQL has no NUL in texts, and says of one that is asked for what cannot be told from an outage."""
+    """Return whether the text has no NUL.
+
+    PostgreSQL has no NUL in texts, and reports a query for one in a way that cannot be told from an outage.
+    """
     return "\x00" not in text

@@ -1,12 +1,12 @@
-"""The tables, and how their rows become values.
+"""The tables of tenants and stored responses.
 
     changes        one row, one number: it rises by one with every transaction that changes what follows
     organisations  plans  tenants  keys      `changed`: that number at their last change
 
-So whoever has seen everything up to a number asks for the rows with a higher one. The number's row is locked from
-the beginning of a transaction to its end: numbers become visible in their order. Nothing is deleted that a gateway
-may still know: a key is revoked, a tenant disabled. Lists are JSON, and NULL where they are what they are by
-default. Times are milliseconds since 1970.
+A gateway that has read everything up to a number asks for the rows with a higher one. The number's row is locked
+from the beginning of a transaction to its end, so that numbers become visible in their order. Rows that a gateway
+may still know are never deleted: a key is revoked, a tenant disabled. Lists are JSON, and NULL where they have
+their default. Times are milliseconds since 1970.
 """
 
 from sqlalchemy import (
@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 REVISION = "0011"
-"""Of the newest migration."""
+"""The newest migration."""
 
 metadata = MetaData(
     naming_convention={
@@ -69,8 +69,11 @@ plans = Table(
     Column("of_file", Boolean),
     Column("changed", BigInteger, nullable=False, index=True),
 )
-"""`of_file`: the settings file has it, and here is its name alone, for tenants to refer to. A gateway whose file
-does not have it allows them nothing."""
+"""Plans.
+
+`of_file`: the plan is in the settings file, and its row has only the name, for tenants to refer to. A gateway with
+a settings file without it allows these tenants nothing.
+"""
 
 tenants = Table(
     "tenants",
@@ -127,8 +130,11 @@ responses = Table(
     Column("running_ms", BigInteger),
     Index("ix_responses_tenant_created_ms", "tenant", "created_ms"),
 )
-"""What the Responses API keeps. `context`: the items of the conversation up to this response's output; its own
-input begins at `own_from`. `running_ms`: until then its gateway is not missed; NULL once it has ended."""
+"""Stored responses.
+
+`context`: the items of the conversation up to this response's output; its own input begins at `own_from`.
+`running_ms`: until when its gateway is considered alive; NULL once the response has ended.
+"""
 
 response_events = Table(
     "response_events",
@@ -138,4 +144,4 @@ response_events = Table(
     Column("count", Integer, nullable=False),
     Column("text", Text, nullable=False),
 )
-"""The stream of a response in the background: so many events from that number on, as they are sent."""
+"""The stream of a background response: `count` events from `number` on, as they are sent."""

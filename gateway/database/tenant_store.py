@@ -1,6 +1,7 @@
-"""TenantStore: who uses the gateway, as the database keeps it.
+"""TenantStore: organisations, plans, tenants, keys and operators in the database.
 
-A change is one transaction, and raises the number. The audit log is written in it: who, what, before and after.
+A change is one transaction, and raises the number of the last change. The audit log is written in the same
+transaction: the actor, the action, and the row before and after.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -15,14 +16,27 @@ from gateway.database.audit_log import append_entry
 from gateway.database.audit_tables import operators
 from gateway.database.database import Database
 from gateway.database.operators import Operator, operator_from_row, operator_row
-from gateway.database.row_conversion import (StoredKey, read_or_disable, key_from_row, key_row, disabled_key, disabled_organisation, empty_plan, disabled_tenant, organisation_from_row, plan_from_row, settings_row, tenant_from_row)
+from gateway.database.row_conversion import (
+    StoredKey,
+    disabled_key,
+    disabled_organisation,
+    disabled_tenant,
+    empty_plan,
+    key_from_row,
+    key_row,
+    organisation_from_row,
+    plan_from_row,
+    read_or_disable,
+    settings_row,
+    tenant_from_row,
+)
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
 GATEWAY_ACTOR = "gateway"
-"""Who changes something where nobody else does."""
+"""The actor in the audit log where no other is named."""
 
 PAGE = 1000
-"""Rows that are read at once: what they cost the event loop is milliseconds."""
+"""Rows that are read at once: they keep the event loop busy for milliseconds."""
 
 
 NAMED_TABLES: Mapping[str, tuple[Table, str]] = {
@@ -31,45 +45,53 @@ NAMED_TABLES: Mapping[str, tuple[Table, str]] = {
     "tenants": (tables.tenants, "id"),
     "keys": (tables.keys, "id"),
 }
-"""Table and the column that names a row."""
+"""The tables by the kind of their rows, with the column that names a row."""
 
 
 class TenantChange:
-    """What is put in one transaction. `by`: who does it. `action`: what it is called in the audit log; by default
-    `create` or `change`."""
+    """What is written in one transaction.
 
-    def __init__(self, connection: AsyncConnection, number: int, by: str, chain: bytes) -> None:
+    `actor` is written to the audit log as the author, `action` as what was done; None is `create` or `change`.
+    """
+
+    def __init__(self, connection: AsyncConnection, number: int, actor: str, chain_key: bytes) -> None:
         self._connection = connection
         self.number = number
-        self.by = by
+        self.actor = actor
         self.action: str | None = None
-        self._chain = chain
+        self._chain_key = chain_key
 
     async def put_organisation(self, organisation: OrganisationSettings) -> None:
+        """Insert or update an organisation."""
         await self._put(tables.organisations, "id", settings_row(organisation))
 
     async def put_plan(self, plan: PlanSettings) -> None:
+        """Insert or update a plan."""
         await self._put(tables.plans, "name", {**settings_row(plan), "of_file": None})
 
-    async def has_plan(self, name: str, of_file: Collection[str]) -> bool:
-        """May a tenant be on it? One `of_file`, of the settings, is noted by its name, for tenants to refer to."""
+    async def has_plan(self, name: str, file_plans: Collection[str]) -> bool:
+        """Return whether there is such a plan, here or in the settings file.
+
+        A plan of the settings file gets a row with its name, for tenants to refer to.
+        """
         if await self.plan(name) is not None:
             return True
-        if name in of_file:
+        if name in file_plans:
             await self._put(tables.plans, "name", {**settings_row(PlanSettings(name=name)), "of_file": True})
-        return name in of_file
+        return name in file_plans
 
     async def put_tenant(self, tenant: TenantSettings) -> None:
-        """Its organisation is made if there is none. Its keys are put one by one."""
+        """Insert or update a tenant, and insert its organisation if it does not exist; keys are put one by one."""
         if tenant.organisation is not None and await self.organisation(tenant.organisation) is None:
             await self.put_organisation(OrganisationSettings(id=tenant.organisation))
         await self._put(tables.tenants, "id", settings_row(tenant))
 
     async def put_key(self, stored: StoredKey) -> None:
+        """Insert or update a key."""
         await self._put(tables.keys, "id", key_row(stored))
 
     async def add_keys(self, many: Sequence[StoredKey]) -> None:
-        """New ones, many at once."""
+        """Insert many new keys at once."""
         rows = [{**key_row(stored), "changed": self.number} for stored in many]
         for at in range(0, len(rows), PAGE):
             page = rows[at : at + PAGE]
@@ -77,36 +99,47 @@ class TenantChange:
             await self._audit("keys", f"{len(page)} keys", None, {"ids": [row["id"] for row in page]})
 
     async def note(self, kind: str, subject: str, after: dict[str, Any]) -> None:
-        """Writes down what is changed elsewhere; if that fails, raise before this transaction ends."""
+        """Write a change that is made elsewhere to the audit log.
+
+        If that change fails, raise within this transaction.
+        """
         await self._audit(kind, subject, None, after)
 
     async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
-        """The row of one of NAMED_TABLES, as it is now; None if there is none of that name."""
+        """Return the row of that kind and name as it is now; None if there is none."""
         table, column = NAMED_TABLES[kind]
         row = await self._row(table, column, identity)
         return row if row is None or not row.get("of_file") else None
 
     async def put_operator(self, operator: Operator) -> None:
+        """Insert or update an operator."""
         await self._put(operators, "id", operator_row(operator))
 
     async def operator(self, identity: str) -> Operator | None:
+        """Return the operator as it is now; None if there is none."""
         row = await self._row(operators, "id", identity)
         return operator_from_row(row) if row is not None else None
 
     async def organisation(self, identity: str) -> OrganisationSettings | None:
-        """As it is now: nobody changes it before this transaction ends. None if there is none."""
+        """Return the organisation as it is now, which no other transaction changes before this one ends.
+
+        None if there is none.
+        """
         row = await self._row(tables.organisations, "id", identity)
         return organisation_from_row(row) if row is not None else None
 
     async def plan(self, name: str) -> PlanSettings | None:
+        """Return the plan as it is now; None if there is none."""
         row = await self.row("plans", name)
         return plan_from_row(row) if row is not None else None
 
     async def tenant(self, identity: str) -> TenantSettings | None:
+        """Return the tenant as it is now; None if there is none."""
         row = await self._row(tables.tenants, "id", identity)
         return tenant_from_row(row) if row is not None else None
 
     async def key(self, identity: str) -> StoredKey | None:
+        """Return the key as it is now; None if there is none."""
         row = await self._row(tables.keys, "id", identity)
         return key_from_row(row) if row is not None else None
 
@@ -121,7 +154,7 @@ class TenantChange:
         if before is None:
             await self._connection.execute(insert(table).values(row))
         elif all(before[name] == value for name, value in row.items() if name != "changed"):
-            return  # It is so already: nothing to do, and nothing to tell.
+            return  # Nothing changes, so nothing is logged.
         else:
             at = table.c[identity] == row[identity]
             await self._connection.execute(update(table).where(at).values(row))
@@ -132,8 +165,8 @@ class TenantChange:
     ) -> None:
         await append_entry(
             self._connection,
-            self._chain,
-            who=self.by,
+            self._chain_key,
+            who=self.actor,
             action=self.action or ("create" if before is None else "change"),
             kind=kind,
             subject=subject,
@@ -143,68 +176,76 @@ class TenantChange:
 
 
 class TenantStore:
-    """Every method raises DatabaseDown; changes also DatabaseConflict. `chain`: the key of the audit log; `by`: who
-    changes things, as it says.
+    """Organisations, plans, tenants, keys and operators in the database.
+
+    Every method raises DatabaseDown; changes also DatabaseConflict. `chain_key` is that of the audit log, and
+    `actor` the author that it names.
     """
 
-    def __init__(self, database: Database, chain: bytes = b"", by: str = GATEWAY_ACTOR) -> None:
+    def __init__(self, database: Database, chain_key: bytes = b"", actor: str = GATEWAY_ACTOR) -> None:
         self.database = database
-        self._chain = chain
-        self._by = by
+        self._chain_key = chain_key
+        self._actor = actor
 
-    def acting(self, by: str) -> "TenantStore":
-        """The same store for somebody else."""
-        return TenantStore(self.database, self._chain, by)
+    def acting(self, actor: str) -> "TenantStore":
+        """Return the same store for another author of changes."""
+        return TenantStore(self.database, self._chain_key, actor)
 
     async def number(self) -> int:
-        """Of the last change."""
+        """Return the number of the last change."""
         async with self.database.begin() as connection:
             found = (await connection.execute(select(tables.changes.c.number))).scalar()
             return int(found or 0)
 
     @asynccontextmanager
     async def change(self) -> AsyncIterator[TenantChange]:
-        """All of it, or nothing."""
+        """Open a transaction for changes: all of them are made, or none."""
         async with self.database.begin() as connection:
-            # First of all, so that whoever changes something waits for whoever does.
+            # First of all, so that concurrent changes wait for each other.
             raised = tables.changes.c.number + 1
             await connection.execute(update(tables.changes).values(number=raised))
             number = (await connection.execute(select(tables.changes.c.number))).scalar()
-            yield TenantChange(connection, int(number or 0), self._by, self._chain)
+            yield TenantChange(connection, int(number or 0), self._actor, self._chain_key)
 
     async def all_organisations(self, since: int = 0) -> list[OrganisationSettings]:
-        """Those that changed after that number."""
+        """Return the organisations that changed after that number."""
         return [
             read_or_disable(organisation_from_row, disabled_organisation, row)
             async for row in self._rows(tables.organisations, "id", since)
         ]
 
     async def all_plans(self, since: int = 0) -> list[PlanSettings]:
-        return [read_or_disable(plan_from_row, empty_plan, row) async for row in self._rows(tables.plans, "name", since)]
+        """Return the plans that changed after that number."""
+        return [
+            read_or_disable(plan_from_row, empty_plan, row)
+            async for row in self._rows(tables.plans, "name", since)
+        ]
 
     async def all_tenants(self, since: int = 0) -> AsyncIterator[TenantSettings]:
+        """Yield the tenants that changed after that number."""
         async for row in self._rows(tables.tenants, "id", since):
             yield read_or_disable(tenant_from_row, disabled_tenant, row)
 
     async def all_keys(self, since: int = 0) -> AsyncIterator[StoredKey]:
+        """Yield the keys that changed after that number."""
         async for row in self._rows(tables.keys, "id", since):
             yield read_or_disable(key_from_row, disabled_key, row)
 
     async def operators(self) -> list[Operator]:
-        """All of them, also those that are revoked; the oldest first."""
+        """Return all operators, also revoked ones, the oldest first."""
         async with self.database.begin() as connection:
             found = await connection.execute(select(operators).order_by(operators.c.created_ms))
             return [operator_from_row(dict(row)) for row in found.mappings()]
 
     async def operator(self, identity: str) -> Operator | None:
-        """None if there is none of that id."""
+        """Return an operator; None if there is none of that id."""
         async with self.database.begin() as connection:
             found = await connection.execute(select(operators).where(operators.c.id == identity))
             row = found.mappings().first()
             return operator_from_row(dict(row)) if row is not None else None
 
     async def row(self, kind: str, identity: str) -> Mapping[str, Any] | None:
-        """One row; None if there is none of that name."""
+        """Return the row of that kind and name; None if there is none."""
         table, column = NAMED_TABLES[kind]
         async with self.database.begin() as connection:
             found = await connection.execute(
@@ -216,7 +257,7 @@ class TenantStore:
     async def page(
         self, kind: str, *, after: str = "", limit: int = PAGE, **where: str
     ) -> list[Mapping[str, Any]]:
-        """Rows of `organisations`, `plans`, `tenants` or `keys`, in the order of their names, after that one."""
+        """Return rows of that kind (see NAMED_TABLES), in the order of their names, after the name `after`."""
         table, identity = NAMED_TABLES[kind]
         column = table.c[identity]
         asked = select(table).where(column > after, _is_here(table)).order_by(column).limit(limit)
@@ -226,7 +267,7 @@ class TenantStore:
             return [dict(row) for row in (await connection.execute(asked)).mappings()]
 
     async def _rows(self, table: Table, identity: str, since: int) -> AsyncIterator[Mapping[str, Any]]:
-        """PageRequest by page, so that no transaction and no answer becomes large."""
+        """Yield rows page by page, so that no transaction and no answer becomes large."""
         column, last = table.c[identity], ""
         while True:
             asked = select(table).where(table.c.changed > since, column > last, _is_here(table))
@@ -241,5 +282,5 @@ class TenantStore:
 
 
 def _is_here(table: Table) -> ColumnElement[bool]:
-    """Not a plan's name alone."""
+    """Return the condition that excludes plans of the settings file, of which only the name is here."""
     return table.c.of_file.is_(None) if table is tables.plans else true()

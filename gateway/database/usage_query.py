@@ -1,10 +1,10 @@
-"""Questions to the usage ledger: sums by what they are asked by, and the rows themselves.
+"""Queries of the usage ledger: sums by chosen groupings, and the rows themselves.
 
     days   -- bounds at midnights, nothing asked that days do not know     few rows, for ever
     hours  -- bounds at full hours, the same                               kept for a long time
     rows   -- everything else: users, tags, workers, codes, any moment     kept for some time
 
-All three say the same where they know it.
+All three give the same sums where they have them.
 """
 
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from gateway.database.database import Database
-from gateway.database.usage_store import DAY_MS, HOUR_MS, CLIENT_LEFT_STATUS
+from gateway.database.usage_store import CLIENT_LEFT_STATUS, DAY_MS, HOUR_MS
 from gateway.database.usage_tables import MEASURES, usage, usage_days, usage_hours
 
 PAGE = 1000
@@ -38,20 +38,19 @@ TIMES = {"hour": HOUR_MS, "day": DAY_MS}
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. `since_ms` <= time < `until_ms`; None: no bound. `where`: column (as ROW_COLUMNS names it) to
-    value. `tags`: all of them. `by`: what sums are apart by: `hour`, `day`, names of ROW_COLUMNS, `tag:NAME`."""
+    """A query of the usage ledger."""
 
-    since_ms: int | None = None
-    until_ms: int | None = None
-    where: dict[str, str] = {}
-    tags: dict[str, str] = {}
-    by: tuple[str, ...] = ()
+    since_ms: int | None = None  # inclusive; None: no bound
+    until_ms: int | None = None  # exclusive; None: no bound
+    where: dict[str, str] = {}  # values by column, as ROW_COLUMNS names it
+    tags: dict[str, str] = {}  # values by tag; all must match
+    by: tuple[str, ...] = ()  # groupings: `hour`, `day`, names of ROW_COLUMNS, `tag:NAME`
     limit: int = PAGE
     offset: int = 0
 
     @property
     def source(self) -> str:
-        """The smallest table that knows it: days, hours, or rows."""
+        """The smallest table that can answer the query: `days`, `hours`, or `rows`."""
         asked = {*self.where, *self.by} - set(TIMES)
         bounds = [bound for bound in (self.since_ms, self.until_ms) if bound is not None]
         if self.tags or not asked <= set(COLUMNS) or any(bound % HOUR_MS for bound in bounds):
@@ -60,13 +59,13 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReader:
-    """Every method raises DatabaseDown."""
+    """Answers queries of the usage ledger. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     async def sums(self, query: UsageQuery) -> list[dict[str, Any]]:
-        """One mapping a group: what it is apart by, then every measure. In the order of `by`."""
+        """Return one mapping for each group, with its groupings and every measure, in the order of `by`."""
         if not self.database.exists:
             return []
         async with self.database.begin() as connection:
@@ -74,7 +73,7 @@ class UsageReader:
         return [_group(query, tuple(row)) for row in found]
 
     async def rows(self, query: UsageQuery) -> AsyncIterator[list[dict[str, Any]]]:
-        """The rows themselves, the oldest first, page by page; `by`, `limit` and `offset` mean nothing here."""
+        """Yield the rows themselves, the oldest first, page by page; `by`, `limit` and `offset` are ignored."""
         order = (usage.c.at_ms, usage.c.request_id, usage.c.attempt)
         last: tuple[Any, ...] | None = None
         while self.database.exists:
@@ -98,7 +97,7 @@ def _sums(query: UsageQuery) -> Select[Any]:
     measures = [func.coalesce(func.sum(_measure(name, table)), 0).label(f"sum_{name}") for name in MEASURES]
     asked = select(*groups, *measures).where(_bounds(query, table, time))
     if groups:
-        # By the columns' places: two texts of one expression with parameters are not the same to PostgreSQL.
+        # By position: PostgreSQL does not recognise two texts of one expression with parameters as the same.
         places: list[ColumnElement[Any]] = [literal_column(str(at + 1)) for at in range(len(groups))]
         asked = asked.group_by(*places).order_by(*places)
     return asked.limit(query.limit).offset(query.offset)
@@ -140,5 +139,5 @@ def _measure(name: str, table: Table) -> ColumnElement[int]:
 
 def _group(query: UsageQuery, row: tuple[Any, ...]) -> dict[str, Any]:
     keys = dict(zip(query.by, row[: len(query.by)], strict=True))
-    # PostgreSQL sums into numbers that are no integers of Python.
+    # PostgreSQL returns sums as decimals.
     return keys | {name: int(value) for name, value in zip(MEASURES, row[len(query.by) :], strict=True)}

@@ -1,8 +1,8 @@
-"""UsageStore: the ledger as the database keeps it. What comes is taken once, and its sums with it.
+"""UsageStore: the usage ledger in the database; every entry is stored once, and its sums with it.
 
-A portion of a journal is one transaction: the journal's position is moved on from where it was, rows that are there
-already are passed over, and the sums take what was new. So a portion that is shipped again, by whomever, after
-whatever, changes nothing.
+A portion of a journal is one transaction: the journal's position is advanced from where it was, rows that are here
+already are skipped, and the sums take the new ones. So a portion that is shipped again, by any gateway at any time,
+changes nothing.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from gateway.database.usage_tables import outbox as events_out
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 CLIENT_LEFT_STATUS = 499
-"""The status of a request whose client has left: neither a success nor a failure."""
+"""The status of a request that its client abandoned: neither a success nor a failure."""
 
 PRUNED_AT_ONCE = 2000
 
@@ -36,7 +36,7 @@ UsageRow = Mapping[str, Any]
 
 
 class JournalMoved(Exception):
-    """The journal is further in the database than its reader thought: `position`."""
+    """The journal's position in the database is not where its reader thought; `position` is the right one."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"the journal is at {position}")
@@ -44,13 +44,13 @@ class JournalMoved(Exception):
 
 
 class UsageStore:
-    """Every method raises DatabaseDown."""
+    """The usage ledger in the database. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     async def position(self, journal: str) -> int:
-        """How far a journal is in here."""
+        """Return up to which position a journal is stored."""
         asked = select(usage_journals.c.position).where(usage_journals.c.name == journal)
         async with self.database.begin() as connection:
             return int((await connection.execute(asked)).scalar() or 0)
@@ -65,9 +65,11 @@ class UsageStore:
         now_ms: int,
         events: Sequence[UsageRow] = (),
     ) -> int:
-        """What a journal has from `position` to `end`. How many of the rows are new. Raises JournalMoved.
+        """Store what a journal has from `position` to `end`, and return how many of the rows are new.
 
-        `events`: for the outbox of webhooks; those that are there already are passed over too.
+        Raises JournalMoved.
+
+        `events` are for the outbox of webhooks; those that are there already are skipped too.
         """
         async with self.database.begin() as connection:
             await self._move_on(connection, journal, position, end, now_ms)
@@ -75,7 +77,7 @@ class UsageStore:
             return await self._add(connection, rows)
 
     async def prune(self, *, rows_before_ms: int, hours_before_ms: int, journals_before_ms: int) -> int:
-        """Deletes what is older, a bounded number of each. How many went."""
+        """Delete a bounded number of older rows from each table, and return how many they were."""
         gone = 0
         async with self.database.begin() as connection:
             for table, column, before in (
@@ -90,7 +92,7 @@ class UsageStore:
         return gone
 
     async def oldest_row_ms(self) -> int | None:
-        """When the oldest row that is kept came."""
+        """Return when the oldest row came, in milliseconds since 1970; None if there is none."""
         async with self.database.begin() as connection:
             found = (await connection.execute(select(func.min(usage.c.at_ms)))).scalar()
             return int(found) if found is not None else None
@@ -98,7 +100,11 @@ class UsageStore:
     async def _move_on(
         self, connection: AsyncConnection, journal: str, position: int, end: int, now_ms: int
     ) -> None:
-        """First of all: whoever else ships this journal waits here, and then sees that it has moved."""
+        """Advance the journal's position. Raises JournalMoved.
+
+        This is the first statement of the transaction: another gateway that ships this journal waits here, and then
+        sees that the position has moved.
+        """
         values = {"position": end, "changed_ms": now_ms}
         at = (usage_journals.c.name == journal) & (usage_journals.c.position == position)
         done = await connection.execute(update(usage_journals).where(at).values(values))
@@ -113,11 +119,13 @@ class UsageStore:
     async def _add(self, connection: AsyncConnection, rows: Sequence[UsageRow]) -> int:
         if not rows:
             return 0
-        # In one order for everybody: two gateways that add the same things wait for each other, never both.
+        # All gateways insert in the same order, so that two that insert the same rows cannot deadlock.
         ordered = sorted(rows, key=lambda row: (row["request_id"], row["attempt"]))
         identity = (usage.c.request_id, usage.c.attempt)
         adding = (
-            dialect_insert(connection, usage).on_conflict_do_nothing(index_elements=identity).returning(*identity)
+            dialect_insert(connection, usage)
+            .on_conflict_do_nothing(index_elements=identity)
+            .returning(*identity)
         )
         new: set[tuple[Any, ...]] = set()
         for part in split_powers_of_two(ordered):
@@ -154,7 +162,7 @@ class UsageStore:
 
 
 def _measured(row: UsageRow) -> dict[str, int]:
-    """What one row adds to its sums."""
+    """Return what one row adds to its sums."""
     return {
         "requests": 1,
         "failed": int(row["status"] >= 400 and row["status"] != CLIENT_LEFT_STATUS),
@@ -169,10 +177,10 @@ def _measured(row: UsageRow) -> dict[str, int]:
 
 
 def split_powers_of_two(rows: Sequence[UsageRow]) -> Iterator[Sequence[UsageRow]]:
-    """The rows in parts whose lengths are powers of two, the longest first.
+    """Yield the rows in parts with lengths that are powers of two, the longest first.
 
-    Rows that come back make a statement of their number, and drivers keep the last hundred statements of every
-    connection: of any number there would be tens of megabytes.
+    A statement that returns rows has a text for each number of rows, and drivers keep the last hundred statements
+    of every connection: for arbitrary numbers these would take tens of megabytes.
     """
     at = 0
     while at < len(rows):
@@ -182,5 +190,5 @@ def split_powers_of_two(rows: Sequence[UsageRow]) -> Iterator[Sequence[UsageRow]
 
 
 def dialect_insert(connection: AsyncConnection, table: Table) -> Any:
-    """The one statement that each database has words of its own for."""
+    """Return an INSERT that knows ON CONFLICT, which each database has in a dialect of its own."""
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)

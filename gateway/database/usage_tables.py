@@ -1,10 +1,10 @@
 """The tables of the usage ledger.
 
-    usage            one row a request
-    usage_hours      sums of them, by hour       both kept with every row that comes, in its transaction, so that
+    usage            one row for each request
+    usage_hours      sums of them, by hour       both are updated with every new row, in its transaction, so that
     usage_days       the same, by day            they are the sums of all rows that ever came
-    usage_journals   how far each file of a gateway's journal is in here
-    outbox           events for webhooks, and what has become of them
+    usage_journals   up to which position each file of a gateway's journal is stored
+    outbox           events for webhooks, and the outcome of each
 
 Rows and hours are deleted when they are old, days stay. Times are milliseconds since 1970; a bucket is named by its
 beginning in UTC. Costs are millionths of the currency.
@@ -51,10 +51,13 @@ MEASURES = (
     "ttft_ms",
     "ttft_count",
 )
-"""What is summed. `failed`: neither answered nor left by the client. `ttft_count`: requests that have a TTFT."""
+"""What is summed.
+
+`failed`: neither answered nor abandoned by the client. `ttft_count`: requests that have a TTFT.
+"""
 
 DIMENSIONS = ("organisation", "tenant", "key_id", "model")
-"""What sums are apart by, besides time."""
+"""The columns by which sums are kept apart, besides time."""
 
 
 def _sums(name: str, *indexes: Index) -> Table:
@@ -76,7 +79,8 @@ OWNERS = ("organisation", "tenant", "key_id")
 usage_hours = _sums(
     "usage_hours", *(Index(f"ix_usage_hours_{owner}_start_ms", owner, "start_ms") for owner in OWNERS)
 )
-"""By owner, too: what one account has used is asked for by its first request, of every account there is."""
+"""Sums by hour, with an index for each kind of account: the first request of every account asks what it has used.
+"""
 usage_days = _sums("usage_days")
 
 usage_journals = Table(
@@ -100,5 +104,7 @@ outbox = Table(
     Column("ended_ms", BigInteger, index=True),
     Column("said", String(200)),
 )
-"""Events on their way to webhooks. `due_ms`: when to try next, NULL where there is nothing left to try. `said`:
-what came of the last attempt."""
+"""Events on their way to webhooks.
+
+`due_ms`: when to try next, NULL where there is nothing left to try. `said`: the outcome of the last attempt.
+"""

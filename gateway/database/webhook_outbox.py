@@ -1,8 +1,8 @@
-"""Outbox: events for webhooks, kept until they are delivered, or given up.
+"""Outbox: events for webhooks, kept until they are delivered or given up.
 
     put --due_ms--> claimed: not due for a while, so that no other gateway takes it --> ended, or due again later
 
-An event of a webhook stands here once, by its id, also when it has ended: putting it again changes nothing.
+An event for a webhook is stored once, by its id, also when it has ended: putting it again changes nothing.
 """
 
 import logging
@@ -24,7 +24,7 @@ _IDENTITY = (outbox.c.id, outbox.c.hook)
 
 
 async def put(connection: AsyncConnection, events: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of `outbox`. Beyond the bound they are dropped, and that is logged."""
+    """Insert rows of `outbox`; beyond WAITING_MAX waiting events they are dropped, which is logged."""
     if not events:
         return
     asked = select(func.count()).select_from(outbox).where(outbox.c.due_ms.is_not(None))
@@ -38,13 +38,13 @@ async def put(connection: AsyncConnection, events: Sequence[Mapping[str, Any]]) 
 
 
 class Outbox:
-    """Every method raises DatabaseDown."""
+    """The events that wait for webhooks. Every method raises DatabaseDown."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     async def put(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """See above."""
+        """Insert events in a transaction of their own; see the function `put`."""
         if not events:
             return
         async with self.database.begin(writes=True) as connection:
@@ -53,7 +53,10 @@ class Outbox:
     async def claim(
         self, hooks: Sequence[str], *, now_ms: int, until_ms: int, limit: int
     ) -> list[dict[str, Any]]:
-        """Some that are due, for this gateway alone until then. `attempts` counts this one."""
+        """Take some events that are due, for this gateway alone until `until_ms`.
+
+        `attempts` counts this attempt.
+        """
         due = (
             select(*_IDENTITY)
             .where(outbox.c.due_ms <= now_ms, outbox.c.hook.in_(hooks))
@@ -75,7 +78,7 @@ class Outbox:
     async def settle(
         self, event: Mapping[str, Any], *, said: str, due_ms: int | None, ended_ms: int | None
     ) -> None:
-        """What came of an attempt: due again, or ended."""
+        """Store the outcome of an attempt: the event is due again, or has ended."""
         this = (outbox.c.id == event["id"]) & (outbox.c.hook == event["hook"])
         values = {"said": said[:200], "due_ms": due_ms, "ended_ms": ended_ms}
         async with self.database.begin() as connection:

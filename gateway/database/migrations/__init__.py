@@ -1,1 +1,1 @@
-"""How the tables became what they are: one file a step, in `versions`. `env` is what Alembic runs."""
+"""Migrations of the tables with Alembic: one file for each step, in `versions`; Alembic runs `env`."""

@@ -1,4 +1,4 @@
-"""What Alembic runs around migrations: they are given a connection that is in a transaction already."""
+"""The environment that Alembic runs migrations in: a connection that is in a transaction already."""
 
 from alembic import context
 

@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     changes = op.create_table(
         "changes",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
@@ -65,5 +66,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     for table in ("keys", "tenants", "plans", "organisations", "changes"):
         op.drop_table(table)

@@ -1,4 +1,4 @@
-"""Tenants with limits of their own; contexts by model, a share of the cache, and what holds without Redis."""
+"""Limits of tenants, context lengths by model, a bound on cached blocks, and the behaviour without Redis."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -17,6 +17,7 @@ OF_TENANTS = (("limits", sa.Text), ("concurrency", sa.BigInteger), ("context_len
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     for name, kind in BOTH:
         op.add_column("plans", sa.Column(name, kind))
     for name, kind in (*OF_TENANTS, *BOTH):
@@ -24,6 +25,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     for name, _ in (*OF_TENANTS, *BOTH):
         op.drop_column("tenants", name)
     for name, _ in BOTH:

@@ -1,4 +1,4 @@
-"""The usage ledger: rows, sums by hour and day, and how far each journal is in it."""
+"""The usage ledger: rows, sums by hour and day, and the stored position of each journal."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -22,6 +22,7 @@ MEASURES = (
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.create_table(
         "usage",
         sa.Column("request_id", sa.String(64), primary_key=True),
@@ -77,5 +78,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     for table in ("outbox", "usage_journals", "usage_days", "usage_hours", "usage"):
         op.drop_table(table)

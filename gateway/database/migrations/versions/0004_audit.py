@@ -1,4 +1,4 @@
-"""The audit log, which nobody changes, and the operators."""
+"""The audit log, which the database protects from changes, and the operators."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.create_table(
         "audit",
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -53,6 +54,7 @@ def _only_appended(dialect: str) -> list[str]:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     for table in ("operators", "audit"):
         op.drop_table(table)
     if op.get_bind().dialect.name != "sqlite":

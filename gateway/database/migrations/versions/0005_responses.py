@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.create_table(
         "responses",
         sa.Column("id", sa.String(64), primary_key=True),
@@ -25,4 +26,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     op.drop_table("responses")

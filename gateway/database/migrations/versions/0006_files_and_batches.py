@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.create_table(
         "files",
         sa.Column("id", sa.String(64), primary_key=True),
@@ -58,6 +59,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     op.drop_table("batch_rows")
     op.drop_table("batches")
     op.drop_table("files")

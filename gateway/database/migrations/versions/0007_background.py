@@ -1,4 +1,4 @@
-"""Responses that are under way in the background, and their events."""
+"""Responses that run in the background, and their events."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.add_column("responses", sa.Column("running_ms", sa.BigInteger))
     op.create_table(
         "response_events",
@@ -21,5 +22,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     op.drop_table("response_events")
     op.drop_column("responses", "running_ms")

@@ -1,4 +1,4 @@
-"""A plan's share in the fair queue. NULL: the usual one."""
+"""The weight of a plan in the fair queue; NULL is the default weight."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,8 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.add_column("plans", sa.Column("weight", sa.Float))
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     op.drop_column("plans", "weight")

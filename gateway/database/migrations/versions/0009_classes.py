@@ -1,4 +1,4 @@
-"""Service classes of plans and keys, NULL: none of their own; and names of plans that the settings file has."""
+"""Service classes of plans and keys (NULL: none of their own), and names of plans of the settings file."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,12 +10,14 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.add_column("plans", sa.Column("classes", sa.Text))
     op.add_column("plans", sa.Column("of_file", sa.Boolean))
     op.add_column("keys", sa.Column("service_class", sa.String(16)))
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     op.drop_column("keys", "service_class")
     op.drop_column("plans", "of_file")
     op.drop_column("plans", "classes")

@@ -1,4 +1,4 @@
-"""Whether plans and tenants consent to providers outside, NULL: as by default."""
+"""Whether plans and tenants consent to outside providers; NULL is the default."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,10 +10,12 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Apply the migration."""
     op.add_column("plans", sa.Column("overflow", sa.String(16)))
     op.add_column("tenants", sa.Column("overflow", sa.String(16)))
 
 
 def downgrade() -> None:
+    """Undo the migration."""
     op.drop_column("tenants", "overflow")
     op.drop_column("plans", "overflow")

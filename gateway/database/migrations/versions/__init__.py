@@ -1,1 +1,1 @@
-"""The steps. One that has been released is never changed: what it made is in databases."""
+"""The migrations in their order; a released one is never changed, since databases have been made with it."""
