@@ -1,19 +1,19 @@
-"""Tokens (or text) to full blocks to chained block hashes.
+"""Computes block hashes: from tokens (or text) to full blocks to chained hashes.
 
     tokens   t0 t1 t2 t3 | t4 t5 t6 t7 | t8 t9          block size 4
     local        L0      |     L1      | (not full: no hash)
     chained      C0      |  H(C0, L1)  |
 
-A chained hash names the whole prefix that ends with its block, so two prompts agree on a chained hash
-only if they agree on everything before it, and "present" is monotone along a prompt.
+A chained hash names the whole prefix that ends with its block, so two prompts have a chained hash in common
+only if everything before it is equal, and a worker that holds a block's hash holds all before it.
 
 Local hash: XXH3-64 over the block's tokens as little-endian u32. Chain: XXH3-64 over little-endian u64
 previous and u64 local; the first chained hash is the first local hash. Unsalted and with SEED this is what
 NVIDIA Dynamo's router and the Mooncake indexer standard (RFC 1403) compute. A salted chain begins with
 XXH3-64 over (salt bytes, local), so that two namespaces have no hash in common.
 
-XXH3 with a public seed can be forged in seconds. Where tenants share a namespace the hasher therefore
-takes a secret seed (see namespace.py). An index hash only steers; it never authorises the reuse of KV.
+XXH3 with a public seed can be forged in seconds. Where tenants share a namespace the hasher therefore takes a
+secret seed (see namespace.py). An index hash only guides routing; it never authorises the reuse of KV cache.
 """
 
 import sys
@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, NewType, TypeAlias
 from xxhash import xxh3_64_intdigest
 
 SEED = 1337
+"""The public seed of unsalted hashes."""
 TOKEN_BYTES = 4
 
 COPIED_BYTES_MAX = 256 * 1024
-"""Longer text is hashed where it lies."""
+"""Longer text is hashed without being copied."""
 
 BlockHash = NewType("BlockHash", int)
 """A chained block hash: 0 <= h < 2**64."""
@@ -50,29 +51,32 @@ _SINGLE = Struct("<Q")
 
 
 def pack_tokens(tokens: Iterable[int]) -> Tokens:
-    """Token ids (each 0 <= t < 2**32) as the packed array that the hasher reads."""
+    """Return token ids (each 0 <= t < 2**32) as the packed array that the hasher reads."""
     return array("I", tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHasher:
-    """Hashes prompts of one namespace: its block size (tokens), its seed and its salt."""
+    """Computes the block hashes of prompts in one namespace."""
 
     block_size: int
+    """Tokens per block."""
     seed: int = SEED
     salt: bytes = b""
+    """Mixed into the first block's hash, so that two namespaces have no hash in common; empty: no salt."""
 
     def of_tokens(self, tokens: Tokens) -> Hashes:
-        """Chained hashes of the full blocks of a token array("I"); the unfinished tail has none."""
+        """Return the chained hashes of the full blocks of a token array("I"); the unfinished tail has none."""
         if sys.byteorder == "big":
             tokens = tokens[:]
             tokens.byteswap()
         return self._chain(memoryview(tokens).cast("B"))
 
     def of_text(self, text: bytes | bytearray, before: bytes = b"") -> Hashes:
-        """Chained hashes of canonical text, for models without a tokenizer; at most a block of it stands `before`.
+        """Return the chained hashes of canonical text, for models without a tokenizer.
 
-        A block is as many bytes as a block of packed tokens: four bytes stand for one token.
+        A block is as many bytes as a block of packed tokens: four bytes count as one token. `before` is hashed in
+        front of the text and has at most the size of a block.
         """
         rest = self.block_size * TOKEN_BYTES - len(before)
         if len(text) <= max(COPIED_BYTES_MAX, rest):
@@ -82,13 +86,13 @@ class BlockHasher:
         return chained
 
     def local_hashes(self, tokens: Tokens) -> Hashes:
-        """Unchained hashes of the full blocks, as routers exchange them on the wire."""
+        """Return the unchained hashes of the full blocks, as routers exchange them on the wire."""
         data, size = memoryview(tokens).cast("B"), self.block_size * TOKEN_BYTES
         starts = range(0, len(data) - size + 1, size)
         return array("Q", [xxh3_64_intdigest(data[at : at + size], self.seed) for at in starts])
 
     def next(self, previous: BlockHash | None, tokens: Tokens) -> BlockHash:
-        """The chained hash of one more full block behind the one that is hashed so, None at the beginning."""
+        """Return the chained hash of one full block that follows the block hashed `previous` (None: the first)."""
         if previous is None:
             return BlockHash(self.of_tokens(tokens)[0])
         return BlockHash(xxh3_64_intdigest(_PAIR.pack(previous, self.local_hashes(tokens)[0]), self.seed))

@@ -1,6 +1,6 @@
-"""What an engine says of its cache: blocks stored, blocks removed, all cleared.
+"""KV events, by which an engine publishes the changes of its cache: pages stored, pages removed, all cleared.
 
-Engine hashes are opaque 64-bit numbers: they name an engine's own pages, and nothing is computed from them.
+Engine hashes are opaque 64-bit numbers: they name the engine's own pages, and nothing is computed from them.
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,31 @@ GPU = "GPU"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksStored:
-    """Consecutive pages of `page_size` tokens behind the page `parent` (None: at the beginning).
-
-    `tokens`: of all pages together; empty where the engine does not repeat them. `salt`, `adapter`: what separates
-    the cache, as the request gave it. `medium`: where the copy lies. `partial`: pages that describe no prefix.
-    `group`: which of several KV cache groups of a hybrid model; `main`: the group keeps whole prefixes.
-    """
+    """The engine stored one copy of each of these consecutive pages."""
 
     hashes: tuple[int, ...]
     parent: int | None
+    """The page before the first one; None at the beginning of a prompt."""
     tokens: Tokens
+    """The tokens of all pages together; empty where the engine does not repeat them."""
     page_size: int
+    """Tokens per page."""
     salt: str = ""
+    """The `cache_salt` of the request; with `adapter` it says which cache the pages are of."""
     adapter: str = ""
     medium: str = GPU
+    """Where the copy lies, in the engine's own word."""
     partial: bool = False
+    """The pages do not describe a prefix."""
     group: int | None = None
+    """Which of several KV cache groups of a hybrid model."""
     main: bool = True
+    """The group keeps whole prefixes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksRemoved:
-    """One copy of each of these pages is gone from `medium`."""
+    """The engine removed one copy of each of these pages from `medium`."""
 
     hashes: tuple[int, ...]
     medium: str = GPU
@@ -42,7 +45,7 @@ class BlocksRemoved:
 
 @dataclass(frozen=True, slots=True)
 class CacheCleared:
-    """Nothing is left."""
+    """The engine's cache is empty."""
 
 
 Event = BlocksStored | BlocksRemoved | CacheCleared
@@ -50,10 +53,12 @@ Event = BlocksStored | BlocksRemoved | CacheCleared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
-    """What one step of an engine has changed. `sequence`: counts from 0 in every life of a publisher."""
+    """The cache changes of one step of an engine."""
 
     sequence: int
+    """Counts from 0 since the publisher started."""
     events: tuple[Event, ...]
     rank: int = 0
+    """The data-parallel rank."""
     at: float = 0.0
-    """Seconds since 1970, by the engine's clock."""
+    """When the batch was published: seconds since 1970, by the engine's clock."""

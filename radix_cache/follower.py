@@ -1,16 +1,17 @@
-"""What one worker's events say it holds, page by page, and what that means for the tree.
+"""Follows the KV events of one worker: from stored and removed engine pages to changes of the prefix index.
 
 Engine hashes are opaque, so the follower keeps a page for each: its tokens, the page before it, and, where it
-completes a block of ours, the block's chained hash. Pages finer than a block fold: a block counts when all of its
-pages are held, and no more when one of them is gone.
+completes an index block, the block's chained hash. Pages may be smaller than blocks: a block counts as held while
+all of its pages are held.
 
     pages of 16 tokens   p0 - p1 - p2 - p3 - p4 - p5        p3 completes the first block of 64 tokens
-    block of 64 tokens   [------ B0 ------] [-- not yet     removing any of p0..p3 takes B0 and what is below it
+    block of 64 tokens   [------ B0 ------] [-- not yet     removing any of p0..p3 removes B0 and what follows it
 
-Engines report every physical copy: a page is there until as many copies were removed as were stored, and lies where
-its nearest copy lies. A path lies as near as its farthest page: what is told of a tier is never more than is there,
-and may be less, where an engine brings the end of a path nearer before its beginning. A hybrid model has several
-groups of pages under the same hashes; those that keep whole prefixes count, the others are passed over.
+Engines report every physical copy: a page is held until as many copies were removed as were stored, and its tier is
+that of its fastest copy. A path's tier is that of its slowest page: what is reported of a tier is never more than
+is there, and may be less, when an engine brings the end of a path to a faster tier before its beginning. A hybrid
+model has several groups of pages under the same hashes; groups that keep whole prefixes count, the others are
+ignored.
 """
 
 from array import array
@@ -20,20 +21,25 @@ from functools import lru_cache
 
 from radix_cache.blocks import BlockHash, Hashes, Tokens
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared, Event
-from radix_cache.namespace import Namespace, HashedNamespace
+from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.tiers import Tier, tier_of
 
 PAGES_PER_STEP = 1024
 PAGE_BYTES = 400
-"""Of one page of 16 tokens, about: `make bench-index` prints what it is."""
+"""About how much memory one page of 16 tokens takes; `make bench-index` prints the actual number."""
 
-Copies = tuple[tuple[str, int | None, int], ...]
-"""Of one page: how many in which medium, of which group."""
+PageCopies = tuple[tuple[str, int | None, int], ...]
+"""The copies of one page: (medium, group, number)."""
 
 
 @lru_cache(maxsize=1024)
-def _counted(copies: Copies, medium: str, group: int | None, more: int) -> tuple[Copies, Tier | None]:
-    """A copy more or less, and where the nearest is then. Pages with the same copies share one tuple."""
+def _count_copy(
+    copies: PageCopies, medium: str, group: int | None, more: int
+) -> tuple[PageCopies, Tier | None]:
+    """Return the copies after one was added or removed, and the fastest tier that has one.
+
+    The result is cached, so that pages with equal copies share one tuple.
+    """
     counts = {(place, of): count for place, of, count in copies}
     counts[medium, group] = counts.get((medium, group), 0) + more
     left = tuple((place, of, count) for (place, of), count in counts.items() if count > 0)
@@ -41,46 +47,48 @@ def _counted(copies: Copies, medium: str, group: int | None, more: int) -> tuple
 
 
 class PageBudget:
-    """Pages that all followers of a process may keep together."""
+    """Bounds how many pages all followers of a process keep together."""
 
     def __init__(self, pages_max: int) -> None:
         self.pages = 0
         self._pages_max = pages_max
 
-    def has(self, pages: int) -> bool:
-        """Is there room for so many more?"""
+    def has_room(self, pages: int) -> bool:
+        """Return whether that many more pages may be kept."""
         return self.pages + pages <= self._pages_max
 
 
 @dataclass(slots=True, eq=False)
 class EnginePage:
-    """One page, of which there are millions. `block`: the chained hash of the block that it completes; `depth`:
-    that block's number."""
+    """One page of an engine's cache. There are millions of them."""
 
-    space: HashedNamespace
+    hashed_namespace: HashedNamespace
     parent: "EnginePage | None"
     tokens: bytes
     number: int
-    copies: Copies = ()
+    """The number of pages before it in the path."""
+    copies: PageCopies = ()
     block: BlockHash | None = None
+    """The chained hash of the block that the page completes, if it completes one."""
     depth: int = 0
+    """The number of that block in the path."""
     completed: tuple["EnginePage", ...] = ()
-    """The pages that complete a block of which this is a part: a circle, that ends with the block."""
+    """The pages that complete a block of which this page is a part: a reference cycle that ends with the block."""
     below: int = 0
-    """Blocks that follow the one that it completes."""
+    """The number of blocks that directly follow the block that the page completes."""
     tier: Tier = Tier.DISK
-    """Where the nearest copy lies."""
+    """The fastest tier that has a copy."""
 
     def count(self, medium: str, group: int | None, more: int) -> bool:
-        """A copy more or less; says whether any is left."""
-        self.copies, tier = _counted(self.copies, medium, group, more)
+        """Add `more` copies (1 or -1) in a medium and return whether any copy is left."""
+        self.copies, tier = _count_copy(self.copies, medium, group, more)
         self.tier = Tier.DISK if tier is None else tier
         return tier is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PathHeld:
-    """The worker holds this path, in this tier or those before it."""
+    """The worker holds this path, in this tier or a faster one."""
 
     namespace: Namespace
     hashes: Hashes
@@ -89,8 +97,7 @@ class PathHeld:
 
 @dataclass(frozen=True, slots=True)
 class PathGone:
-    """The worker holds at most the first `blocks` of this path, and nothing beyond them, in this tier and those
-    before it."""
+    """The worker holds at most the first `blocks` of this path in this tier and faster ones."""
 
     namespace: Namespace
     hashes: Hashes
@@ -107,114 +114,123 @@ CacheChange = PathHeld | PathGone | CacheEmptied
 
 
 class UnusablePages(Exception):
-    """The cache is ours, and its pages say nothing of our blocks: other tokens, or sizes that do not fit."""
+    """No index blocks can be made of the engine's pages: the tokens differ, or the sizes do not fit."""
 
 
 class CacheFollower:
-    """Pure: events in, changes out. `clear` it in the end.
+    """Turns the KV events of one engine into changes of the prefix index; it does no I/O. Call `clear` in the end.
 
-    `space`: the cache of (salt, adapter, page size); None if it is not ours; Unfit if no blocks come of it. What
-    `room` does not have is unfit as well.
+    Args:
+        resolve_namespace: Returns the namespace of a cache by (salt, adapter, page size); None for a cache that the
+            gateway does not know. Raises UnusablePages where no blocks can be made of the pages.
+        budget: Bounds the pages of all followers; pages beyond it count as unusable.
     """
 
-    def __init__(self, space: Callable[[str, str, int], HashedNamespace | None], room: PageBudget) -> None:
-        self._space = space
+    def __init__(
+        self, resolve_namespace: Callable[[str, str, int], HashedNamespace | None], budget: PageBudget
+    ) -> None:
+        self._resolve_namespace = resolve_namespace
         self._pages: dict[int, EnginePage] = {}
-        self._room = room
+        self._budget = budget
         self._page_size = 0
-        self._aside: set[int | None] = set()
-        self.passed_over = 0
-        """Pages of caches that are not ours, and what continues them."""
-        self.unfit = 0
-        """Pages of ours that say nothing of our blocks: then what is said is not all that is held."""
+        self._groups_without_prefixes: set[int | None] = set()
+        self.foreign_pages = 0
+        """Pages of caches that the gateway does not know, and pages that follow such pages."""
+        self.unusable_pages = 0
+        """Pages of which no blocks can be made; while there are any, the worker holds more than is known."""
 
     def __len__(self) -> int:
-        """Pages that are held."""
+        """Return the number of pages that are held."""
         return len(self._pages)
 
     def apply(self, event: Event) -> Iterator[CacheChange]:
-        """What the event changes, in order."""
+        """Apply an event and yield the changes of the index that follow from it, in order."""
         if isinstance(event, BlocksStored):
-            yield from self._stored(event)
+            yield from self._apply_stored(event)
         elif isinstance(event, BlocksRemoved):
-            yield from self._removed(event)
+            yield from self._apply_removed(event)
         elif isinstance(event, CacheCleared):
             self.clear()
             yield CacheEmptied()
 
     def clear(self) -> None:
+        """Drop all pages and return their budget."""
         for page in self._pages.values():
             page.completed = ()
-        self._room.pages -= len(self._pages)
+        self._budget.pages -= len(self._pages)
         self._pages.clear()
-        self.unfit = 0
+        self.unusable_pages = 0
 
     @property
     def hybrid(self) -> bool:
-        """Has the model groups of pages that keep no whole prefixes? A prefix may be held and yet not be usable."""
-        return bool(self._aside)
+        """Whether the model has page groups that keep no whole prefixes: a held prefix may then be unusable."""
+        return bool(self._groups_without_prefixes)
 
     @property
-    def fit(self) -> bool:
-        """Do blocks come of all that is said?"""
-        return not self.unfit and bool(self._page_size or not self._aside)
+    def covers_all(self) -> bool:
+        """Whether blocks can be made of all published pages."""
+        return not self.unusable_pages and bool(self._page_size or not self._groups_without_prefixes)
 
     def paths(self) -> Iterator[PathHeld | None]:
-        """All that is held: every path that no other continues, and what of it lies nearer than its end; and None
-        now and then, for a pause."""
+        """Yield everything that is held: each longest path, and which beginnings of it lie in faster tiers.
+
+        Yields None after every PAGES_PER_STEP pages, so that the caller can pause.
+        """
         for number, page in enumerate(self._pages.values(), 1):
             if page.block is not None and not page.below:
-                path = _path(page)
+                path = _block_path(page)
                 # A shorter path has lost a block further up, and is no path any more.
                 if len(path) == page.depth + 1:
-                    yield from _nearer(page, path)
+                    yield from _paths_by_tier(page, path)
             if not number % PAGES_PER_STEP:
                 yield None
 
-    def holds(self) -> set[int]:
-        """Chained hashes of all blocks that are held, with all before them."""
+    def held_blocks(self) -> set[int]:
+        """Return the chained hashes of all blocks that are held together with all blocks before them."""
         return {block for held in self.paths() if held is not None for block in held.hashes}
 
-    def _stored(self, event: BlocksStored) -> Iterator[PathHeld]:
+    def _apply_stored(self, event: BlocksStored) -> Iterator[PathHeld]:
         if not event.main:
-            self._aside.add(event.group)
+            self._groups_without_prefixes.add(event.group)
             return
         if not event.hashes:
             return
         known = [self._pages.get(identity) for identity in event.hashes]
         if all(page is not None for page in known):
-            nearer = [page for page in known if page is not None and _comes_nearer(page, event)]
-            yield from _brought(_deepest(nearer))
+            nearer = [page for page in known if page is not None and _add_copy(page, event)]
+            yield from _path_held(_deepest_block(nearer))
             return
         if event.page_size < self._page_size:
-            return  # A page that is not full yet; no block ends with it.
+            return  # The page is not full yet; no block ends with it.
         if event.page_size > self._page_size:
-            self._page_size, self.unfit = event.page_size, 0
+            self._page_size, self.unusable_pages = event.page_size, 0
         if event.partial or not event.tokens:
-            self.unfit += len(event.hashes)
+            self.unusable_pages += len(event.hashes)
             return
         parent = self._pages.get(event.parent) if event.parent is not None else None
         if event.parent is not None and parent is None:
-            self.passed_over += len(event.hashes)
+            self.foreign_pages += len(event.hashes)
             return
         try:
-            space = (
-                parent.space
+            hashed_namespace = (
+                parent.hashed_namespace
                 if parent is not None
-                else self._space(event.salt, event.adapter, event.page_size)
+                else self._resolve_namespace(event.salt, event.adapter, event.page_size)
             )
         except UnusablePages:
-            self.unfit += len(event.hashes)
+            self.unusable_pages += len(event.hashes)
             return
-        if space is None:
-            self.passed_over += len(event.hashes)
+        if hashed_namespace is None:
+            self.foreign_pages += len(event.hashes)
             return
-        if not self._room.has(len(event.hashes)):
-            self.unfit += len(event.hashes)
+        if not self._budget.has_room(len(event.hashes)):
+            self.unusable_pages += len(event.hashes)
             return
-        yield from self._added(event, space, parent)
+        yield from self._add_pages(event, hashed_namespace, parent)
 
-    def _added(self, event: BlocksStored, space: HashedNamespace, parent: EnginePage | None) -> Iterator[PathHeld]:
+    def _add_pages(
+        self, event: BlocksStored, hashed_namespace: HashedNamespace, parent: EnginePage | None
+    ) -> Iterator[PathHeld]:
         changed: list[EnginePage] = []
         size, tokens = event.page_size, event.tokens.tobytes()
         bytes_each = size * event.tokens.itemsize
@@ -222,18 +238,20 @@ class CacheFollower:
             page = self._pages.get(identity)
             if page is None:
                 number = parent.number + 1 if parent is not None else 0
-                page = EnginePage(space, parent, tokens[at * bytes_each : (at + 1) * bytes_each], number)
+                page = EnginePage(
+                    hashed_namespace, parent, tokens[at * bytes_each : (at + 1) * bytes_each], number
+                )
                 self._pages[identity] = page
-                self._room.pages += 1
-                self._complete(page, size)
-            if _comes_nearer(page, event) or page.block is not None:
+                self._budget.pages += 1
+                self._complete_block(page, size)
+            if _add_copy(page, event) or page.block is not None:
                 changed.append(page)
             parent = page
-        yield from _brought(_deepest(changed))
+        yield from _path_held(_deepest_block(changed))
 
-    def _complete(self, page: EnginePage, size: int) -> bool:
-        """Does the page complete a block? Then it gets the block's hash."""
-        hasher = page.space.hasher
+    def _complete_block(self, page: EnginePage, size: int) -> bool:
+        """Give the page the hash of the block that it completes, if it completes one; return whether it does."""
+        hasher = page.hashed_namespace.hasher
         ratio = hasher.block_size // size
         if (page.number + 1) % ratio:
             return False
@@ -243,21 +261,21 @@ class CacheFollower:
             parts.append(at)
             at = at.parent
         if at is not None and at.block is None:
-            return False  # The block before it is gone: there is nothing to continue.
+            return False  # The block before it is not held: no path leads to this block.
         tokens: Tokens = array("I")
         for part in reversed(parts):
             tokens.frombytes(part.tokens)
             part.completed += (page,)
         if ratio == 1:
-            page.tokens = b""  # No other block has a part in it.
+            page.tokens = b""  # No other block needs them.
         page.block = hasher.next(at.block if at is not None else None, tokens)
         page.depth = page.number // ratio
         if at is not None:
             at.below += 1
         return True
 
-    def _removed(self, event: BlocksRemoved) -> Iterator[PathGone]:
-        if event.group in self._aside:
+    def _apply_removed(self, event: BlocksRemoved) -> Iterator[PathGone]:
+        if event.group in self._groups_without_prefixes:
             return
         for identity in event.hashes:
             page = self._pages.get(identity)
@@ -269,67 +287,67 @@ class CacheFollower:
                 continue
             if not left:
                 del self._pages[identity]
-                self._room.pages -= 1
-            # What is left of it lies further away; or nothing is left.
+                self._budget.pages -= 1
+            # The remaining copies lie in a slower tier; or no copy is left.
             tier = Tier(page.tier - 1) if left else Tier.DISK
             for completing in page.completed:
                 if completing.block is None:
                     continue
-                path = _path(completing)
+                path = _block_path(completing)
                 if not left:
-                    _uncomplete(completing)
-                # A shorter path has lost a block further up, and all below it with that.
+                    _remove_block(completing)
+                # A shorter path has lost an earlier block, and with it everything that follows.
                 if len(path) == completing.depth + 1:
-                    yield PathGone(page.space.namespace, path, completing.depth, tier)
+                    yield PathGone(page.hashed_namespace.namespace, path, completing.depth, tier)
 
 
-def _comes_nearer(page: EnginePage, event: BlocksStored) -> bool:
-    """A copy more; says whether it is the first so near."""
+def _add_copy(page: EnginePage, event: BlocksStored) -> bool:
+    """Add a copy and return whether it is the first one in so fast a tier."""
     before, fresh = page.tier, not page.copies
     page.count(event.medium, event.group, 1)
     return page.tier < before or fresh
 
 
-def _deepest(changed: list[EnginePage]) -> EnginePage | None:
-    """The deepest block that the pages are a part of."""
+def _deepest_block(changed: list[EnginePage]) -> EnginePage | None:
+    """Return the page that completes the deepest block of which the pages are a part."""
     blocks = [completing for page in changed for completing in page.completed if completing.block is not None]
     return max(blocks, key=lambda page: page.number, default=None)
 
 
-def _brought(page: EnginePage | None) -> Iterator[PathHeld]:
-    """The path to a block is there, as near as all of it is."""
+def _path_held(page: EnginePage | None) -> Iterator[PathHeld]:
+    """Yield the path to the block that a page completes, in the slowest tier of its pages."""
     if page is not None:
-        path = _path(page)
+        path = _block_path(page)
         # A shorter path has lost a block further up, and is no path any more.
         if len(path) == page.depth + 1:
-            yield PathHeld(page.space.namespace, path, max(at.tier for at in _up(page)))
+            yield PathHeld(page.hashed_namespace.namespace, path, max(at.tier for at in _ancestors(page)))
 
 
-def _nearer(page: EnginePage, path: Hashes) -> Iterator[PathHeld]:
-    """A whole path, tier by tier, as far as each goes."""
+def _paths_by_tier(page: EnginePage, path: Hashes) -> Iterator[PathHeld]:
+    """Yield the beginnings of a path that lie in each tier, the fastest tier first."""
     ends = dict.fromkeys(Tier, len(path))
-    for at in _up(page):
+    for at in _ancestors(page):
         for tier in Tier:
             if tier < at.tier:
-                # The page is not that near: neither is its block, nor what follows.
+                # The page is not in that tier; neither is its block, nor what follows.
                 ends[tier] = min(ends[tier], (at.number * len(path)) // (page.number + 1))
-    told = 0
+    reported = 0
     for tier, end in ends.items():
-        if end > told:
-            yield PathHeld(page.space.namespace, path[:end], tier)
-            told = end
+        if end > reported:
+            yield PathHeld(page.hashed_namespace.namespace, path[:end], tier)
+            reported = end
 
 
-def _up(page: EnginePage) -> Iterator[EnginePage]:
-    """The page, and all before it."""
+def _ancestors(page: EnginePage) -> Iterator[EnginePage]:
+    """Yield the page and all pages before it."""
     at: EnginePage | None = page
     while at is not None:
         yield at
         at = at.parent
 
 
-def _uncomplete(page: EnginePage) -> None:
-    """The block that it completes is gone."""
+def _remove_block(page: EnginePage) -> None:
+    """Note that the block that the page completes is not held any more."""
     page.block = None
     at: EnginePage | None = page
     for _ in range((page.number + 1) // (page.depth + 1)):
@@ -340,8 +358,8 @@ def _uncomplete(page: EnginePage) -> None:
         at.below -= 1
 
 
-def _path(page: EnginePage) -> Hashes:
-    """Chained hashes from the beginning to the block that the page completes."""
+def _block_path(page: EnginePage) -> Hashes:
+    """Return the chained hashes from the beginning to the block that the page completes."""
     hashes: list[int] = []
     at: EnginePage | None = page
     while at is not None:

@@ -1,16 +1,16 @@
-"""PrefixIndex: the promise of whoever knows which worker holds which prefix.
+"""PrefixIndex: the interface of an index of which worker holds which prefix.
 
 Matching is synchronous, from memory, and never raises: routing waits for nothing. Changes are fire and
 forget: they return at once, are applied soon (at once in one process), and are dropped rather than queued
-without bound. What `match` says may be stale; it steers a request and never authorises the reuse of KV.
+without bound. The result of `match` may be stale; it guides routing and never authorises the reuse of KV cache.
 
-A path goes through two states on a worker:
+A path (the block hashes of a prompt, from its beginning) goes through two states on a worker:
 
     record (at dispatch)              confirm (first token)
     ---------> pending, by its writer ----------> confirmed, until evicted, shortened or forgotten
                   |  withdraw (error, client left) or `predicted_seconds` later
                   v
-                gone; nobody else's prediction is touched
+                gone; predictions of other writers stay
 
 Every implementation passes tests/conformance/test_prefix_index.py.
 """
@@ -26,38 +26,43 @@ from radix_cache.tiers import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStats:
-    """Size of an index: nodes and blocks of confirmed paths, predictions under way."""
+    """The size of an index."""
 
     nodes: int
+    """Nodes of confirmed paths."""
     blocks: int
+    """Blocks of confirmed paths."""
     predictions: int
+    """Predictions that are neither confirmed nor withdrawn yet."""
 
 
 class PrefixIndex(Protocol):
+    """An index of which worker holds which leading blocks of which prompt."""
+
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
-        """Leading blocks of the path by worker, confirmed and pending."""
+        """Return how many leading blocks of the path each worker holds, confirmed and pending."""
         ...
 
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """The request `writer` is bringing this path to `worker`. One prediction per writer and worker."""
+        """Predict that the request `writer` brings this path to `worker`: one prediction per writer and worker."""
         ...
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        """The writer's prediction did not come true. Withdrawing what is not there does nothing."""
+        """Withdraw the writer's prediction, which did not come true; if there is none, do nothing."""
         ...
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """`worker` holds this path now; the writer's prediction, if any, is done."""
+        """Note that `worker` holds this path now, and end the writer's prediction, if any."""
         ...
 
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
     ) -> None:
-        """The worker says that it held the first `blocks` of the path when the writer's request came.
+        """Note that the worker reported `blocks` leading blocks of the path as cached for the writer's request.
 
-        Call it after `confirm` and before `withdraw`. If less was held than had been confirmed at `record`, the
-        rest had gone, with all that continued it; the path itself is there again. What may have been confirmed
-        anew in between is left alone.
+        Call it after `confirm` and before `withdraw`. If that is less than what was confirmed at `record`, the
+        worker had lost the rest, with everything that continued it; the path itself is there again. Paths that may
+        have been confirmed again in between are left alone.
         """
         ...
 
@@ -69,7 +74,7 @@ class PrefixIndex(Protocol):
         writer: str = "",
         tier: Tier = Tier.GPU,
     ) -> None:
-        """`worker` itself says that it holds this path, in this tier or those before it."""
+        """Note that `worker` itself published that it holds this path, in this tier or a nearer one."""
         ...
 
     def shorten(
@@ -80,22 +85,24 @@ class PrefixIndex(Protocol):
         blocks: int,
         tier: Tier = Tier.DISK,
     ) -> None:
-        """`worker` holds at most the first `blocks` of the path and nothing beyond it, in this tier and those
-        before it: what is said of the GPU says nothing of what lies in host memory."""
+        """Note that `worker` holds at most the first `blocks` of the path and nothing beyond them.
+
+        This holds for the tier and nearer ones: a statement about the GPU says nothing about host memory.
+        """
         ...
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
-        """`worker` has room for so many blocks: what it used least recently is taken from it beyond that."""
+        """Set how many blocks `worker` has room for; beyond that its least recently used blocks are dropped."""
         ...
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
-        """`worker` serves, as this instance (empty: it does not say). Another one than before holds nothing."""
+        """Note that `worker` serves as this instance (empty: unknown). A new instance of a worker holds nothing."""
         ...
 
     def forget(self, worker: WorkerId) -> None:
-        """`worker` holds nothing: it cleared its cache, or left. One step."""
+        """Note in one step that `worker` holds nothing: it cleared its cache, or left."""
         ...
 
     def stats(self) -> IndexStats:
-        """How big it is now."""
+        """Return the current size of the index."""
         ...

@@ -1,7 +1,7 @@
-"""PrefixIndex in one process: a tree of what is confirmed and a tree of what is on its way.
+"""A PrefixIndex in the memory of one process: one tree of confirmed paths and one of predicted paths.
 
 In the second tree the holder is (worker, writer), so that every prediction is one tenure: withdrawing,
-confirming and expiring are all `forget`, and a shallow prediction cannot prolong a deep one.
+confirming and expiring all `forget` it, and a shallow prediction cannot prolong a deep one.
 """
 
 from collections import OrderedDict
@@ -20,10 +20,14 @@ IDLE_CHECKS_PER_LIFE = 64
 
 
 class LocalIndex:
-    """See PrefixIndex. Namespaces need no tree of their own: their salted hashes have nothing in common.
+    """A PrefixIndex in memory. Namespaces share its trees, since their salted hashes have nothing in common.
 
-    `clock`: seconds, never backwards. `blocks_max`: all confirmed blocks, and as many predicted ones.
-    `predictions_max`: predictions at one time; the oldest gives way.
+    Args:
+        clock: Seconds that never run backwards.
+        blocks_max: How many confirmed blocks are kept, and as many predicted ones.
+        predicted_seconds: How long a prediction counts.
+        idle_seconds_max: Paths that were not used for longer are dropped.
+        predictions_max: Predictions at one time; beyond that the oldest is dropped.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class LocalIndex:
         self._idle_check_at = clock()
 
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
+        """Return how many leading blocks of the path each worker holds, confirmed and pending."""
         self._expire(self._clock())
         pending: dict[WorkerId, int] = {}
         for (worker, _), blocks in self._pending.match(hashes).items():
@@ -59,6 +64,7 @@ class LocalIndex:
         )
 
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        """Predict that the request `writer` brings this path to `worker`."""
         now = self._clock()
         self._expire(now)
         self.withdraw(worker, writer)
@@ -70,17 +76,20 @@ class LocalIndex:
         self._held_before[worker, writer] = self._confirmed.match(hashes).get(worker, 0)
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
+        """Withdraw the writer's prediction."""
         self._held_before.pop((worker, writer), None)
-        self._unpredict((worker, writer))
+        self._end_prediction((worker, writer))
 
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
     ) -> None:
+        """Drop what the worker had lost by its own report, if that is less than was confirmed at `record`."""
         if blocks < self._held_before.get((worker, writer), 0):
             self._confirmed.shorten(hashes, worker, blocks)
             self._confirmed.record(hashes, worker, self._clock())
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        """Note that `worker` holds this path now, and end the writer's prediction."""
         self.hold(namespace, hashes, worker, writer)
 
     def hold(
@@ -91,8 +100,9 @@ class LocalIndex:
         writer: str = "",
         tier: Tier = Tier.GPU,
     ) -> None:
+        """Note that `worker` holds this path in this tier or a faster one; keep the index within its bounds."""
         now = self._clock()
-        self._unpredict((worker, writer))
+        self._end_prediction((worker, writer))
         self._confirmed.record(hashes, worker, now, tier)
         if worker in self._capacity:
             self._confirmed.evict(worker, self._capacity[worker])
@@ -109,30 +119,35 @@ class LocalIndex:
         blocks: int,
         tier: Tier = Tier.DISK,
     ) -> None:
+        """Note that `worker` holds at most the first `blocks` of the path in this tier and faster ones."""
         self._confirmed.shorten(hashes, worker, blocks, tier)
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
+        """Set how many blocks `worker` has room for, and evict what is beyond."""
         self._capacity[worker] = blocks_max
         self._confirmed.evict(worker, blocks_max)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
+        """Note the worker's instance; a new instance holds nothing."""
         if self._instances.setdefault(worker, instance) != instance:
             self._instances[worker] = instance
             self.forget(worker)
 
     def forget(self, worker: WorkerId) -> None:
+        """Note that `worker` holds nothing."""
         self._confirmed.forget(worker)
         for prediction in [p for p in self._expiries if p[0] == worker]:
             self.withdraw(*prediction)
 
     def stats(self) -> IndexStats:
+        """Return the current size of the index."""
         return IndexStats(
             nodes=len(self._confirmed),
             blocks=self._confirmed.blocks,
             predictions=len(self._expiries),
         )
 
-    def _unpredict(self, prediction: Prediction) -> None:
+    def _end_prediction(self, prediction: Prediction) -> None:
         if self._expiries.pop(prediction, None) is not None:
             self._pending.forget(prediction)
 

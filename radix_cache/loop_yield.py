@@ -1,4 +1,4 @@
-"""Turns: long work in the event loop that lets others have theirs."""
+"""Lets long work on the event loop give way to other tasks."""
 
 import asyncio
 import time
@@ -7,12 +7,13 @@ WORK_SECONDS_MAX = 0.005
 
 
 class LoopYielder:
-    """Lets others run when the work since the last time has taken long enough."""
+    """Gives way to other tasks once the work since the last time has taken WORK_SECONDS_MAX."""
 
     def __init__(self) -> None:
         self._until = time.perf_counter() + WORK_SECONDS_MAX
 
-    async def give(self) -> None:
+    async def yield_if_due(self) -> None:
+        """Let other tasks run if the work has taken long enough since the last time."""
         if time.perf_counter() >= self._until:
             await asyncio.sleep(0)
             self._until = time.perf_counter() + WORK_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""PrefixMatch: how many leading blocks of one prompt each worker holds."""
+"""Prefix matches: how many leading blocks of one prompt each worker holds."""
 
 from collections.abc import Iterable, Mapping
 from typing import NewType, Protocol
@@ -8,56 +8,66 @@ import msgspec
 from radix_cache.tiers import Tier, TierBlocks, all_on_gpu
 
 WorkerId = NewType("WorkerId", str)
-"""Names one serving process, as in the settings (`workers[].id`)."""
+"""The id of one worker, as in the settings (`workers[].id`)."""
 
 
 class PrefixMatch(Protocol):
-    """Leading blocks by worker; who holds none is absent. Ask before the next await: it may read a tree."""
+    """How many leading blocks of one prompt each worker holds; a worker that holds none is absent.
+
+    Read it before the next await: an implementation may read the live tree.
+    """
 
     @property
     def confirmed(self) -> Mapping[WorkerId, int]:
-        """What workers are known to hold."""
+        """Leading blocks that each worker is known to hold."""
         ...
 
     @property
     def pending(self) -> Mapping[WorkerId, int]:
-        """A request that brings them is on its way there: they will be held by the time another could use them."""
+        """Leading blocks that requests under way bring to each worker.
+
+        The worker will hold them by the time another request could use them.
+        """
         ...
 
     def held(self, worker: WorkerId) -> int:
-        """Leading blocks that `worker` is known to hold: of one worker, cheaper than `confirmed`."""
+        """Return the leading blocks that `worker` is known to hold; cheaper than `confirmed`."""
         ...
 
     def blocks(self, worker: WorkerId) -> int:
-        """Leading blocks that `worker` holds or is about to hold."""
+        """Return the leading blocks that `worker` holds or is about to hold."""
         ...
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
-        """The same by where they lie; what is about to be held will lie on the GPU."""
+        """Return the blocks of `blocks` by tier; pending blocks count as on the GPU."""
         ...
 
 
 class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PrefixMatch that was found out in full. `slower`: of workers that do not have all of it on the GPU."""
+    """A PrefixMatch whose counts were computed for all workers in advance."""
 
     confirmed: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     pending: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     slower: Mapping[WorkerId, TierBlocks] = msgspec.field(default_factory=dict)
+    """The blocks by tier of workers that do not have all of theirs on the GPU."""
 
     def held(self, worker: WorkerId) -> int:
+        """Return the leading blocks that `worker` is known to hold."""
         return self.confirmed.get(worker, 0)
 
     def blocks(self, worker: WorkerId) -> int:
+        """Return the leading blocks that `worker` holds or is about to hold."""
         return max(self.confirmed.get(worker, 0), self.pending.get(worker, 0))
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
+        """Return the leading blocks that `worker` holds or is about to hold, by tier."""
         held = self.confirmed.get(worker, 0)
         known = self.slower.get(worker) or all_on_gpu(held)
-        return known.raised(Tier.GPU, self.pending.get(worker, 0))
+        return known.at_least(Tier.GPU, self.pending.get(worker, 0))
 
 
 class LargestMatch:
-    """See PrefixMatch: of several, whichever knows of more."""
+    """A PrefixMatch that combines several: for each worker the largest count."""
 
     __slots__ = ("_matches",)
 
@@ -66,19 +76,24 @@ class LargestMatch:
 
     @property
     def confirmed(self) -> dict[WorkerId, int]:
+        """Leading blocks that each worker is known to hold."""
         return _largest(match.confirmed.items() for match in self._matches)
 
     @property
     def pending(self) -> dict[WorkerId, int]:
+        """Leading blocks that requests under way bring to each worker."""
         return _largest(match.pending.items() for match in self._matches)
 
     def held(self, worker: WorkerId) -> int:
+        """Return the leading blocks that `worker` is known to hold."""
         return max(match.held(worker) for match in self._matches)
 
     def blocks(self, worker: WorkerId) -> int:
+        """Return the leading blocks that `worker` holds or is about to hold."""
         return max(match.blocks(worker) for match in self._matches)
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
+        """Return the leading blocks that `worker` holds or is about to hold, by tier."""
         return TierBlocks(*map(max, zip(*(match.tiers(worker) for match in self._matches), strict=True)))
 
 

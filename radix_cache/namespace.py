@@ -1,6 +1,6 @@
-"""What separates one cache from another: model, adapter, isolation group, media, block size.
+"""Namespaces: what separates one cache from another (model, adapter, isolation group, media, block size).
 
-The same text under two namespaces has no block hash in common, in our index and (through `cache_salt`)
+The same text under two namespaces has no block hash in common, in the prefix index and (through `cache_salt`)
 in the engine. Parts are length-prefixed before they are hashed, so that no crafted name collides with
 another tenant's: ("ab", "c") and ("a", "bc") are different namespaces.
 """
@@ -14,23 +14,25 @@ from radix_cache.blocks import BlockHasher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """The key of one cache. `group` is the tenant isolation group; empty means shared by all."""
+    """The identity of one cache: only prompts of the same namespace can share blocks."""
 
     model: str
     block_size: int
+    """Tokens per block."""
     group: str = ""
+    """The isolation group of tenants; empty: shared by all tenants."""
     adapter: str = ""
     media: str = ""
 
     def packed(self) -> bytes:
-        """All parts, length-prefixed: equal bytes mean equal namespaces."""
+        """Return all parts, length-prefixed: equal bytes mean equal namespaces."""
         parts = (self.model, self.adapter, self.group, self.media, str(self.block_size))
         encoded = [part.encode() for part in parts]
         return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
 
     @classmethod
     def unpack(cls, data: bytes) -> "Namespace":
-        """The namespace that `packed` gave these bytes for. Raises ValueError for any other bytes."""
+        """Return the namespace for which `packed` returned these bytes. Raises ValueError for any other bytes."""
         parts, at = [], 0
         while at < len(data):
             size = int.from_bytes(data[at : at + 4], "little")
@@ -41,30 +43,30 @@ class Namespace:
         model, adapter, group, media, block_size = parts
         found = cls(model=model, adapter=adapter, group=group, media=media, block_size=int(block_size))
         if found.packed() != data:
-            raise ValueError("these bytes are no namespace's")
+            raise ValueError("these bytes are not a packed namespace")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class HashedNamespace:
-    """A namespace, and how its blocks are hashed."""
+    """A namespace together with the hasher of its blocks."""
 
     namespace: Namespace
     hasher: BlockHasher
 
 
 def hasher_for(namespace: Namespace, secret: bytes) -> BlockHasher:
-    """The namespace's block hasher, keyed with the deployment secret (seed and salt by HMAC-SHA-256)."""
+    """Return the namespace's block hasher, keyed with the deployment secret (seed and salt by HMAC-SHA-256)."""
     seed = hmac.digest(secret, b"radixgate index seed", hashlib.sha256)[:8]
     salt = hmac.digest(secret, b"radixgate index salt" + namespace.packed(), hashlib.sha256)[:16]
     return BlockHasher(block_size=namespace.block_size, seed=int.from_bytes(seed, "little"), salt=salt)
 
 
 def cache_salt(group: str, secret: bytes) -> str:
-    """What the engine is told as `cache_salt`: opaque, stable, underivable without the secret.
+    """Return the `cache_salt` that engines get for a group: opaque, stable, underivable without the secret.
 
     It depends on the isolation group alone: the engine keeps models and adapters apart by itself.
-    An empty group (shared) has no salt.
+    An empty group (shared by all tenants) has no salt.
     """
     if not group:
         return ""

@@ -1,7 +1,7 @@
-"""The compressed radix tree over chained block hashes: which prefixes each holder has.
+"""A compressed radix tree over chained block hashes, which records the prefixes that each holder has.
 
-Two prompts with six common blocks, then three of their own each; worker W has both, V only the first four
-blocks of the upper one. A node is a run of blocks that nothing has split yet:
+Two prompts have six blocks in common, then three of their own each; worker W has both, V only the first four
+blocks of the first one. A node is a run of blocks at which no path has branched yet:
 
     insert A B C D E F G H I              insert A B C D E F X Y Z   (diverges at X: a split)
 
@@ -11,20 +11,21 @@ blocks of the upper one. A node is a run of blocks that nothing has split yet:
                                                                 W: 3
 
 Because hashes are chained, a node is addressed by the hash of its first block, and a walk needs no child
-table: the block of the query that follows a node's run names the next node. For the same reason a run and a
-query agree on a block only if they agree on all before it, so where they part is found by bisection.
+table: the block of the query that follows a node's run is the key of the next node. For the same reason a run and a
+query agree on a block only if they agree on all blocks before it, so the first difference is found by bisection.
 
-A holder's share of a node is a count of leading blocks. It is never a set: engines evict leaves first, so
-what a holder has of a path is always its beginning. What of it lies how near is told by further counts, cumulative
-by tier (tiers.py), and only of holders that have not all of it on the GPU. From this follow the invariants that
-`check` verifies:
+A holder's share of a node is a count of leading blocks. It is never a set: engines evict leaves first, so a holder
+always has the beginning of a path. Further counts, cumulative by tier (tiers.py), say how many of the blocks lie in
+which tier, for holders that do not have all of them on the GPU. From this follow the invariants that `check`
+verifies:
 
-    * a holder of a node holds its whole parent, and in each tier of which it holds something of the node;
+    * a holder of a node holds its whole parent, in every tier in which it holds something of the node;
     * a node without children is as long as its longest count;
     * the blocks of all runs are the tree's size, and the counts of a holder are the holder's size.
 
-Forgetting a holder takes one step: its tenure ends, matches skip it, and later calls sweep its remains a
-few at a time. Least recently used goes first, leaves before stems, the tail of a run before its head.
+Forgetting a holder takes one step: its tenure ends, matches skip it, and later calls remove its remains a
+few at a time. Eviction takes the least recently used blocks first, leaves before inner nodes, the tail of a run
+before its head.
 """
 
 from array import array
@@ -45,7 +46,7 @@ QUEUE_SLACK = 64
 
 
 class RadixNode(Generic[Holder]):
-    """One run of blocks. Its address is `run[0]`; `depth` blocks stand above it."""
+    """A node of the tree: a run of blocks, addressed by `run[0]`, with `depth` blocks before it in the path."""
 
     __slots__ = ("children", "counts", "depth", "parent", "run", "slower")
 
@@ -58,13 +59,14 @@ class RadixNode(Generic[Holder]):
         self.slower: dict[Tenure[Holder], TierBlocks] | None = None
 
     def held(self, tenure: "Tenure[Holder]") -> TierBlocks:
-        """Leading blocks that the tenure has, by tier."""
+        """Return how many leading blocks the tenure has, by tier."""
         if self.slower is not None and tenure in self.slower:
             return self.slower[tenure]
         count = self.counts.get(tenure, 0)
         return TierBlocks(count, count, count)
 
     def hold(self, tenure: "Tenure[Holder]", held: TierBlocks) -> None:
+        """Set how many leading blocks the tenure has, by tier."""
         if held.all:
             self.counts[tenure] = held.all
         else:
@@ -77,15 +79,16 @@ class RadixNode(Generic[Holder]):
 
     @property
     def end(self) -> int:
-        """Depth of the last block."""
+        """The number of blocks up to the end of the run, counted from the beginning of the path."""
         return self.depth + len(self.run)
 
 
 class Tenure(Generic[Holder]):
-    """One holder from its first record until it is forgotten (its epoch in this tree).
+    """The epoch of one holder, from its first record until it is forgotten.
 
-    `used` has the last use of every node held. `queue` is a heap of (use, -end, serial, node). An entry's use may
-    be out of date, and is then too early: it is corrected when it comes up. Of equal uses the deeper comes first.
+    `used` has the time of the last use of every node held. `queue` is a heap of (use, -end, serial, node). The use
+    of an entry may be out of date, and is then too early: it is corrected when the entry comes up. Of equal uses
+    the deeper node comes first.
     """
 
     __slots__ = ("alive", "blocks", "holder", "queue", "used")
@@ -99,7 +102,7 @@ class Tenure(Generic[Holder]):
 
 
 class RadixTree(Generic[Holder]):
-    """Prefixes and who holds them. `now` is any clock that does not run backwards; it orders eviction."""
+    """The prefixes that each holder has. `now` is any clock that does not run backwards; it orders eviction."""
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -111,11 +114,11 @@ class RadixTree(Generic[Holder]):
         self._tiered = False
 
     def __len__(self) -> int:
-        """Number of nodes."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     def match(self, hashes: Hashes) -> dict[Holder, int]:
-        """Leading blocks of the query by holder; who has none is absent. Changes nothing."""
+        """Return how many leading blocks of the query each holder has; a holder that has none is absent."""
         found: dict[Tenure[Holder], int] = {}
         at, blocks = 0, len(hashes)
         while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
@@ -129,7 +132,7 @@ class RadixTree(Generic[Holder]):
         return {tenure.holder: depth for tenure, depth in found.items()}
 
     def slower(self, hashes: Hashes) -> dict[Holder, TierBlocks]:
-        """Leading blocks of the query by tier, of holders that do not have all they have of it on the GPU."""
+        """Return the leading blocks of the query by tier, for holders that do not have all of theirs on the GPU."""
         found: dict[Tenure[Holder], TierBlocks] = {}
         at, blocks = 0, len(hashes) if self._tiered else 0
         while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
@@ -137,7 +140,7 @@ class RadixTree(Generic[Holder]):
             slower = set(node.slower or ()) | found.keys()
             for tenure in slower:
                 before = found.get(tenure, TierBlocks(at, at, at))
-                here = node.held(tenure).lowered(Tier.DISK, common)
+                here = node.held(tenure).at_most(Tier.DISK, common)
                 found[tenure] = TierBlocks(
                     *(held + more if held == at else held for held, more in zip(before, here, strict=True))
                 )
@@ -147,7 +150,7 @@ class RadixTree(Generic[Holder]):
         return {tenure.holder: held for tenure, held in found.items() if tenure.alive}
 
     def record(self, hashes: Hashes, holder: Holder, now: float, tier: Tier = Tier.GPU) -> None:
-        """`holder` has all of `hashes` in this tier or those before it. Uses the whole path at `now`."""
+        """Record that `holder` has all of `hashes` in this tier or a faster one, and used them at `now`."""
         self.sweep(SWEPT_PER_RECORD_MAX)
         if not hashes:
             return
@@ -173,8 +176,10 @@ class RadixTree(Generic[Holder]):
             parent = node
 
     def shorten(self, hashes: Hashes, holder: Holder, blocks: int, tier: Tier = Tier.DISK) -> None:
-        """`holder` has at most the first `blocks` of `hashes`, and nothing that continues beyond them, in this tier
-        and those before it."""
+        """Record that `holder` has at most the first `blocks` of `hashes`, in this tier and faster ones.
+
+        It then has nothing that continues beyond them either.
+        """
         tenure = self._tenures.get(holder)
         if tenure is None or blocks >= len(hashes):
             return
@@ -190,34 +195,35 @@ class RadixTree(Generic[Holder]):
                 return
 
     def forget(self, holder: Holder) -> None:
-        """`holder` has nothing any more. One step, however much it had."""
+        """Record that `holder` has nothing any more, in one step however much it had."""
         tenure = self._tenures.pop(holder, None)
         if tenure is not None:
             tenure.alive = False
             self._ended.append(tenure)
 
     def held(self, holder: Holder) -> int:
-        """Blocks that `holder` has in all."""
+        """Return the number of blocks that `holder` has."""
         tenure = self._tenures.get(holder)
         return tenure.blocks if tenure is not None else 0
 
     def holders(self) -> list[Holder]:
+        """Return all holders that were not forgotten."""
         return list(self._tenures)
 
     def evict(self, holder: Holder, blocks_max: int) -> None:
-        """Takes from `holder` what it used least recently until it has `blocks_max` or fewer."""
+        """Remove the least recently used blocks of `holder` until it has `blocks_max` or fewer."""
         tenure = self._tenures.get(holder)
         while tenure is not None and tenure.blocks > blocks_max:
             self._evict_oldest(tenure, tenure.blocks - blocks_max)
 
     def evict_idle(self, before: float) -> None:
-        """Takes from every holder what it used last before this moment."""
+        """Remove from every holder what it used last before this moment."""
         for tenure in self._tenures.values():
             while (oldest := _oldest(tenure)) is not None and oldest < before:
                 self._evict_oldest(tenure, tenure.blocks)
 
     def shrink(self, blocks_max: int) -> None:
-        """Makes the tree hold `blocks_max` blocks or fewer: remains first, then the least recently used."""
+        """Shrink the tree to `blocks_max` blocks: remains of forgotten holders go first, then the least used."""
         while self.blocks > blocks_max and self._ended:
             self.sweep(SWEPT_PER_RECORD_MAX)
         while self.blocks > blocks_max and (tenures := [t for t in self._tenures.values() if t.blocks]):
@@ -225,7 +231,7 @@ class RadixTree(Generic[Holder]):
             self._evict_oldest(stalest, self.blocks - blocks_max)
 
     def sweep(self, nodes_max: int) -> None:
-        """Clears away remains of forgotten holders, at most `nodes_max` nodes."""
+        """Remove remains of forgotten holders from at most `nodes_max` nodes."""
         while nodes_max > 0 and self._ended:
             tenure = self._ended[0]
             if not tenure.used:
@@ -238,7 +244,7 @@ class RadixTree(Generic[Holder]):
             nodes_max -= 1
 
     def check(self) -> None:
-        """Raises AssertionError where an invariant does not hold. For tests: looks at everything."""
+        """Check all invariants of the whole tree, for tests. Raises AssertionError."""
         sizes: dict[Tenure[Holder], int] = {}
         for first, node in self._nodes.items():
             assert node.run[0] == first
@@ -269,7 +275,7 @@ class RadixTree(Generic[Holder]):
     # Changes to single nodes. Each leaves every invariant but the one its name says.
 
     def _grow(self, parent: RadixNode[Holder] | None, hashes: Hashes, at: int) -> RadixNode[Holder]:
-        """Room for hashes[at:] below `parent`: a leaf's run grows, anything else gets a child."""
+        """Add hashes[at:] below `parent` and return the node: a leaf's run grows, another node gets a child."""
         rest = hashes[at:]
         self.blocks += len(rest)
         if parent is not None and not parent.children:
@@ -281,9 +287,10 @@ class RadixTree(Generic[Holder]):
         return node
 
     def _split(self, node: RadixNode[Holder], at: int) -> RadixNode[Holder]:
-        """Cuts a run in two and returns the new upper half.
+        """Split a run in two and return the new upper half.
 
-        The old object becomes the lower half: its children, and its place in every tenure's queue, stay true.
+        The old object becomes the lower half, so that its children and its entries in the tenures' queues stay
+        valid.
         """
         upper: RadixNode[Holder] = RadixNode(node.run[:at], node.depth, node.parent)
         if upper.parent is not None:
@@ -295,8 +302,8 @@ class RadixTree(Generic[Holder]):
         self._nodes[node.run[0]] = node
         for tenure, count in list(node.counts.items()):
             held = node.held(tenure)
-            upper.hold(tenure, held.lowered(Tier.DISK, at))
-            node.hold(tenure, held.behind(at))
+            upper.hold(tenure, held.at_most(Tier.DISK, at))
+            node.hold(tenure, held.without_first(at))
             tenure.used[upper] = tenure.used[node]
             self._enqueue(tenure, upper)
             if count > at:
@@ -309,10 +316,10 @@ class RadixTree(Generic[Holder]):
     def _credit(
         self, node: RadixNode[Holder], tenure: Tenure[Holder], count: int, use: float, tier: Tier
     ) -> None:
-        """`tenure` has at least `count` leading blocks of the node in that tier, used now."""
+        """Record that `tenure` has at least `count` leading blocks of the node in that tier, used at `use`."""
         before = node.counts.get(tenure, 0)
         if count > before or node.slower is not None:
-            node.hold(tenure, node.held(tenure).raised(tier, count))
+            node.hold(tenure, node.held(tenure).at_least(tier, count))
             tenure.blocks += max(count - before, 0)
         tenure.used[node] = use
         if not before:
@@ -321,12 +328,12 @@ class RadixTree(Generic[Holder]):
     def _cut(
         self, node: RadixNode[Holder], tenure: Tenure[Holder], keep: int, tier: Tier = Tier.DISK
     ) -> None:
-        """`tenure` keeps at most `keep` leading blocks of the node, and nothing below it, as near as that."""
+        """Leave `tenure` at most `keep` leading blocks of the node and nothing below it, in that tier or faster."""
         below = [node]
         while below:
             held = below.pop()
             before = held.held(tenure)
-            after = before.lowered(tier, keep if held is node else 0)
+            after = before.at_most(tier, keep if held is node else 0)
             if after == before:
                 continue
             below.extend(child for child in held.children if tenure in child.counts)
@@ -337,7 +344,7 @@ class RadixTree(Generic[Holder]):
             self._tidy(held)
 
     def _tidy(self, node: RadixNode[Holder]) -> None:
-        """Drops the tail of a leaf that nobody holds; an empty leaf goes, and perhaps its parent after it."""
+        """Drop the tail of a leaf that no tenure holds; remove an empty leaf, and then perhaps its parent."""
         at: RadixNode[Holder] | None = node
         while at is not None and not at.children:
             longest = max(at.counts.values(), default=0)
@@ -354,21 +361,21 @@ class RadixTree(Generic[Holder]):
 
     def _enqueue(self, tenure: Tenure[Holder], node: RadixNode[Holder]) -> None:
         if len(tenure.queue) > 2 * len(tenure.used) + QUEUE_SLACK:
-            # Entries of nodes that were cut outlive them; without this they could pile up below the head.
+            # Entries of removed nodes stay in the queue; without this they could pile up below the head.
             tenure.queue = [(use, -held.end, at, held) for at, (held, use) in enumerate(tenure.used.items())]
             heapify(tenure.queue)
         self._serial += 1
         heappush(tenure.queue, (tenure.used[node], -node.end, self._serial, node))
 
     def _evict_oldest(self, tenure: Tenure[Holder], blocks: int) -> None:
-        """Takes up to `blocks` from the end of the least recently used node. It is a leaf of this tenure."""
+        """Remove up to `blocks` from the end of the least recently used node, which is a leaf of this tenure."""
         _oldest(tenure)
         node = tenure.queue[0][3]
         self._cut(node, tenure, max(node.counts[tenure] - blocks, 0))
 
 
 def common_blocks(run: Hashes, hashes: Hashes, at: int) -> int:
-    """How many leading blocks of `run` the query has from `at` on; at least one is known to agree."""
+    """Return how many leading blocks of `run` the query has from `at` on; the first is known to agree."""
     limit = min(len(run), len(hashes) - at)
     if run[limit - 1] == hashes[at + limit - 1]:
         return limit
@@ -376,7 +383,7 @@ def common_blocks(run: Hashes, hashes: Hashes, at: int) -> int:
 
 
 def _oldest(tenure: Tenure[Holder]) -> float | None:
-    """Last use of the least recently used node, which it brings to the head of the queue; None if empty."""
+    """Bring the least recently used node to the head of the queue and return its last use; None if empty."""
     queue = tenure.queue
     while queue:
         use, _, serial, node = queue[0]

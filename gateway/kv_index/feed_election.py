@@ -19,7 +19,7 @@ from functools import lru_cache
 from xxhash import xxh3_64_intdigest
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.feed_leases import NO_GATEWAY, FeedLease, FeedKnowledge
+from radix_cache.shared.feed_leases import NO_GATEWAY, FeedKnowledge, FeedLease
 
 PATIENCE_MAX = 5
 DEAF_PATIENCE = 10

@@ -20,8 +20,8 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.shared.feed_leases import (
     CHANGES_PER_CALL_MAX,
     FeedLease,
-    FeedLeaseStore,
     FeedLeaseChange,
+    FeedLeaseStore,
     FeedLeaseTable,
 )
 
@@ -116,7 +116,7 @@ class FeedLeases:
             self._changed()
 
     async def _claims(self) -> list[FeedLeaseChange]:
-        table, turns = self.table, LoopYielder()
+        table, yielder = self.table, LoopYielder()
         rounds: dict[WorkerId, tuple[FeedLease, int]] = {}
         changes = []
         stands = dict(self._stands())
@@ -130,6 +130,6 @@ class FeedLeases:
             wanted = claim(worker, lease, table.gateways, self._store.identity, stand, number)
             if wanted != lease:
                 changes.append(FeedLeaseChange(worker, lease, wanted))
-            await turns.give()
+            await yielder.yield_if_due()
         self._rounds = rounds
         return changes

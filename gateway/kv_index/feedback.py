@@ -59,11 +59,14 @@ class Feedback:
             return match.blocks(worker)
         return max(int(match.held(worker) * credit), match.pending.get(worker, 0))
 
-    def sent(self, worker: WorkerId, prompt: PromptBlocks) -> Expectation:
+    def sent(
+        self, worker: WorkerId, prompt: PromptBlocks, match: PrefixMatch | None = None
+    ) -> Expectation:
         """A request leaves; call it before the index records that."""
         if not prompt.hashes:
             return Expectation(worker, prompt, 0, False, 0)
-        match = self._index.match(prompt.namespace, prompt.hashes)
+        if match is None:
+            match = self._index.match(prompt.namespace, prompt.hashes)
         path = self._paths.setdefault((worker, prompt.hashes[0]), _Path())
         alone = not path.under_way and not match.pending.get(worker)
         path.sent += 1

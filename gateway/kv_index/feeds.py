@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 
 import zmq.asyncio
 
-from gateway.kv_index.worker_feeds import (RankFeed, RankObserver, FeedContext, WorkerFeeds)
 from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.feed_leases import FeedLeases
 from gateway.kv_index.match_confidence import MatchConfidence
+from gateway.kv_index.worker_feeds import FeedContext, RankFeed, RankObserver, WorkerFeeds
 from radix_cache.blocks import Hashes
 from radix_cache.follower import PageBudget
 from radix_cache.match import WorkerId
-from radix_cache.namespace import Namespace, HashedNamespace
-from radix_cache.shared.feed_leases import FeedLeaseStore, FeedKnowledge
-from radix_cache.shared.index import SharedIndex
+from radix_cache.namespace import HashedNamespace, Namespace
+from radix_cache.shared.feed_leases import FeedKnowledge, FeedLeaseStore
+from radix_cache.shared.shared_index import SharedIndex
 from workers.kv_events.source import EventSource
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class KvEventFeeds:
 
     def __post_init__(self) -> None:
         self.leases = FeedLeases(self.store, self._stands, self._leases_changed)
-        self.index.enrolled = self._enrolled
-        self.index.untold = self._untold
+        self.index.on_enrolled = self._on_enrolled
+        self.index.on_changes_lost = self._on_changes_lost
 
     async def run(self) -> None:
         await self.leases.run()
@@ -110,9 +110,9 @@ class KvEventFeeds:
         """2: this gateway writes what the worker publishes; 1: it follows; 0: it does not."""
         return self.leases.follows(worker) + self.leases.writes(worker)
 
-    def raised(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+    def at_least(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
         """It says that it held this path. Where answers confirm paths, one has done so already."""
-        if worker in self.index.followed and self.index.copy.match(hashes).held(worker) < len(hashes):
+        if worker in self.index.followed and self.index.replica.match(hashes).held(worker) < len(hashes):
             self.index.hold(namespace, hashes, worker)
 
     # Further down.
@@ -192,11 +192,11 @@ class KvEventFeeds:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def _untold(self, worker: WorkerId) -> None:
+    def _on_changes_lost(self, worker: WorkerId) -> None:
         # Another gateway's writer has told it all the same.
         if worker in self._followed:
             self._followed[worker].tell_anew()
 
-    def _enrolled(self, worker: WorkerId) -> None:
+    def _on_enrolled(self, worker: WorkerId) -> None:
         if worker in self._followed:
-            self._followed[worker].enrolled()
+            self._followed[worker].on_enrolled()

@@ -18,10 +18,10 @@ from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import ScriptAnswer
-from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import ReplicaNode
-from radix_cache.shared.store import NODES_PER_CALL_MAX
+from radix_cache.shared.shared_index import SharedIndex
+from radix_cache.shared.tree_store import NODES_PER_CALL_MAX
 from radix_cache.tiers import Tier
 
 CALLS_UNDER_WAY_MAX = 64
@@ -36,7 +36,7 @@ class IndexReconciler:
         self._tenure = tenure
         self._valid = valid
         self._calls: list[asyncio.Future[ScriptAnswer]] = []
-        self._turns = LoopYielder()
+        self._yielder = LoopYielder()
         self.calls = 0
         """How many it took."""
 
@@ -60,13 +60,13 @@ class IndexReconciler:
         return self._valid()
 
     async def _hold(self, namespace: Namespace, hashes: Hashes, tier: Tier) -> None:
-        if self._index.copy.match(hashes).known(self._worker).within(tier) < len(hashes):
+        if self._index.replica.match(hashes).held_tiers(self._worker).within(tier) < len(hashes):
             await self._under_way(self._index.store.hold(namespace, hashes, self._tenure, tier))
 
     async def _cut(self, nearest: Mapping[int, int]) -> bool:
         """What the tenure has beyond what is held, tier by tier, the deepest first."""
         beyond: list[tuple[ReplicaNode, Tier, int]] = []
-        for node in list(self._index.copy.holding.get(self._tenure, ())):
+        for node in list(self._index.replica.holding.get(self._tenure, ())):
             beyond += ((node, tier, keep) for tier, keep in _beyond(node, self._tenure, nearest))
             if not await self._pause():
                 return False
@@ -93,7 +93,7 @@ class IndexReconciler:
             await call
 
     async def _pause(self) -> bool:
-        await self._turns.give()
+        await self._yielder.yield_if_due()
         return self._valid()
 
 

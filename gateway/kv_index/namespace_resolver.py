@@ -66,4 +66,4 @@ class NamespaceResolver:
             return None
         if not model.encoder.exact or model.block_size % page_size:
             raise UnusablePages
-        return self._prompt_hasher.space(model, group)
+        return self._prompt_hasher.namespace(model, group)

@@ -10,12 +10,12 @@ from gateway.settings.stores import IndexSettings
 from radix_cache.follower import PAGE_BYTES, PageBudget
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.feed_leases import FeedLeaseStore
-from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.index_maintenance import IndexMaintenance
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import ReplicaReader
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.replica_reader import ReplicaReader
+from radix_cache.shared.shared_index import SharedIndex
+from radix_cache.shared.tree_store import TreeStore
 
 log = logging.getLogger(__name__)
 
@@ -46,20 +46,20 @@ class SharedIndexParts:
         scripts = ScriptCaller(redis_url)
         keys = Keys(prefix=prefix)
         store = TreeStore(scripts, keys)
-        copy = TreeReplica(time.monotonic, settings.predicted_seconds)
+        replica = TreeReplica(time.monotonic, settings.predicted_seconds)
         index = SharedIndex(
             store,
-            copy,
+            replica,
             time.monotonic,
             blocks_max=blocks_max,
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
         )
-        reader = ReplicaReader(scripts, keys, copy, changed=index.seen, checked=index.checked)
+        reader = ReplicaReader(scripts, keys, replica, changed=index.replica_changed, checked=index.replica_compared)
         keeper = IndexMaintenance(
             scripts,
             store,
-            copy,
+            replica,
             blocks_max=blocks_max,
             node_blocks=NODE_BYTES // BLOCK_BYTES,
             idle_seconds_max=settings.idle_seconds_max,
@@ -74,7 +74,7 @@ class SharedIndexParts:
     @property
     def memory_bytes(self) -> int:
         """Of the copy, about."""
-        return self.index.copy.blocks * BLOCK_BYTES + len(self.index.copy.nodes) * NODE_BYTES
+        return self.index.replica.blocks * BLOCK_BYTES + len(self.index.replica.nodes) * NODE_BYTES
 
     async def whole(self) -> None:
         """Waits until the copy shows the whole tree, or Redis turns out to be away; for a bounded time."""

@@ -30,12 +30,12 @@ from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.index_reconciler import IndexReconciler
 from radix_cache.blocks import Hashes
 from radix_cache.events import EventBatch
-from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PathGone, PathHeld, PageBudget
+from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PageBudget, PathGone, PathHeld
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
 from radix_cache.redis.call import RedisDown
 from radix_cache.shared.feed_leases import FeedKnowledge
-from radix_cache.shared.index import SharedIndex
+from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.tiers import Tier
 from workers.kv_events.source import EventSource
 from workers.kv_events.subscriber import Subscriber, Turn
@@ -73,7 +73,7 @@ class RankFeed:
     @property
     def believed(self) -> bool:
         """Is what it says all that the worker holds?"""
-        return self.complete and self.follower.fit
+        return self.complete and self.follower.covers_all
 
 
 class RankObserver(Protocol):
@@ -144,7 +144,7 @@ class WorkerFeeds:
     @property
     def known(self) -> FeedKnowledge:
         found = FeedKnowledge.WHOLE if self.whole else FeedKnowledge.NOTHING
-        if any(feed.batches and not feed.complete and feed.follower.fit for feed in self.feeds):
+        if any(feed.batches and not feed.complete and feed.follower.covers_all for feed in self.feeds):
             found |= FeedKnowledge.UNCERTAIN
         if any(feed.follower.hybrid for feed in self.feeds):
             found |= FeedKnowledge.HYBRID
@@ -209,7 +209,7 @@ class WorkerFeeds:
         self.told = None
         self._bell.set()
 
-    def enrolled(self) -> None:
+    def on_enrolled(self) -> None:
         """The worker has a tenure."""
         self._bell.set()
 
@@ -279,11 +279,11 @@ class WorkerFeeds:
             feed.complete = batch.sequence == 0
         feed.batches += 1
         feed.lag_seconds = max(0.0, self.around.wall() - batch.at)
-        fit = feed.follower.fit
+        fit = feed.follower.covers_all
         for event in batch.events:
             for change in feed.follower.apply(event):
                 self._change(feed, change)
-        if fit and not feed.follower.fit:
+        if fit and not feed.follower.covers_all:
             log.warning(
                 "worker %s publishes KV events of which our blocks cannot be made (block_size has to be a "
                 "multiple of its page size, the model needs its tokenizer, and its cache has to keep whole "
@@ -328,7 +328,7 @@ class WorkerFeeds:
 
     @property
     def _tenure(self) -> int | None:
-        return self.around.index.copy.tenures.get(self.worker)
+        return self.around.index.replica.tenures.get(self.worker)
 
     async def _tell_when_asked(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from radix_cache.redis.scripts import ScriptCaller
 SAY_SECONDS = 2.0
 GONE_MS = 7000
 
-_SAY = Script.of(
+_SAY = Script.from_text(
     """#!lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -36,7 +36,7 @@ from gateway.quotas.quota import (
     WhyNot,
 )
 from policies.admission.limit_windows import WindowUsage
-from radix_cache.redis.call import ScriptAnswer, RedisDown, Script, read_lua
+from radix_cache.redis.call import RedisDown, Script, ScriptAnswer, read_lua
 from radix_cache.redis.scripts import ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
@@ -77,7 +77,7 @@ class RedisQuotaStore:
         self._prefix = prefix
         self._events = events or Events()
         self._server_ahead_ms: float | None = None
-        self._check = Script.of("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
+        self._check = Script.from_text("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
         verbs = Script.library(read_lua("gateway.quotas", *FILES), VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
         self._restore = verbs["restore"]

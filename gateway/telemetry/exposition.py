@@ -34,15 +34,15 @@ async def expose_in_slices(
 
     Times of creation are left out, since they would stand between the slices of a family.
     """
-    turns, ends = LoopYielder(), False
+    yielder, ends = LoopYielder(), False
     for family in registry.collect():
-        await turns.give()
+        await yielder.yield_if_due()
         for at, part in enumerate(_slices(family)):
             text = encode(_SingleFamily(part))
             ends = ends or text.endswith(EOF)
             text = text.removesuffix(EOF)
             yield _without_head(text) if at else text
-            await turns.give()
+            await yielder.yield_if_due()
     if ends:
         yield EOF
 

@@ -19,12 +19,12 @@ from functools import partial
 
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
-from gateway.database.rows import StoredKey
+from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
 from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
-from gateway.tenants.tenant_register import KeyEntry, Names, TenantRegister
+from gateway.tenants.tenant_register import KeyEntry, Names, TenantRegister, subtract_names
 from radix_cache.loop_yield import LoopYielder
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class SqlDirectory:
 
     async def _read(self, since: int) -> None:
         # The settings file may be read again meanwhile: the names that it has now count.
-        turns, register = LoopYielder(), self._register
+        yielder, register = LoopYielder(), self._register
         for organisation in await self._store.all_organisations(since):
             if self._is_from_database("organisations", organisation.id):
                 register.put_organisation(organisation)
@@ -220,10 +220,10 @@ class SqlDirectory:
         async for tenant in self._store.all_tenants(since):
             if self._is_from_database("tenants", tenant.id):
                 register.put_tenant(tenant)
-            await turns.give()
+            await yielder.yield_if_due()
         async for stored in self._store.all_keys(since):
             self._take(stored)
-            await turns.give()
+            await yielder.yield_if_due()
 
     def _is_from_database(self, kind: str, name: str) -> bool:
         """Return whether the name is not in the settings file, and note that it was found in the database."""
@@ -250,7 +250,7 @@ class SqlDirectory:
 
     async def _check_schema(self) -> None:
         if not self._right_schema:
-            await schema.ready(self._store.database, upgrades=self._upgrades)
+            await schema.ensure_current(self._store.database, upgrades=self._upgrades)
             self._right_schema = True
 
     def _stale(self) -> bool:

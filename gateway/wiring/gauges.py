@@ -7,9 +7,9 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.hedging import OUTCOMES
-from gateway.dispatch.placement import Placed
-from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.placement import Placement
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feeds import KvEventFeeds
@@ -19,7 +19,7 @@ from gateway.ledger.ledger import Ledger
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.failover_store import GuardedQuotaStore
-from gateway.routing.shadow_policy import Shadow
+from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.telemetry.gauge_collector import Gauge
@@ -37,7 +37,7 @@ Reading = tuple[tuple[str, ...], float]
 
 def gauges(
     fleet: Fleet,
-    reservations: Reservations,
+    dispatch: Dispatch,
     index: SharedIndexParts,
     feeds: KvEventFeeds,
     quotas: GuardedQuotaStore,
@@ -70,15 +70,15 @@ def gauges(
 
     def waiting() -> list[tuple[tuple[str, ...], float]]:
         counts = Counter[tuple[str, str]]()
-        for room in reservations.rooms().values():
+        for room in dispatch.rooms.all().values():
             # Who has waited is told of with 0 afterwards.
             counts.update({(room.model, name): 0 for name in room.classes})
             counts.update((room.model, ticket.service_class) for ticket in room.waiting())
         return [(labels, float(count)) for labels, count in counts.items()]
 
-    def queue(name: str, text: str, read: Callable[[WaitingRoom[Placed]], float]) -> Gauge:
+    def queue(name: str, text: str, read: Callable[[WaitingRoom[Placement]], float]) -> Gauge:
         def read_all() -> list[tuple[tuple[str, ...], float]]:
-            return [((queue,), read(room)) for queue, room in reservations.rooms().items()]
+            return [((queue,), read(room)) for queue, room in dispatch.rooms.all().items()]
 
         return Gauge(name=name, text=text, labels=("queue",), read=read_all)
 
@@ -86,12 +86,12 @@ def gauges(
         return lambda: [(labels, float(count)) for labels, count in list(read().items())]
 
     def group_blocks() -> list[Reading]:
-        largest = nlargest(GROUPS_MAX, reservations.shares.blocks().items(), key=itemgetter(1))
+        largest = nlargest(GROUPS_MAX, dispatch.index_quota.blocks().items(), key=itemgetter(1))
         return [((group,), float(blocks)) for group, blocks in largest]
 
-    def shadow(name: str, text: str, read: Callable[[Shadow], float]) -> Gauge:
+    def shadow(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> Gauge:
         def read_it() -> list[tuple[tuple[str, ...], float]]:
-            return [((), read(second))] if (second := reservations.router.shadow) is not None else []
+            return [((), read(second))] if (second := dispatch.router.shadow) is not None else []
 
         return Gauge(name=name, text=text, read=read_it, counter=True)
 
@@ -148,13 +148,13 @@ def gauges(
         single(
             "retries",
             "Retries of requests on another worker, after an attempt without a first byte.",
-            lambda: reservations.retries.spent,
+            lambda: dispatch.retries.spent,
             counter=True,
         ),
         single(
             "retries_refused",
             "Retries refused by the retry budget (`requests.retries`).",
-            lambda: reservations.retries.refused,
+            lambda: dispatch.retries.refused,
             counter=True,
         ),
         Gauge(
@@ -162,7 +162,7 @@ def gauges(
             text="Hedged requests (sent to a second worker as the first was late), by outcome of the second: "
             "`won`, `lost`, `failed`, or `left` by the client.",
             labels=("outcome",),
-            read=lambda: [((name,), float(reservations.hedging.outcomes[name])) for name in OUTCOMES],
+            read=lambda: [((name,), float(dispatch.hedging.outcomes[name])) for name in OUTCOMES],
             counter=True,
         ),
         Gauge(
@@ -178,7 +178,7 @@ def gauges(
             text="Requests not sent to the provider because one of its limits was reached.",
             labels=("worker",),
             read=lambda: [
-                ((w.id,), float(reservations.allowances.refused[w.id]))
+                ((w.id,), float(dispatch.provider_quota.refused[w.id]))
                 for w in fleet
                 if w.provider is not None
             ],
@@ -237,15 +237,15 @@ def gauges(
         single(
             "preemptions",
             "Batch requests that gave up their placement before a first token, for a request of another class.",
-            lambda: reservations.preemptible.count,
+            lambda: dispatch.preemption.count,
             counter=True,
         ),
         single(
             "queue_shared",
             "Mode of the queue: 1 if all gateways share one order in Redis, 0 if this gateway orders alone.",
-            lambda: reservations.queue.shared,
+            lambda: dispatch.queue.shared,
         ),
-        single("queue_gateways", "Live gateways, this one included.", lambda: reservations.queue.gateways),
+        single("queue_gateways", "Live gateways, this one included.", lambda: dispatch.queue.gateways),
         feed(
             "worker_events",
             "Batches of KV events received from the worker.",
@@ -286,7 +286,7 @@ def gauges(
             counter=True,
         ),
         feed("worker_pages", "KV pages that the worker reports to hold.", lambda f: len(f.follower)),
-        single("leases", "Quota leases held by this gateway.", lambda: len(reservations.leases)),
+        single("leases", "Quota leases held by this gateway.", lambda: len(dispatch.reservations.leases)),
         single("tasks", "Tasks on the event loop of this gateway.", lambda: len(asyncio.all_tasks())),
         single(
             "redis_up",
@@ -396,7 +396,7 @@ def gauges(
             lambda: batches.retried,
             counter=True,
         ),
-        single("index_blocks", "Blocks in the prefix index.", lambda: index.index.copy.blocks),
+        single("index_blocks", "Blocks in the prefix index.", lambda: index.index.replica.blocks),
         single(
             "index_memory_bytes",
             "Approximate bytes of memory that this process's copy of the prefix index takes.",
@@ -411,14 +411,14 @@ def gauges(
         single(
             "index_unrecorded",
             "Prompts not recorded in the prefix index because their tenant had reached `cache_blocks_max`.",
-            lambda: reservations.shares.unrecorded,
+            lambda: dispatch.index_quota.unrecorded,
             counter=True,
         ),
-        single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.copy.nodes)),
+        single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.replica.nodes)),
         single(
             "index_predictions",
             "Predictions in the prefix index of what workers are about to cache, of all gateways.",
-            lambda: index.index.copy.predictions,
+            lambda: index.index.replica.predictions,
         ),
         single(
             "index_up",
@@ -428,7 +428,7 @@ def gauges(
         single(
             "index_keeper",
             "Maintenance of the prefix index: 1 if this gateway keeps it within its bounds, else 0.",
-            lambda: index.keeper.keeping,
+            lambda: index.keeper.is_leader,
         ),
         single(
             "index_gaps",

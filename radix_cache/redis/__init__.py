@@ -1,4 +1,4 @@
-"""Talking to Redis and Valkey, one server or a cluster, as leanly as the hot path needs it.
+"""A client for Redis and Valkey, one server or a cluster, with as little work per call as the hot path needs.
 
-Read in this order: line, call, server, topology, cluster, scripts, ears.
+Read in this order: connection, call, server, topology, slot_map, cluster, scripts, pubsub.
 """

@@ -1,4 +1,4 @@
-"""What is asked of Redis: Lua scripts and functions, and plain commands, each with the future of its answer."""
+"""Calls to Redis: Lua scripts, functions and plain commands, each with the future of its answer."""
 
 import asyncio
 import hashlib
@@ -17,35 +17,43 @@ class RedisDown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua that a server runs by name: a script, or one function of a library.
+    """Lua code that a server runs by name: a script, or one function of a library.
 
-    A library is compiled once for all calls; a script makes its own functions anew in each. `text`: what the server
-    is given when it does not know the name.
+    A library is compiled once for all calls; a script defines its own functions anew in each call.
     """
 
     text: str
+    """The code to load when the server does not know the name."""
     name: str
     run: str = "EVALSHA"
+    """The command that runs the code."""
     load: tuple[str, str] = ("SCRIPT", "LOAD")
+    """The command that loads the code."""
 
     @classmethod
-    def of(cls, text: str) -> "Script":
-        """A script from its text; Redis names scripts by SHA-1."""
+    def from_text(cls, text: str) -> "Script":
+        """Return the script with this text; Redis names scripts by SHA-1."""
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     @classmethod
-    def read(cls, package: str, name: str) -> "Script":
-        """The script `name`.lua of a package, as installed."""
-        return cls.of(read_lua(package, name))
+    def from_file(cls, package: str, name: str) -> "Script":
+        """Return the script `name`.lua of an installed package."""
+        return cls.from_text(read_lua(package, name))
 
     @classmethod
     def library(
         cls, body: str, functions: Iterable[str], *, when_full: Collection[str] = ()
     ) -> "dict[str, Script]":
-        """The functions that the text has put into its table `verbs`, called with (keys, args).
+        """Return functions of a library, by name.
 
-        They bear the text's digest: those of several versions are on a server side by side. `when_full`: those that
-        run on a server that has reached its `maxmemory`, since they make room.
+        The function names contain the digest of the text, so that several versions can be loaded on a server at
+        once.
+
+        Args:
+            body: Lua code that puts the functions, called with (keys, args), into its table `verbs`.
+            functions: Names of the functions.
+            when_full: Names of functions that also run on a server that has reached its `maxmemory`, because they
+                free memory.
         """
         names = list(functions)
         flags = [("allow-oom",) if name in when_full else () for name in names]
@@ -60,45 +68,53 @@ class Script:
         return {name: cls(text, f"{version}_{name}", "FCALL", ("FUNCTION", "LOAD")) for name in names}
 
     @classmethod
-    def of_library(cls, body: str, function: str) -> "Script":
-        """One function of a library that runs on a server which has reached its `maxmemory`, as a script.
+    def from_library_function(cls, body: str, function: str) -> "Script":
+        """Return a function of a library as a script, for servers that have reached their `maxmemory`.
 
-        Such a server takes no library that it does not have (FUNCTION LOAD), but takes scripts (SCRIPT LOAD).
+        Such a server refuses to load a library that it does not have (FUNCTION LOAD), but loads scripts (SCRIPT
+        LOAD).
         """
-        return cls.of(f"#!lua flags=allow-oom\n{body}\nreturn verbs.{function}(KEYS, ARGV)")
+        return cls.from_text(f"#!lua flags=allow-oom\n{body}\nreturn verbs.{function}(KEYS, ARGV)")
 
 
 UNKNOWN_SCRIPT_ERRORS = ("NOSCRIPT", "ERR Function not found")
-"""What a server says that has not been given a script, or has lost it."""
+"""Beginnings of the errors of a server that does not have a script, or has lost it."""
 
 
 def read_lua(package: str, *names: str) -> str:
-    """The files `name`.lua of a package, as installed, in this order."""
+    """Return the joined texts of the files `name`.lua of an installed package, in this order."""
     folder = files(package) / "lua"
     return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in names)
 
 
 @dataclass(slots=True, eq=False)
 class RedisCall:
-    """`keys`: what it touches; in a cluster they are all of one slot. The rest is for whoever sends it."""
+    """One command on its way to a server, with the future of its answer."""
 
     command: Sequence[CommandArgument]
     keys: Sequence[CommandArgument]
+    """The keys that the command touches; in a cluster they are all of one slot."""
     script: Script | None
     answer: "asyncio.Future[Any]"
     repeated: bool = False
+    """The call was sent a second time."""
     asking: bool = False
+    """Send ASKING before it: the slot is being moved to the server."""
     slot: int | None = None
+    """The cluster slot of its keys, once it was computed."""
     number: int = 0
+    """The order in which calls were made to a cluster."""
     load: int = 0
+    """Which load of its script the call relies on."""
 
     def succeed(self, reply: Any) -> None:
+        """Set the answer."""
         if not self.answer.done():
             self.answer.set_result(reply)
 
     def fail(self, why: object) -> None:
-        """With RedisDown."""
+        """Let the answer raise RedisDown."""
         if not self.answer.done():
             self.answer.set_exception(RedisDown(str(why)))
-            # A caller that has left does not fetch it; that is no news.
+            # Fetched here, because a caller that has left never fetches it and asyncio would log that.
             self.answer.exception()

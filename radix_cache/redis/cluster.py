@@ -1,14 +1,15 @@
-"""A Redis Cluster: every call goes to the primary that has its slot, and follows the slot when that moves.
+"""A client of a Redis Cluster: every call goes to the primary that has its slot, and follows a slot that moves.
 
-    well    calls of the slot go out as they come, many under way at one time
-      |  one comes back unserved: moved, asking, try again, cluster down, loading, connection lost
+    well    calls of the slot are sent as they come, many under way at one time
+      |  a call comes back unserved: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, connection lost
       v
-    stuck   the slot's calls are held; those under way come back first. Then the first goes out alone, with pauses,
-            until it is served; the others follow in their order.
+    stuck   new calls of the slot are held; those under way come back first. Then the first is sent alone, with
+            pauses, until it is served; the others follow in their order.
 
-So the calls of one slot stay in their order. One case is left: a call that was under way already is served, while
-an earlier one for the same key was not. The earlier one fails then; it would come too late. After RETRY_SECONDS_MAX
-without success all that is held fails, and from then on each call gets one attempt, until one succeeds.
+So the calls of one slot keep their order, with one exception: a call that was under way already may be served while
+an earlier one for the same key was not. The earlier call then fails, since it would come too late. After
+RETRY_SECONDS_MAX without success all held calls fail, and from then on each call gets one attempt, until one
+succeeds.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from itertools import count
 import hiredis
 
 from radix_cache.redis.call import UNKNOWN_SCRIPT_ERRORS, CommandArgument, RedisCall, RedisDown
-from radix_cache.redis.connection import RedisAddress, ConnectionLost, Reply
+from radix_cache.redis.connection import ConnectionLost, RedisAddress, Reply
 from radix_cache.redis.server import RedisServer
 from radix_cache.redis.slot_map import REFRESH_SECONDS_MIN, ClusterPrimary, SlotMap
 from radix_cache.redis.topology import SlotRedirect, parse_redirect, slot_of
@@ -33,40 +34,44 @@ ANYWHERE = -1
 """The slot of calls that have no key."""
 
 RETRYABLE_ERRORS = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", *UNKNOWN_SCRIPT_ERRORS)
-"""What a server says that may soon be otherwise."""
+"""Beginnings of errors that may soon pass."""
 
 
 @dataclass(slots=True, eq=False)
 class _Stuck:
-    """`again`: came back unserved, with where each should go if the server said so. `held`: not sent yet.
+    """The calls of a slot that is stuck."""
 
-    `rounds`: how often the first was tried since one was last served. `trying`: it is under way now, alone.
-    """
-
-    again: deque[tuple[RedisCall, RedisServer | None]] = field(default_factory=deque)
+    returned: deque[tuple[RedisCall, RedisServer | None]] = field(default_factory=deque)
+    """Calls that came back unserved, each with the server to which it was redirected, if any."""
     held: deque[RedisCall] = field(default_factory=deque)
-    why: str = ""
+    """Calls that were not sent yet."""
+    reason: str = ""
+    """Why the last call was not served."""
     rounds: int = 0
+    """How often the first call was tried since a call was last served."""
     trying: RedisCall | None = None
+    """The call that is under way alone."""
     timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """`server`: where the calls under way went. `until`: when patience ends; 0 while all is well."""
+    """The state of one slot."""
 
     number: int
     under_way: int = 0
     server: RedisServer | None = None
-    until: float = 0.0
+    """The server to which the calls under way were sent."""
+    retry_until: float = 0.0
+    """Time of the loop after which unserved calls fail; 0 while all calls are served."""
     stuck: _Stuck | None = None
 
 
 class RedisCluster:
-    """`seeds`: some of its servers, to ask for the others. Everything is connected when it is needed."""
+    """Calls to a Redis Cluster. `seeds` are some of its servers; connections are made on demand."""
 
     def __init__(self, seeds: list[RedisAddress]) -> None:
-        self._survey = SlotMap(seeds, self.answered, self._surveyed)
+        self._slot_map = SlotMap(seeds, self.answered, self._slot_map_refreshed)
         self._slots: dict[int, _Slot] = {}
         self._stuck: set[_Slot] = set()
         self._waiting = 0
@@ -75,58 +80,70 @@ class RedisCluster:
 
     @property
     def calls(self) -> int:
-        """How many wait, or are under way."""
-        return self._waiting + sum(server.calls for server in self._survey.servers)
+        """The number of calls that wait or are under way."""
+        return self._waiting + sum(server.calls for server in self._slot_map.servers)
 
     def has_room(self, call: RedisCall, most: int) -> bool:
-        """Each server's calls are bounded, and those of all stuck slots: who is away does not stop the others."""
+        """Return whether another call may be made.
+
+        The calls of each server are bounded, and so are those of all stuck slots together: a server that is away
+        does not stop calls to the others.
+        """
         slot = self._slot(call)
         owner = self._owner(slot)
         return self._waiting < most if slot.stuck is not None or owner is None else owner.calls < most
 
     def send(self, call: RedisCall) -> None:
+        """Send a call to the server of its slot, or hold it while the slot is stuck."""
         slot = self._slot(call)
         owner = self._owner(slot)
         call.number = next(self._numbers)
         if slot.stuck is None and owner is not None and (slot.server is owner or not slot.under_way):
-            self._go(slot, owner, call)
+            self._send_to(slot, owner, call)
             return
-        stuck = self._stick(slot)
+        stuck = self._make_stuck(slot)
         stuck.held.append(call)
         self._waiting += 1
         if not slot.under_way and stuck.timer is None:
-            self._try(slot)
+            self._try_first(slot)
 
-    async def whereabouts(
+    async def addresses_of(
         self, channels: Iterable[bytes], *, anew: bool = False
     ) -> list[tuple[RedisAddress, list[bytes]]]:
-        """Who has which channels; those that nobody has are left out. Raises RedisDown if nothing is known."""
-        if anew or not self._survey.known:
-            await self._survey.made()
+        """Return the servers that have these channels, leaving out channels without a server.
+
+        Raises RedisDown if no channel has a server.
+        """
+        if anew or not self._slot_map.is_known:
+            await self._slot_map.refreshed()
         found: dict[RedisServer, list[bytes]] = {}
         for channel in channels:
-            owner = self._survey.owner(slot_of(channel))
+            owner = self._slot_map.owner(slot_of(channel))
             if owner is not None:
                 found.setdefault(owner, []).append(channel)
         if not found:
-            raise RedisDown(self._survey.trouble)
+            raise RedisDown(self._slot_map.trouble)
         return [(server.address, theirs) for server, theirs in found.items()]
 
     async def primaries(self) -> list[RedisAddress]:
-        """Everybody who has slots. Raises RedisDown if nobody tells, or if a slot has nobody."""
-        await self._survey.made()
-        return self._survey.primaries()
+        """Return the addresses of all servers with slots.
+
+        Raises RedisDown if no server tells the slots, or if a slot has no server.
+        """
+        await self._slot_map.refreshed()
+        return self._slot_map.primaries()
 
     async def close(self) -> None:
+        """Close all connections and fail the calls that still wait."""
         self._closed = True
-        await self._survey.close()
+        await self._slot_map.close()
         for slot in list(self._stuck):
             self._fail_stuck(slot, "closed")
 
-    # From the servers.
+    # Called by the servers.
 
     def answered(self, server: RedisServer, call: RedisCall, reply: Reply | ConnectionLost) -> None:
-        """In the order in which the server was asked."""
+        """Handle the reply to a call; a server's replies come in the order of its calls."""
         slot = self._slot(call)
         slot.under_way -= 1
         call.asking = False
@@ -136,38 +153,38 @@ class RedisCluster:
         elif self._closed:
             call.fail(reply)
         elif isinstance(reply, ConnectionLost):
-            self._survey.again()
+            self._slot_map.refresh()
             self._unserved(slot, call, str(reply), None, at_once=False)
         else:
-            self._refused(slot, server, call, str(reply))
+            self._handle_error(slot, server, call, str(reply))
         if slot.stuck is not None and not slot.under_way and slot.stuck.timer is None:
-            self._try(slot)
+            self._try_first(slot)
 
-    def _refused(self, slot: _Slot, server: RedisServer, call: RedisCall, error: str) -> None:
-        told = parse_redirect(error, server.address.host)
-        if told is not None:
-            self._redirected(slot, call, error, told)
+    def _handle_error(self, slot: _Slot, server: RedisServer, call: RedisCall, error: str) -> None:
+        redirect = parse_redirect(error, server.address.host)
+        if redirect is not None:
+            self._redirected(slot, call, error, redirect)
         elif error.startswith(RETRYABLE_ERRORS):
             if error.startswith(UNKNOWN_SCRIPT_ERRORS):
-                server.forget(call)
-                self._unserved(slot, call, server.why(call, error), None, at_once=True)
+                server.forget_script(call)
+                self._unserved(slot, call, server.explain(call, error), None, at_once=True)
                 return
             if not error.startswith("TRYAGAIN"):
-                self._survey.again()
+                self._slot_map.refresh()
             self._unserved(slot, call, error, None, at_once=False)
         else:
             call.fail(error)
             self._served(slot, call)
 
-    def _redirected(self, slot: _Slot, call: RedisCall, error: str, told: SlotRedirect) -> None:
-        target = self._survey.server(told.place)
-        if not told.asking:
-            self._survey.moved(told.slot, target)
-            self._survey.again()
-        self._unserved(slot, call, error, target if told.asking else None, at_once=True)
+    def _redirected(self, slot: _Slot, call: RedisCall, error: str, redirect: SlotRedirect) -> None:
+        target = self._slot_map.server(redirect.endpoint)
+        if not redirect.asking:
+            self._slot_map.slot_moved(redirect.slot, target)
+            self._slot_map.refresh()
+        self._unserved(slot, call, error, target if redirect.asking else None, at_once=True)
 
     def _served(self, slot: _Slot, call: RedisCall) -> None:
-        slot.until = 0.0
+        slot.retry_until = 0.0
         stuck = slot.stuck
         if stuck is None:
             return
@@ -176,144 +193,146 @@ class RedisCluster:
             self._fail_overtaken(stuck, call)
             return
         stuck.trying = None
-        # Where one was served the next ones go too, except for those that were sent to ask elsewhere.
+        # The calls behind it are sent too, up to the first one that was redirected with ASK.
         owner = self._owner(slot)
-        while owner is not None and stuck.again and stuck.again[0][1] is None:
+        while owner is not None and stuck.returned and stuck.returned[0][1] is None:
             self._waiting -= 1
-            self._go(slot, owner, stuck.again.popleft()[0])
-        if owner is None or stuck.again:
+            self._send_to(slot, owner, stuck.returned.popleft()[0])
+        if owner is None or stuck.returned:
             return
         while stuck.held:
             self._waiting -= 1
-            self._go(slot, owner, stuck.held.popleft())
-        self._unstick(slot)
+            self._send_to(slot, owner, stuck.held.popleft())
+        self._make_well(slot)
 
-    def _unserved(self, slot: _Slot, call: RedisCall, why: str, where: RedisServer | None, *, at_once: bool) -> None:
-        """It goes again after those that came back before it, before those that were never sent."""
+    def _unserved(
+        self, slot: _Slot, call: RedisCall, reason: str, target: RedisServer | None, *, at_once: bool
+    ) -> None:
+        """Send the call again, after those that came back before it and before those that were never sent."""
         now = asyncio.get_running_loop().time()
-        if not slot.until:
-            slot.until = now + RETRY_SECONDS_MAX
-        stuck = self._stick(slot)
+        if not slot.retry_until:
+            slot.retry_until = now + RETRY_SECONDS_MAX
+        stuck = self._make_stuck(slot)
         if stuck.trying is call:
             stuck.trying = None
         at_once = at_once and stuck.rounds < REDIRECTS_AT_ONCE_MAX
-        if now >= slot.until and not at_once:
-            call.fail(why)
-            self._fail_stuck(slot, why)
+        if now >= slot.retry_until and not at_once:
+            call.fail(reason)
+            self._fail_stuck(slot, reason)
             return
-        stuck.why = why
-        place = len(stuck.again)
-        while place and stuck.again[place - 1][0].number > call.number:
+        stuck.reason = reason
+        place = len(stuck.returned)
+        while place and stuck.returned[place - 1][0].number > call.number:
             place -= 1
-        stuck.again.insert(place, (call, where))
+        stuck.returned.insert(place, (call, target))
         self._waiting += 1
         if not at_once and stuck.timer is None:
-            longer = min(PAUSE_SECONDS * 1.3 ** min(stuck.rounds, 20), PAUSE_SECONDS_MAX)
-            stuck.timer = asyncio.get_running_loop().call_later(longer, self._wake, slot)
+            pause = min(PAUSE_SECONDS * 1.3 ** min(stuck.rounds, 20), PAUSE_SECONDS_MAX)
+            stuck.timer = asyncio.get_running_loop().call_later(pause, self._wake, slot)
 
     def _fail_overtaken(self, stuck: _Stuck, by: RedisCall) -> None:
-        """A later call was served: an earlier one for the same key has missed its turn."""
+        """Fail returned calls that are older than a served call for the same key."""
         keys = set(by.keys)
         kept: deque[tuple[RedisCall, RedisServer | None]] = deque()
-        for call, where in stuck.again:
+        for call, target in stuck.returned:
             if call.number > by.number or keys.isdisjoint(call.keys):
-                kept.append((call, where))
+                kept.append((call, target))
             else:
                 self._waiting -= 1
-                call.fail(f"overtaken by a later call: {stuck.why}")
-        stuck.again = kept
+                call.fail(f"overtaken by a later call: {stuck.reason}")
+        stuck.returned = kept
 
     # Slots.
 
     def _slot(self, call: RedisCall) -> _Slot:
         if call.slot is None:
-            call.slot = slot_of(_text(call.keys[0])) if call.keys else ANYWHERE
+            call.slot = slot_of(_key_text(call.keys[0])) if call.keys else ANYWHERE
         slot = self._slots.get(call.slot)
         if slot is None:
             slot = self._slots[call.slot] = _Slot(call.slot)
         return slot
 
     def _owner(self, slot: _Slot) -> ClusterPrimary | None:
-        return self._survey.anybody() if slot.number == ANYWHERE else self._survey.owner(slot.number)
+        return self._slot_map.any_server() if slot.number == ANYWHERE else self._slot_map.owner(slot.number)
 
-    def _go(self, slot: _Slot, server: RedisServer, call: RedisCall) -> None:
+    def _send_to(self, slot: _Slot, server: RedisServer, call: RedisCall) -> None:
         slot.server = server
         slot.under_way += 1
         server.send(call)
 
-    def _stick(self, slot: _Slot) -> _Stuck:
+    def _make_stuck(self, slot: _Slot) -> _Stuck:
         if slot.stuck is None:
             slot.stuck = _Stuck()
             self._stuck.add(slot)
         return slot.stuck
 
-    def _unstick(self, slot: _Slot) -> None:
+    def _make_well(self, slot: _Slot) -> None:
         if slot.stuck is not None and slot.stuck.timer is not None:
             slot.stuck.timer.cancel()
         slot.stuck = None
         self._stuck.discard(slot)
 
-    def _fail_stuck(self, slot: _Slot, why: str) -> None:
+    def _fail_stuck(self, slot: _Slot, reason: str) -> None:
         assert slot.stuck is not None
-        failing = [call for call, _ in slot.stuck.again] + list(slot.stuck.held)
-        self._unstick(slot)
+        failing = [call for call, _ in slot.stuck.returned] + list(slot.stuck.held)
+        self._make_well(slot)
         self._waiting -= len(failing)
         for call in failing:
-            call.fail(why)
+            call.fail(reason)
 
     def _wake(self, slot: _Slot) -> None:
         if slot.stuck is not None:
             slot.stuck.timer = None
             if not slot.under_way:
-                self._try(slot)
+                self._try_first(slot)
 
-    def _try(self, slot: _Slot) -> None:
-        """Nothing of the slot is under way: the first goes, alone."""
+    def _try_first(self, slot: _Slot) -> None:
+        """Send the first call of a slot alone, while no other call of the slot is under way."""
         stuck = slot.stuck
         assert stuck is not None
-        if not stuck.again and not stuck.held:
-            self._unstick(slot)
+        if not stuck.returned and not stuck.held:
+            self._make_well(slot)
             return
-        where = stuck.again[0][1] if stuck.again else None
-        server = where or self._owner(slot)
+        target = stuck.returned[0][1] if stuck.returned else None
+        server = target or self._owner(slot)
         if server is None:
             self._await_owner(slot, stuck)
             return
-        call = stuck.again.popleft()[0] if stuck.again else stuck.held.popleft()
+        call = stuck.returned.popleft()[0] if stuck.returned else stuck.held.popleft()
         self._waiting -= 1
-        call.asking = where is not None
+        call.asking = target is not None
         stuck.trying, stuck.rounds = call, stuck.rounds + 1
-        self._go(slot, server, call)
+        self._send_to(slot, server, call)
 
     def _await_owner(self, slot: _Slot, stuck: _Stuck) -> None:
-        """Until the next look at the cluster, or until patience ends."""
+        """Wait until the slot map was refreshed, or until the slot's calls have waited too long."""
         loop = asyncio.get_running_loop()
-        if not slot.until:
-            slot.until = loop.time() + RETRY_SECONDS_MAX
-        self._survey.again()
-        patience = max(slot.until - loop.time(), REFRESH_SECONDS_MIN)
-        stuck.timer = loop.call_later(patience, self._nobody, slot)
+        if not slot.retry_until:
+            slot.retry_until = loop.time() + RETRY_SECONDS_MAX
+        self._slot_map.refresh()
+        patience = max(slot.retry_until - loop.time(), REFRESH_SECONDS_MIN)
+        stuck.timer = loop.call_later(patience, self._owner_overdue, slot)
 
-    def _surveyed(self) -> None:
-        """Somebody else may have the slots that are stuck, or still nobody."""
+    def _slot_map_refreshed(self) -> None:
+        """Try stuck slots that have another server now; refresh again while a slot has none."""
         for slot in list(self._stuck):
             owner = self._owner(slot)
             if owner is None:
-                self._survey.again()
+                self._slot_map.refresh()
             elif slot.stuck is not None and not slot.under_way and owner is not slot.server:
                 if slot.stuck.timer is not None:
                     slot.stuck.timer.cancel()
                     slot.stuck.timer = None
-                self._try(slot)
+                self._try_first(slot)
 
-    def _nobody(self, slot: _Slot) -> None:
+    def _owner_overdue(self, slot: _Slot) -> None:
         if slot.stuck is not None:
             slot.stuck.timer = None
             if self._owner(slot) is None:
-                self._fail_stuck(slot, slot.stuck.why or self._survey.trouble)
+                self._fail_stuck(slot, slot.stuck.reason or self._slot_map.trouble)
             elif not slot.under_way:
-                self._try(slot)
+                self._try_first(slot)
 
 
-def _text(key: CommandArgument) -> str | bytes:
+def _key_text(key: CommandArgument) -> str | bytes:
     return key if isinstance(key, str | bytes) else str(key)

@@ -1,7 +1,8 @@
-"""One connection to one Redis, as lean as can be: bytes out, answers in order, no task and no lock a call.
+"""One connection to one Redis server, with little overhead: no task and no lock for each command.
 
-A general client spends more on a script than Redis itself. Commands of one turn of the event loop leave in one
-write; the server answers in the order in which it was asked, so whoever waits first is answered first.
+A general client spends more time on a script than Redis itself. Commands of one iteration of the event loop leave
+in one write; the server answers in the order of the commands, so that each reply belongs to the oldest open
+request.
 """
 
 import asyncio
@@ -26,120 +27,128 @@ _NOT_YET = object()
 
 
 OPTIONS = frozenset({"db", "ssl_cert_reqs", "ssl_ca_certs"})
-"""What the query of an address may say."""
+"""Options that the query of a Redis URL may have."""
 
 
 class ConnectionLost(Exception):
-    """The connection ended, or nothing was heard for too long, before the answer came."""
+    """The connection ended, or the server was silent for too long, before the reply came."""
 
 
 class RedisConnection(asyncio.Protocol):
-    """An open connection. `lost`: called once when it ends. `told`: gets messages, and errors to what was told."""
+    """An open connection to a Redis server.
+
+    Args:
+        on_lost: Called once, when the connection ends.
+        on_message: Gets messages of subscriptions, and errors in reply to commands of `send`.
+    """
 
     def __init__(
-        self, lost: Callable[["RedisConnection"], None] = lambda _: None, told: Callable[[Reply], None] | None = None
+        self,
+        on_lost: Callable[["RedisConnection"], None] = lambda _: None,
+        on_message: Callable[[Reply], None] | None = None,
     ) -> None:
-        self.open = True
-        self._lost = lost
-        self._told = told
+        self.is_open = True
+        self._on_lost = on_lost
+        self._on_message = on_message
         self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
         self._waiting: deque[tuple[Callable[[Reply | ConnectionLost], None], float]] = deque()
         self._unsent: list[bytes] = []
         self._transport: asyncio.WriteTransport | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, command: Command, answered: Callable[[Reply | ConnectionLost], None]) -> None:
-        """Sends a command; `answered` is called with its reply, or with LineLost, never from within this call."""
-        if not self.open:
-            self._loop.call_soon(answered, ConnectionLost("closed"))
+    def ask(self, command: Command, on_reply: Callable[[Reply | ConnectionLost], None]) -> None:
+        """Send a command; `on_reply` is called later with its reply, or with ConnectionLost."""
+        if not self.is_open:
+            self._loop.call_soon(on_reply, ConnectionLost("closed"))
             return
-        self.tell(command)
-        self._waiting.append((answered, self._loop.time()))
-        if self._watch is None:
-            self._watch = self._loop.call_later(SILENCE_SECONDS_MAX, self._look)
+        self.send(command)
+        self._waiting.append((on_reply, self._loop.time()))
+        if self._silence_timer is None:
+            self._silence_timer = self._loop.call_later(SILENCE_SECONDS_MAX, self._check_silence)
 
-    def tell(self, command: Command) -> None:
-        """Sends a command whose replies are not answers: SSUBSCRIBE."""
+    def send(self, command: Command) -> None:
+        """Send a command whose replies arrive as messages, such as SSUBSCRIBE."""
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]
 
-    async def reply(self, command: Command) -> Reply:
-        """The reply to one command. Raises LineLost."""
+    async def execute(self, command: Command) -> Reply:
+        """Send a command and return its reply. Raises ConnectionLost."""
         future: asyncio.Future[Reply] = self._loop.create_future()
 
-        def answered(reply: Reply | ConnectionLost) -> None:
+        def on_reply(reply: Reply | ConnectionLost) -> None:
             if not future.done():
                 if isinstance(reply, ConnectionLost):
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
 
-        self.ask(command, answered)
+        self.ask(command, on_reply)
         return await future
 
     def close(self) -> None:
-        """Ends it; whoever still waits gets LineLost."""
-        self._end(ConnectionLost("closed"))
+        """Close the connection; open requests get ConnectionLost."""
+        self._end_connection(ConnectionLost("closed"))
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are of no asyncio class.
+        """Keep the transport of the new connection."""
+        # uvloop's transports are not instances of asyncio's classes.
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
+        """Parse received bytes and pass on each reply."""
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _NOT_YET:
-                if self._told is not None and isinstance(reply, list | hiredis.ReplyError):
-                    self._told(reply)
+                if self._on_message is not None and isinstance(reply, list | hiredis.ReplyError):
+                    self._on_message(reply)
                 elif self._waiting:
                     self._waiting.popleft()[0](reply)
         except hiredis.ProtocolError as err:
-            self._end(ConnectionLost(f"this is no Redis: {err}"))
+            self._end_connection(ConnectionLost(f"the server does not speak the Redis protocol: {err}"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end(ConnectionLost(str(error) if error is not None else "the connection was closed"))
-
-    # Further down.
+        """End the connection after its transport was closed."""
+        self._end_connection(ConnectionLost(str(error) if error is not None else "the connection was closed"))
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
-        if self._transport is not None and self.open:
+        if self._transport is not None and self.is_open:
             self._transport.write(b"".join(unsent))
 
-    def _look(self) -> None:
-        """Has whoever waits longest waited too long?"""
-        self._watch = None
+    def _check_silence(self) -> None:
+        """End the connection if its oldest request has waited too long."""
+        self._silence_timer = None
         if not self._waiting:
             return
         left = self._waiting[0][1] + SILENCE_SECONDS_MAX - self._loop.time()
         if left <= 0:
-            self._end(ConnectionLost(f"no answer in {SILENCE_SECONDS_MAX:g} seconds"))
+            self._end_connection(ConnectionLost(f"no answer in {SILENCE_SECONDS_MAX:g} seconds"))
         else:
-            self._watch = self._loop.call_later(left, self._look)
+            self._silence_timer = self._loop.call_later(left, self._check_silence)
 
-    def _end(self, why: ConnectionLost) -> None:
-        if not self.open:
+    def _end_connection(self, why: ConnectionLost) -> None:
+        if not self.is_open:
             return
-        self.open = False
-        if self._watch is not None:
-            self._watch.cancel()
+        self.is_open = False
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         if self._transport is not None:
             self._transport.abort()
         waiting, self._waiting = self._waiting, deque()
-        self._lost(self)
-        for answered, _ in waiting:
-            answered(why)
+        self._on_lost(self)
+        for on_reply, _ in waiting:
+            on_reply(why)
 
 
 class RedisAddress:
-    """Where a Redis is and how to get in: redis://[user:password@]host[:port][/db], rediss://, unix://path[?db=n].
+    """The address and credentials of a Redis server.
 
-    Raises ValueError where the URL has an option that is not one of OPTIONS, or a port or database that is no
-    number.
+    URLs are redis://[user:password@]host[:port][/db], rediss:// or unix://path[?db=n]. The constructor raises
+    ValueError for an option that is not one of OPTIONS, and for a port or database that is no number.
     """
 
     def __init__(self, url: str) -> None:
@@ -152,51 +161,53 @@ class RedisAddress:
         self.password = unquote(parts.password or "")
         options = dict(part.partition("=")[::2] for part in parts.query.split("&") if part)
         if options.keys() - OPTIONS:
-            raise ValueError("an option is not known")
+            raise ValueError(f"the URL has an unknown option; known are {', '.join(sorted(OPTIONS))}")
         self.database = int(options.get("db") or (parts.path.strip("/") if not self.path else "") or 0)
         self.verify = options.get("ssl_cert_reqs") != "none"
         self.ca_file = unquote(options.get("ssl_ca_certs", "")) or None
 
-    def at(self, host: str, port: int) -> "RedisAddress":
-        """Another server with the same credentials."""
+    def with_endpoint(self, host: str, port: int) -> "RedisAddress":
+        """Return the address of another server with the same credentials."""
         other = copy(self)
         other.host, other.port = host, port
         return other
 
-    async def open(
-        self, lost: Callable[[RedisConnection], None] = lambda _: None, told: Callable[[Reply], None] | None = None
+    async def connect(
+        self,
+        on_lost: Callable[[RedisConnection], None] = lambda _: None,
+        on_message: Callable[[Reply], None] | None = None,
     ) -> RedisConnection:
-        """A connection that is let in. Raises LineLost."""
+        """Open an authenticated connection. Raises ConnectionLost."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 if self.path:
-                    _, line = await loop.create_unix_connection(lambda: RedisConnection(lost), self.path)
+                    _, line = await loop.create_unix_connection(lambda: RedisConnection(on_lost), self.path)
                 else:
-                    context = self._context() if self.tls else None
+                    context = self._ssl_context() if self.tls else None
                     _, line = await loop.create_connection(
-                        lambda: RedisConnection(lost), self.host, self.port, ssl=context
+                        lambda: RedisConnection(on_lost), self.host, self.port, ssl=context
                     )
-                await self._enter(line)
+                await self._authenticate(line)
         except (OSError, TimeoutError) as err:
             raise ConnectionLost(str(err) or "no connection in time") from err
-        # Only now: what was asked so far were questions.
-        line._told = told
+        # Set only now: the commands of authentication get their replies as usual.
+        line._on_message = on_message
         return line
 
-    async def _enter(self, line: RedisConnection) -> None:
+    async def _authenticate(self, line: RedisConnection) -> None:
         commands: list[Command] = []
         if self.password:
             commands.append(["AUTH", *([self.user] if self.user else []), self.password])
         if self.database:
             commands.append(["SELECT", self.database])
         for command in commands:
-            reply = await line.reply(command)
+            reply = await line.execute(command)
             if isinstance(reply, hiredis.ReplyError):
                 line.close()
                 raise ConnectionLost(f"{command[0]!s}: {reply}")
 
-    def _context(self) -> ssl.SSLContext:
+    def _ssl_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verify:
             context.check_hostname = False

@@ -1,7 +1,7 @@
-"""Listens to sharded channels wherever they are: one line to every server that has some.
+"""Subscribes to sharded channels on whichever server has them, with one connection to each such server.
 
-A channel is astray while no server is known to send it: at first, after a line was lost, after its slot has moved.
-`place` finds out who has it, and listens there.
+A channel is unheard while no server sends it: at first, after a lost connection, and after its slot has moved.
+`subscribe` finds the server of each unheard channel and subscribes there.
 """
 
 import asyncio
@@ -10,148 +10,167 @@ from collections.abc import Callable, Iterable
 import hiredis
 
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import RedisAddress, RedisConnection, ConnectionLost, Reply
+from radix_cache.redis.connection import ConnectionLost, RedisAddress, RedisConnection, Reply
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import parse_redirect, slot_of
 
-PLACE_SECONDS_MAX = 2.0
+SUBSCRIBE_SECONDS_MAX = 2.0
 PAUSE_SECONDS = 0.05
 
 
-class _Ear:
-    """A line, and what is listened to on it."""
+class _Subscription:
+    """A connection and the channels that it subscribes to."""
 
-    def __init__(self, line: RedisConnection) -> None:
-        self.line = line
+    def __init__(self, connection: RedisConnection) -> None:
+        self.connection = connection
         self.channels: set[bytes] = set()
-        self.heard = True
+        self.alive = True
 
 
 class ShardedSubscriber:
-    """`told`: gets channel and message. `lost`: called when channels have gone astray."""
+    """Subscribes to sharded channels and follows them when their slots move.
+
+    Args:
+        redis: Finds the servers.
+        channels: The channels to subscribe to.
+        on_message: Gets the channel and the message.
+        on_channels_lost: Called when channels have become unheard.
+    """
 
     def __init__(
         self,
         redis: ScriptCaller,
         channels: Iterable[bytes],
-        told: Callable[[bytes, bytes], None],
-        lost: Callable[[], None],
+        on_message: Callable[[bytes, bytes], None],
+        on_channels_lost: Callable[[], None],
     ) -> None:
-        self.astray = set(channels)
+        self.unheard = set(channels)
         self._redis = redis
-        self._told = told
-        self._lost = lost
-        self._ears: dict[tuple[str, str, int], _Ear] = {}
-        self._asked: set[bytes] = set()
+        self._on_message = on_message
+        self._on_channels_lost = on_channels_lost
+        self._subscriptions: dict[tuple[str, str, int], _Subscription] = {}
+        self._requested: set[bytes] = set()
         self._confirmed = asyncio.Event()
         self._trouble = ""
 
-    async def place(self) -> None:
-        """Listens to what is astray; what cannot be heard now remains so. Raises LineLost if nothing can be."""
-        anew = bool(self._ears)
+    async def subscribe(self) -> None:
+        """Subscribe to the unheard channels; those without a server stay unheard.
+
+        Raises ConnectionLost if there is not a single connection.
+        """
+        anew = bool(self._subscriptions)
         try:
-            async with asyncio.timeout(PLACE_SECONDS_MAX):
-                while self.astray:  # Slots may move meanwhile.
-                    found = await self._redis.whereabouts(self.astray, anew=anew)
+            async with asyncio.timeout(SUBSCRIBE_SECONDS_MAX):
+                while self.unheard:  # Slots may move meanwhile.
+                    found = await self._redis.addresses_of(self.unheard, anew=anew)
                     opened = await asyncio.gather(*(self._listen(*each) for each in found))
-                    await self._settled()
+                    await self._wait_until_settled()
                     anew = True
-                    if not self.astray or not any(opened):
+                    if not self.unheard or not any(opened):
                         break
                     await asyncio.sleep(PAUSE_SECONDS)
         except (TimeoutError, RedisDown) as err:
-            self._trouble = str(err) or "no server says that it sends them"
-        self.astray |= self._asked
-        self._asked.clear()
-        if not self._ears:
-            raise ConnectionLost(self._trouble or "no channel can be heard")
+            self._trouble = str(err) or "no server confirmed the subscriptions in time"
+        self.unheard |= self._requested
+        self._requested.clear()
+        if not self._subscriptions:
+            raise ConnectionLost(self._trouble or "no server has any of the channels")
 
-    def check(self) -> None:
-        """Drops the lines on which nothing was heard since the last check; asks the others for a sign of life."""
-        for name, ear in list(self._ears.items()):
-            if ear.heard:
-                ear.heard = False
-                ear.line.tell(["PING"])
+    def check_connections(self) -> None:
+        """Drop connections that were silent since the last check, and ping the others."""
+        for name, subscription in list(self._subscriptions.items()):
+            if subscription.alive:
+                subscription.alive = False
+                subscription.connection.send(["PING"])
             else:
-                self._trouble = "nothing is heard from it"
+                self._trouble = "the server is silent"
                 self._drop(name)
 
     def close(self) -> None:
-        for name in list(self._ears):
+        """Close all connections."""
+        for name in list(self._subscriptions):
             self._drop(name)
 
     async def _listen(self, address: RedisAddress, channels: list[bytes]) -> bool:
         name = (address.path, address.host, address.port)
-        ear = self._ears.get(name)
-        if ear is None:
+        subscription = self._subscriptions.get(name)
+        if subscription is None:
             try:
-                line = await address.open(lambda line: self._line_lost(name, line), self._hear(name))
+                connection = await address.connect(
+                    lambda connection: self._on_connection_lost(name, connection), self._message_handler(name)
+                )
             except ConnectionLost as err:
                 self._trouble = str(err)
                 return False
-            if not line.open:
+            if not connection.is_open:
                 return False
-            ear = self._ears[name] = _Ear(line)
-        ear.channels.update(channels)
-        self._asked.update(channels)
-        self.astray.difference_update(channels)
-        for channel in channels:  # One by one: a command's channels must be of one slot.
-            ear.line.tell(["SSUBSCRIBE", channel])
+            subscription = self._subscriptions[name] = _Subscription(connection)
+        subscription.channels.update(channels)
+        self._requested.update(channels)
+        self.unheard.difference_update(channels)
+        for channel in channels:  # One by one: the channels of a command must be of one slot.
+            subscription.connection.send(["SSUBSCRIBE", channel])
         return True
 
-    async def _settled(self) -> None:
-        """Every subscription is confirmed or refused."""
-        while self._asked:
+    async def _wait_until_settled(self) -> None:
+        """Wait until every subscription was confirmed or refused."""
+        while self._requested:
             self._confirmed.clear()
             await self._confirmed.wait()
 
-    def _hear(self, name: tuple[str, str, int]) -> Callable[[Reply], None]:
-        def hear(message: Reply) -> None:
-            ear = self._ears.get(name)
-            if ear is None:
+    def _message_handler(self, name: tuple[str, str, int]) -> Callable[[Reply], None]:
+        def handle(message: Reply) -> None:
+            subscription = self._subscriptions.get(name)
+            if subscription is None:
                 return
-            ear.heard = True
+            subscription.alive = True
             if isinstance(message, hiredis.ReplyError):
-                self._refused(name, ear, str(message))
+                self._handle_error(name, subscription, str(message))
             elif message[0] == b"smessage":
-                self._told(message[1], message[2])
+                self._on_message(message[1], message[2])
             elif message[0] == b"ssubscribe":
-                self._asked.discard(message[1])
+                self._requested.discard(message[1])
                 self._confirmed.set()
-            elif message[0] == b"sunsubscribe" and message[1] in ear.channels:
-                self._stray(name, ear, {message[1]})
+            elif message[0] == b"sunsubscribe" and message[1] in subscription.channels:
+                self._mark_unheard(name, subscription, {message[1]})
 
-        return hear
+        return handle
 
-    def _refused(self, name: tuple[str, str, int], ear: _Ear, error: str) -> None:
+    def _handle_error(self, name: tuple[str, str, int], subscription: _Subscription, error: str) -> None:
         self._trouble = error
-        told = parse_redirect(error, name[1])
-        if told is None:
+        redirect = parse_redirect(error, name[1])
+        if redirect is None:
             self._drop(name)
         else:
-            self._stray(name, ear, {channel for channel in ear.channels if slot_of(channel) == told.slot})
+            self._mark_unheard(
+                name,
+                subscription,
+                {channel for channel in subscription.channels if slot_of(channel) == redirect.slot},
+            )
 
-    def _stray(self, name: tuple[str, str, int], ear: _Ear, channels: set[bytes]) -> None:
-        """Nobody sends these on this line any more."""
-        ear.channels -= channels
-        self._asked -= channels
-        self.astray |= channels
+    def _mark_unheard(
+        self, name: tuple[str, str, int], subscription: _Subscription, channels: set[bytes]
+    ) -> None:
+        """Note that the server of this connection does not send these channels any more."""
+        subscription.channels -= channels
+        self._requested -= channels
+        self.unheard |= channels
         self._confirmed.set()
-        if not ear.channels:
+        if not subscription.channels:
             self._drop(name)
-        self._lost()
+        self._on_channels_lost()
 
-    def _line_lost(self, name: tuple[str, str, int], line: RedisConnection) -> None:
-        ear = self._ears.get(name)
-        if ear is not None and ear.line is line:
-            self._trouble = "the connection was lost"
+    def _on_connection_lost(self, name: tuple[str, str, int], connection: RedisConnection) -> None:
+        subscription = self._subscriptions.get(name)
+        if subscription is not None and subscription.connection is connection:
+            self._trouble = "the connection was on_channels_lost"
             self._drop(name)
 
     def _drop(self, name: tuple[str, str, int]) -> None:
-        ear = self._ears.pop(name)
-        ear.line.close()
-        if ear.channels:
-            self._asked -= ear.channels
-            self.astray |= ear.channels
+        subscription = self._subscriptions.pop(name)
+        subscription.connection.close()
+        if subscription.channels:
+            self._requested -= subscription.channels
+            self.unheard |= subscription.channels
             self._confirmed.set()
-            self._lost()
+            self._on_channels_lost()

@@ -1,8 +1,8 @@
-"""Calls Lua scripts on Redis, many callers to one round trip, in the order in which they call.
+"""Calls Lua scripts on Redis: many calls in one round trip, in the order in which they were made.
 
-Callers await futures. A caller that stops waiting (timeout, client gone) does not stop the command: it has been
-sent. Scripts are therefore written to be repeated and to be undone by id; a call whose connection broke is made
-once more. In a cluster the order holds for each slot.
+Callers await futures. A caller that stops waiting (timeout, client gone) does not stop the command, which has been
+sent. Scripts are therefore written so that they can be repeated, and undone by id; after a lost connection a call
+is made once more. In a cluster the order holds for each slot.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from radix_cache.redis.call import ScriptAnswer, CommandArgument, RedisCall, RedisDown, Script
+from radix_cache.redis.call import CommandArgument, RedisCall, RedisDown, Script, ScriptAnswer
 from radix_cache.redis.cluster import RedisCluster
-from radix_cache.redis.connection import RedisAddress, RedisConnection, ConnectionLost
+from radix_cache.redis.connection import ConnectionLost, RedisAddress, RedisConnection
 from radix_cache.redis.server import RedisServer
 from radix_cache.redis.topology import is_cluster, seed_addresses
 
@@ -20,9 +20,10 @@ CALLS_WAITING_MAX = 10_000
 
 
 class ScriptCaller:
-    """Owns the connections to one Redis or one cluster, made when they are needed. `close` fails what still waits.
+    """A client of one Redis server or one cluster, which connects on demand.
 
-    `url`: as Address has it, or redis+cluster:// with the addresses of some of the servers. Raises ValueError.
+    The URL is one of RedisAddress, or redis+cluster:// with some of the cluster's servers. The constructor raises
+    ValueError.
     """
 
     def __init__(self, url: str) -> None:
@@ -32,57 +33,61 @@ class ScriptCaller:
 
     @property
     def busy(self) -> bool:
-        """Calls wait, or are under way."""
+        """Whether calls wait or are under way."""
         return self._redis.calls > 0
 
     def call(
         self, script: Script, keys: Sequence[str], arguments: Sequence[CommandArgument]
     ) -> "asyncio.Future[ScriptAnswer]":
-        """The script's answer, or RedisDown."""
-        return self._make([script.run, script.name, len(keys), *keys, *arguments], keys, script)
+        """Call a script; the future has its answer, or raises RedisDown."""
+        return self._start_call([script.run, script.name, len(keys), *keys, *arguments], keys, script)
 
     def ask(self, *command: CommandArgument) -> "asyncio.Future[Any]":
-        """The reply to a plain command that may be repeated: bytes, int, None, a list of these; or RedisDown.
+        """Send a plain command that may be repeated; the second word is its key, if it has one.
 
-        Its second word is its key, if it has any.
+        The future has the reply (bytes, int, None, or a list of these), or raises RedisDown.
         """
-        return self._make(command, command[1:2], None)
+        return self._start_call(command, command[1:2], None)
 
     async def ping(self) -> None:
-        """Raises RedisDown unless Redis answers."""
+        """Check that Redis answers. Raises RedisDown."""
         await self.ask("PING")
 
-    async def whereabouts(
+    async def addresses_of(
         self, channels: Iterable[bytes], *, anew: bool = False
     ) -> list[tuple[RedisAddress, list[bytes]]]:
-        """Who has which channels. `anew`: what was known before is not true any more. Raises RedisDown."""
+        """Return the servers that have these sharded channels, each with its channels. Raises RedisDown.
+
+        `anew` makes a cluster client read the slots again first.
+        """
         if isinstance(self._redis, RedisServer):
             return [(self._redis.address, list(channels))]
-        return await self._redis.whereabouts(channels, anew=anew)
+        return await self._redis.addresses_of(channels, anew=anew)
 
     @asynccontextmanager
-    async def each(self) -> AsyncIterator[list[RedisConnection]]:
-        """A line to every server that has keys of its own, for commands that look at all a server has.
+    async def connect_all(self) -> AsyncIterator[list[RedisConnection]]:
+        """Open a connection to every server with keys of its own, for commands that scan all keys of a server.
 
-        Raises RedisDown, also when one of them is lost meanwhile.
+        Raises RedisDown, also when a connection is lost meanwhile.
         """
-        lines: list[RedisConnection] = []
+        connections: list[RedisConnection] = []
         try:
             for address in await self._redis.primaries():
-                line = await address.open()
-                lines.append(line)
-            yield lines
+                connection = await address.connect()
+                connections.append(connection)
+            yield connections
         except ConnectionLost as err:
             raise RedisDown(str(err)) from err
         finally:
-            for line in lines:
-                line.close()
+            for connection in connections:
+                connection.close()
 
     async def close(self) -> None:
+        """Close all connections; calls that still wait fail with RedisDown."""
         self._closed = True
         await self._redis.close()
 
-    def _make(
+    def _start_call(
         self, command: Sequence[CommandArgument], keys: Sequence[CommandArgument], script: Script | None
     ) -> "asyncio.Future[Any]":
         call = RedisCall(command, keys, script, asyncio.get_running_loop().create_future())

@@ -1,6 +1,6 @@
-"""One Redis, and a connection to it that is made when it is needed. Calls are made in the order in which they come.
+"""A client of one Redis server, which connects on demand and makes calls in the order in which they come.
 
-A call whose connection broke is made once more, as is one whose script the server did not know.
+A call is made once more if its connection was lost, or if the server did not have its script.
 """
 
 import asyncio
@@ -9,18 +9,18 @@ from collections import deque
 import hiredis
 
 from radix_cache.redis.call import UNKNOWN_SCRIPT_ERRORS, RedisCall, Script
-from radix_cache.redis.connection import RedisAddress, RedisConnection, ConnectionLost, Reply
+from radix_cache.redis.connection import ConnectionLost, RedisAddress, RedisConnection, Reply
 
-LOADED = "already exists"
-"""What a server says that has been given a library by somebody else."""
+ALREADY_LOADED = "already exists"
+"""The error of a server on which another client has already loaded the library."""
 
 
 class RedisServer:
-    """`send` until `close`, which fails what still waits."""
+    """Calls to one Redis server over one connection."""
 
     def __init__(self, address: RedisAddress) -> None:
         self.address = address
-        self._line: RedisConnection | None = None
+        self._connection: RedisConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: deque[RedisCall] = deque()
         self._loaded: dict[str, int] = {}
@@ -31,23 +31,26 @@ class RedisServer:
 
     @property
     def calls(self) -> int:
-        """How many wait, or are under way."""
+        """The number of calls that wait or are under way."""
         return len(self._waiting) + self._under_way
 
     def has_room(self, _: RedisCall, most: int) -> bool:
+        """Return whether fewer than `most` calls wait or are under way."""
         return len(self._waiting) + self._under_way < most
 
     async def primaries(self) -> list[RedisAddress]:
-        """Itself."""
+        """Return the address of the server itself, which has all keys."""
         return [self.address]
 
     @property
     def connected(self) -> bool:
-        return self._line is not None
+        """Whether there is a connection now."""
+        return self._connection is not None
 
     def send(self, call: RedisCall) -> None:
-        line = self._line
-        if line is None:
+        """Send a call, or keep it until there is a connection."""
+        connection = self._connection
+        if connection is None:
             self._waiting.append(call)
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect())
@@ -56,41 +59,46 @@ class RedisServer:
         script = call.script
         if script is not None:
             if script.text not in self._loaded:
-                self._load(line, script)
+                self._load(connection, script)
             call.load = self._loaded[script.text]
         if call.asking:
-            line.ask(["ASKING"], _heard)
-        line.ask(call.command, lambda reply: self._answered(call, reply))
+            connection.ask(["ASKING"], _ignore_reply)
+        connection.ask(call.command, lambda reply: self._answered(call, reply))
 
     async def close(self) -> None:
+        """Close the connection and fail the calls that still wait."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-        if self._line is not None:
-            self._line.close()
-        self._give_up("closed")
+        if self._connection is not None:
+            self._connection.close()
+        self._fail_waiting("closed")
 
-    def forget(self, call: RedisCall) -> None:
-        """The server turns out not to know the call's script. Of many such calls the first one has it loaded."""
+    def forget_script(self, call: RedisCall) -> None:
+        """Note that the server does not have the call's script; the first of many such calls loads it again."""
         if call.script is not None and self._loaded.get(call.script.text) == call.load:
             del self._loaded[call.script.text]
 
-    def why(self, call: RedisCall, error: str) -> str:
-        """What was wrong with the call; if its script did not load, also why not."""
+    def explain(self, call: RedisCall, error: str) -> str:
+        """Return the error of a call, with the reason why its script did not load, if there is one."""
         refusal = self._refusals.get(call.script.text) if call.script is not None else None
-        return f"{error} ({refusal})" if refusal is not None and error.startswith(UNKNOWN_SCRIPT_ERRORS) else error
+        return (
+            f"{error} ({refusal})"
+            if refusal is not None and error.startswith(UNKNOWN_SCRIPT_ERRORS)
+            else error
+        )
 
-    def _load(self, line: RedisConnection, script: Script) -> None:
+    def _load(self, connection: RedisConnection, script: Script) -> None:
         self._loads += 1
         self._loaded[script.text] = self._loads
 
-        def heard(reply: Reply | ConnectionLost) -> None:
+        def on_load_reply(reply: Reply | ConnectionLost) -> None:
             self._refusals.pop(script.text, None)
-            if isinstance(reply, hiredis.ReplyError) and LOADED not in str(reply):
+            if isinstance(reply, hiredis.ReplyError) and ALREADY_LOADED not in str(reply):
                 self._refusals[script.text] = str(reply)
 
-        line.ask([*script.load, script.text], heard)
+        connection.ask([*script.load, script.text], on_load_reply)
 
     def _answered(self, call: RedisCall, reply: Reply | ConnectionLost) -> None:
         self._under_way -= 1
@@ -103,38 +111,38 @@ class RedisServer:
         elif isinstance(reply, hiredis.ReplyError):
             if call.script is not None and not call.repeated and str(reply).startswith(UNKNOWN_SCRIPT_ERRORS):
                 call.repeated = True
-                self.forget(call)
+                self.forget_script(call)
                 self.send(call)
             else:
-                call.fail(self.why(call, str(reply)))
+                call.fail(self.explain(call, str(reply)))
         else:
             call.succeed(reply)
 
-    def _unreachable(self, call: RedisCall, why: str) -> None:
-        call.fail(why)
+    def _unreachable(self, call: RedisCall, reason: str) -> None:
+        call.fail(reason)
 
     async def _connect(self) -> None:
         try:
-            line = await self.address.open(self._lost)
+            connection = await self.address.connect(self._on_connection_lost)
         except ConnectionLost as err:
             self._connecting = None
-            self._give_up(str(err))
+            self._fail_waiting(str(err))
             return
-        self._line, self._connecting = line, None
+        self._connection, self._connecting = connection, None
         self._loaded.clear()
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
             self.send(call)
 
-    def _lost(self, line: RedisConnection) -> None:
-        if self._line is line:
-            self._line = None
+    def _on_connection_lost(self, connection: RedisConnection) -> None:
+        if self._connection is connection:
+            self._connection = None
 
-    def _give_up(self, why: str) -> None:
+    def _fail_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
-            self._unreachable(call, why)
+            self._unreachable(call, reason)
 
 
-def _heard(_: object) -> None:
-    """It shows in the call that follows."""
+def _ignore_reply(_: object) -> None:
+    """Ignore the reply to ASKING; if it failed, the following call fails too."""

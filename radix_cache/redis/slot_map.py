@@ -1,6 +1,6 @@
-"""Who has which slots of a cluster, as its servers see it: asked when something has come back unserved.
+"""Which server of a cluster has which slots: read from the servers again whenever a call was not served.
 
-One server's word is enough; one after another is asked, those first to whom there is a connection.
+The reply of one server is enough. Servers are asked one after another, connected ones first.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import hiredis
 
 from radix_cache.redis.call import RedisCall, RedisDown
-from radix_cache.redis.connection import RedisAddress, ConnectionLost, Reply
+from radix_cache.redis.connection import ConnectionLost, RedisAddress, Reply
 from radix_cache.redis.server import RedisServer
 from radix_cache.redis.topology import SLOTS, ServerEndpoint, slot_ranges
 
@@ -20,123 +20,139 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS_MIN = 0.1
 REFRESH_SECONDS_MAX = 0.7
 
-Answered = Callable[["ClusterPrimary", RedisCall, Reply | ConnectionLost], None]
+OnAnswered = Callable[["ClusterPrimary", RedisCall, Reply | ConnectionLost], None]
 
 
 class ClusterPrimary(RedisServer):
-    """A server that hands back what it was asked, served or not."""
+    """A server of a cluster; it hands every call back to the cluster with its reply, served or not."""
 
-    def __init__(self, address: RedisAddress, answered: Answered) -> None:
+    def __init__(self, address: RedisAddress, on_answered: OnAnswered) -> None:
         super().__init__(address)
-        self._hand_back = answered
+        self._hand_back = on_answered
 
     def _answered(self, call: RedisCall, reply: Reply | ConnectionLost) -> None:
         self._under_way -= 1
         self._hand_back(self, call, reply)
 
-    def _unreachable(self, call: RedisCall, why: str) -> None:
-        self._hand_back(self, call, ConnectionLost(why))
+    def _unreachable(self, call: RedisCall, reason: str) -> None:
+        self._hand_back(self, call, ConnectionLost(reason))
 
 
 class SlotMap:
-    """`seeds`: whom to ask first. `answered`: gets what servers hand back. `done`: called after every look."""
+    """The servers of a cluster and their slots.
 
-    def __init__(self, seeds: list[RedisAddress], answered: Answered, done: Callable[[], None]) -> None:
+    Args:
+        seeds: Servers to ask while none is known.
+        on_answered: Gets each call that a server hands back, with its reply.
+        on_refreshed: Called after every refresh.
+    """
+
+    def __init__(
+        self, seeds: list[RedisAddress], on_answered: OnAnswered, on_refreshed: Callable[[], None]
+    ) -> None:
         self.trouble = "no server of the cluster answers"
         self._seeds = seeds
-        self._answered = answered
-        self._done = done
+        self._answered = on_answered
+        self._on_refreshed = on_refreshed
         self._servers: dict[ServerEndpoint, ClusterPrimary] = {}
         self._owners: list[ClusterPrimary | None] = [None] * SLOTS
-        self._looking: asyncio.Task[None] | None = None
-        self._looked = asyncio.Event()
-        self._looked_at = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed = asyncio.Event()
+        self._refreshed_at = float("-inf")
         self._closed = False
 
     @property
     def servers(self) -> list[ClusterPrimary]:
+        """All known servers."""
         return list(self._servers.values())
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
+        """Whether any server is known."""
         return bool(self._servers)
 
     def owner(self, slot: int) -> ClusterPrimary | None:
+        """Return the server that has a slot, if it is known."""
         return self._owners[slot]
 
-    def anybody(self) -> ClusterPrimary | None:
+    def any_server(self) -> ClusterPrimary | None:
+        """Return a connected server, else any known one."""
         servers = self.servers
         return next((s for s in servers if s.connected), random.choice(servers) if servers else None)
 
     def primaries(self) -> list[RedisAddress]:
-        """Everybody who has slots. Raises RedisDown if a slot has nobody."""
+        """Return the addresses of all servers with slots. Raises RedisDown if a slot has no server."""
         if None in self._owners:
-            raise RedisDown(self.trouble if not self.known else "a part of the cluster is away")
+            raise RedisDown(self.trouble if not self.is_known else "some slots of the cluster have no server")
         return [server.address for server in dict.fromkeys(self._owners) if server is not None]
 
-    def moved(self, slot: int, to: ClusterPrimary) -> None:
-        """A server said so."""
+    def slot_moved(self, slot: int, to: ClusterPrimary) -> None:
+        """Note that a server has the slot from now on."""
         self._owners[slot] = to
 
-    def server(self, place: ServerEndpoint) -> ClusterPrimary:
-        server = self._servers.get(place)
+    def server(self, endpoint: ServerEndpoint) -> ClusterPrimary:
+        """Return the client of the server at this endpoint."""
+        server = self._servers.get(endpoint)
         if server is None:
-            server = self._servers[place] = ClusterPrimary(self._seeds[0].at(*place), self._answered)
+            server = self._servers[endpoint] = ClusterPrimary(
+                self._seeds[0].with_endpoint(*endpoint), self._answered
+            )
         return server
 
-    def again(self) -> None:
-        """What was known may be so no more."""
-        if self._looking is None and not self._closed:
-            self._looking = asyncio.create_task(self._look())
+    def refresh(self) -> None:
+        """Start to read the slots again, unless that is under way."""
+        if self._refreshing is None and not self._closed:
+            self._refreshing = asyncio.create_task(self._refresh())
 
-    async def made(self) -> None:
-        """Waits for a look that begins now, or is under way. Raises RedisDown when closed."""
+    async def refreshed(self) -> None:
+        """Wait for a refresh that begins now or is under way. Raises RedisDown if the map is closed."""
         if self._closed:
             raise RedisDown("closed")
-        self.again()
-        self._looked.clear()
-        await self._looked.wait()
+        self.refresh()
+        self._refreshed.clear()
+        await self._refreshed.wait()
 
     async def close(self) -> None:
+        """Close all connections."""
         self._closed = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        self._looked.set()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        self._refreshed.set()
         for server in self.servers:
             await server.close()
 
-    async def _look(self) -> None:
-        """Asks one server after another, until one tells who has which slots."""
+    async def _refresh(self) -> None:
+        """Ask one server after another until one replies with the slots."""
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, self._looked_at + REFRESH_SECONDS_MIN - loop.time()))
+        await asyncio.sleep(max(0.0, self._refreshed_at + REFRESH_SECONDS_MIN - loop.time()))
         try:
-            for address in self._to_be_asked():
-                ranges = await self._asked(address)
+            for address in self._addresses_to_ask():
+                ranges = await self._ask_slots(address)
                 if ranges:
-                    await self._arrange(ranges)
+                    await self._set_owners(ranges)
                     break
             else:
-                log.debug("the cluster tells nothing of itself: %s", self.trouble)
+                log.debug("no server of the Redis cluster tells its slots: %s", self.trouble)
         finally:
-            self._looked_at = loop.time()
-            self._looking = None
-            self._looked.set()
-        self._done()
+            self._refreshed_at = loop.time()
+            self._refreshing = None
+            self._refreshed.set()
+        self._on_refreshed()
 
-    def _to_be_asked(self) -> Iterator[RedisAddress]:
+    def _addresses_to_ask(self) -> Iterator[RedisAddress]:
         known = self.servers
         random.shuffle(known)
         known.sort(key=lambda server: not server.connected)
         yield from (server.address for server in known)
         yield from (seed for seed in self._seeds if ServerEndpoint(seed.host, seed.port) not in self._servers)
 
-    async def _asked(self, address: RedisAddress) -> list[tuple[int, int, ServerEndpoint]]:
+    async def _ask_slots(self, address: RedisAddress) -> list[tuple[int, int, ServerEndpoint]]:
         try:
             async with asyncio.timeout(REFRESH_SECONDS_MAX):
-                line = await address.open()
+                line = await address.connect()
                 try:
-                    reply = await line.reply(["CLUSTER", "SLOTS"])
+                    reply = await line.execute(["CLUSTER", "SLOTS"])
                 finally:
                     line.close()
         except (ConnectionLost, TimeoutError) as err:
@@ -146,12 +162,12 @@ class SlotMap:
             self.trouble = f"{address.host}:{address.port}: {reply}"
         return slot_ranges(reply, address.host)
 
-    async def _arrange(self, ranges: list[tuple[int, int, ServerEndpoint]]) -> None:
+    async def _set_owners(self, ranges: list[tuple[int, int, ServerEndpoint]]) -> None:
         arranged: list[ClusterPrimary | None] = [None] * SLOTS
-        for first, last, place in ranges:
-            arranged[first : last + 1] = [self.server(place)] * (last + 1 - first)
+        for first, last, endpoint in ranges:
+            arranged[first : last + 1] = [self.server(endpoint)] * (last + 1 - first)
         self._owners = arranged
-        places = {place for _, _, place in ranges}
-        for place in [place for place in self._servers if place not in places]:
-            if not self._servers[place].calls:
-                await self._servers.pop(place).close()
+        endpoints = {endpoint for _, _, endpoint in ranges}
+        for endpoint in [endpoint for endpoint in self._servers if endpoint not in endpoints]:
+            if not self._servers[endpoint].calls:
+                await self._servers.pop(endpoint).close()

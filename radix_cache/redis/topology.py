@@ -1,4 +1,4 @@
-"""Which server of a cluster has a key, and what the servers say when it is another one. Nothing here does I/O."""
+"""The topology of a Redis Cluster: slots of keys, redirects, and ranges of slots. Nothing here does I/O."""
 
 from binascii import crc_hqx
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 
 
 class ServerEndpoint(NamedTuple):
-    """Where a server listens."""
+    """The host and port of a server of a cluster."""
 
     host: str
     port: int
@@ -20,15 +20,16 @@ class ServerEndpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotRedirect:
-    """Another server has the slot: from now on, or (`asking`) for this one call."""
+    """A server's reply that another server has a slot."""
 
     slot: int
-    place: ServerEndpoint
+    endpoint: ServerEndpoint
     asking: bool
+    """True: for this one call (ASK). False: from now on (MOVED)."""
 
 
 def slot_of(key: str | bytes) -> int:
-    """CRC16 of the hash tag, or of the whole key if it has none."""
+    """Return the slot of a key: the CRC16 of its hash tag, or of the whole key if it has none."""
     text = key.encode() if isinstance(key, str) else key
     start = text.find(b"{")
     end = text.find(b"}", start + 1)
@@ -38,17 +39,18 @@ def slot_of(key: str | bytes) -> int:
 
 
 def is_cluster(url: str) -> bool:
+    """Return whether the URL names a cluster."""
     return url.partition("://")[0] in SCHEMES
 
 
 def server_urls(url: str) -> list[str]:
-    """One address for each server in redis+cluster://[user:password@]host:port[,host:port...][?options].
+    """Return a URL for each server of redis+cluster://[user:password@]host:port[,host:port...][?options].
 
-    Raises ValueError where one is missing.
+    Raises ValueError if a host is missing.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
-        raise ValueError(f"{scheme}:// is no address of a cluster")
+        raise ValueError(f"{scheme}:// is not the scheme of a cluster")
     ends = [at for at in map(rest.find, "/?") if at >= 0]
     where, tail = (rest[: min(ends)], rest[min(ends) :]) if ends else (rest, "")
     user, at, hosts = where.rpartition("@")
@@ -61,14 +63,14 @@ def server_urls(url: str) -> list[str]:
 
 
 def seed_addresses(url: str) -> list[RedisAddress]:
-    """The servers to ask first. Raises ValueError."""
+    """Return the addresses of the servers in a cluster's URL. Raises ValueError."""
     return [RedisAddress(server) for server in server_urls(url)]
 
 
 def slot_ranges(reply: Any, host: str) -> list[tuple[int, int, ServerEndpoint]]:
-    """First slot, last slot and primary of every range in a reply to CLUSTER SLOTS.
+    """Return first slot, last slot and primary of every range in a reply to CLUSTER SLOTS.
 
-    `host`: who was asked; a server that does not know its own name leaves it out.
+    `host` is the server that replied: a server that does not know its own name leaves it out.
     """
     found = []
     for first, last, primary, *_ in reply if isinstance(reply, list) else ():
@@ -79,7 +81,7 @@ def slot_ranges(reply: Any, host: str) -> list[tuple[int, int, ServerEndpoint]]:
 
 
 def parse_redirect(error: str, host: str) -> SlotRedirect | None:
-    """From `MOVED 3999 127.0.0.1:6381` or `ASK ...`; None for any other error. `host`: who said it."""
+    """Parse `MOVED 3999 127.0.0.1:6381` or `ASK ...` of the server `host`; None for any other error."""
     words: Sequence[str] = error.split()
     if len(words) < 3 or words[0] not in ("MOVED", "ASK"):
         return None

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import namespace_id
-from radix_cache.shared.records import NodeHead
-from radix_cache.shared.table import HOPS_MAX
+from radix_cache.shared.log_records import NodeHead
+from radix_cache.shared.node_table import HOPS_MAX
 from radix_cache.shared.tree_dump import DumpedNode, DumpedTree, TenureNumbers
 from radix_cache.tiers import TierBlocks, unpack_tiers
 

@@ -21,7 +21,7 @@ from radix_cache.redis.call import CommandArgument, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
 
-FEED_LEASES = Script.read("radix_cache.shared", "feed_leases")
+FEED_LEASES = Script.from_file("radix_cache.shared", "feed_leases")
 
 NO_GATEWAY = bytes(8)
 CHANGES_PER_CALL_MAX = 256

@@ -16,11 +16,11 @@ from radix_cache.shared.keys import REGISTRY, NamespaceId
 from radix_cache.shared.layouts import drop_older_layouts
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.shared.tree_store import (NODES_PER_CALL_MAX, TreeStore)
 
 log = logging.getLogger(__name__)
 
-KEEP = Script.read("radix_cache.shared", "keep")
+KEEP = Script.from_file("radix_cache.shared", "keep")
 
 LEASE_MS = 5000
 ROUND_SECONDS = 1.0
@@ -41,7 +41,7 @@ class IndexMaintenance:
         self,
         redis: ScriptCaller,
         store: TreeStore,
-        copy: TreeReplica,
+        replica: TreeReplica,
         *,
         blocks_max: int,
         node_blocks: int = 0,
@@ -50,10 +50,10 @@ class IndexMaintenance:
         identity: bytes | None = None,
     ) -> None:
         """`lost`: shards that the copy does not show as they are. There it tidies nothing."""
-        self.keeping = False
+        self.is_leader = False
         self._redis = redis
         self._store = store
-        self._copy = copy
+        self._replica = replica
         self._blocks_max = blocks_max
         self._node_blocks = node_blocks
         self._idle_seconds_max = idle_seconds_max
@@ -66,19 +66,19 @@ class IndexMaintenance:
             await asyncio.sleep(ROUND_SECONDS)
             try:
                 # Without the registry it is not known whose remains are whose.
-                self.keeping = REGISTRY not in self._lost() and await self._leased()
-                if self.keeping:
-                    await self.tidy()
+                self.is_leader = REGISTRY not in self._lost() and await self._leased()
+                if self.is_leader:
+                    await self.run_round()
             except RedisDown as err:
-                self.keeping = False
+                self.is_leader = False
                 log.debug("the keeper waits for Redis: %s", err)
 
-    async def tidy(self) -> None:
+    async def run_round(self) -> None:
         """One round. Raises RedisDown."""
         self._rounds += 1
         await self._withdraw_lapsed()
         await self._sweep()
-        over = self._copy.blocks + self._node_blocks * len(self._copy.nodes) - self._blocks_max
+        over = self._replica.blocks + self._node_blocks * len(self._replica.nodes) - self._blocks_max
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
             await self._evict(over)
         if self._rounds % AGE_ROUNDS == 1:
@@ -89,9 +89,9 @@ class IndexMaintenance:
         return await self._redis.call(KEEP, [self._store.keys.keeper], [self._identity, LEASE_MS]) == 1
 
     async def _withdraw_lapsed(self) -> None:
-        self._copy.expire()
+        self._replica.expire()
         by_shard: dict[int, list[bytes]] = {}
-        for identity, shard in self._copy.lapsed.items():
+        for identity, shard in self._replica.lapsed.items():
             if shard not in self._lost():
                 by_shard.setdefault(shard, []).append(identity)
         for shard, identities in by_shard.items():
@@ -100,8 +100,8 @@ class IndexMaintenance:
 
     async def _sweep(self) -> None:
         left = SWEPT_PER_ROUND_MAX
-        for tenure in self._copy.dead():
-            remains = filter(self._is_there, self._copy.holding.get(tenure, ()))
+        for tenure in self._replica.ended_tenures():
+            remains = filter(self._is_there, self._replica.holding.get(tenure, ()))
             going = sorted(remains, key=lambda node: -node.depth)[:left]
             left -= len(going)
             for namespace, nodes in _batches(going):
@@ -109,9 +109,9 @@ class IndexMaintenance:
 
     async def _evict(self, over: int) -> None:
         """The oldest leaves: all that are idle, and as many as make the tree fit."""
-        idle_before = self._copy.server_seconds() - self._idle_seconds_max
+        idle_before = self._replica.server_seconds() - self._idle_seconds_max
         leaves: list[ReplicaNode] = []
-        for at, node in enumerate(list(self._copy.nodes.values())):
+        for at, node in enumerate(list(self._replica.nodes.values())):
             if not node.children and (over > 0 or node.used < idle_before) and self._is_there(node):
                 leaves.append(node)
             if at % SLICE_NODES == SLICE_NODES - 1:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import Holders
+from radix_cache.shared.log_records import Holders
 from radix_cache.tiers import MASK, Tier, TierBlocks, all_on_gpu, unpack_tiers
 
 
@@ -99,12 +99,12 @@ class PathMatch:
         return max(self.held(worker), self._pending.get(worker, 0))
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
-        held = self.known(worker)
+        held = self.held_tiers(worker)
         if not self._pending:
             return held
-        return held.raised(Tier.GPU, self._pending.get(worker, 0))
+        return held.at_least(Tier.GPU, self._pending.get(worker, 0))
 
-    def known(self, worker: WorkerId) -> TierBlocks:
+    def held_tiers(self, worker: WorkerId) -> TierBlocks:
         """Leading blocks that the worker is known to hold, by tier."""
         tenure = self._tenures.get(worker)
         held = 0
@@ -112,14 +112,14 @@ class PathMatch:
             for node, common in self._path:
                 count = node.chunks[tenure & node.mask].get(tenure, 0)
                 if count > MASK:
-                    return self._known_by_tier(tenure)
+                    return self._held_by_tier(tenure)
                 if count < common:
                     held += count
                     break
                 held += common
         return all_on_gpu(held)
 
-    def _known_by_tier(self, tenure: int) -> TierBlocks:
+    def _held_by_tier(self, tenure: int) -> TierBlocks:
         gpu = host = depth = 0
         for node, common in self._path:
             here = unpack_tiers(node.chunks[tenure & node.mask].get(tenure, 0))
@@ -131,7 +131,7 @@ class PathMatch:
                 break
         return TierBlocks(gpu, host, depth)
 
-    def unsure_from(self, worker: WorkerId, blocks: int, tier: Tier, used_since: int) -> int | None:
+    def walk_start(self, worker: WorkerId, blocks: int, tier: Tier, used_since: int) -> int | None:
         """Where a walk must begin that makes the worker hold so many blocks, all used since (server seconds).
 
         Depth of a node of which it holds something in that tier; 0 if it holds none. None: all is so already.
@@ -149,7 +149,7 @@ class PathMatch:
             reached += common
         return None if reached == blocks else begin
 
-    def place(self, blocks: int) -> tuple[int, int]:
+    def last_node(self, blocks: int) -> tuple[int, int]:
         """Key of the node that has the last of so many leading blocks, and how many; (0, 0) if none has."""
         at = 0
         for node, common in self._path:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
-from radix_cache.shared.records import PredictionAdded
-from radix_cache.shared.table import NodeTable
+from radix_cache.shared.log_records import PredictionAdded
+from radix_cache.shared.node_table import NodeTable
 from radix_cache.tree import RadixTree
 
 LAPSED_MAX = 16384

@@ -10,7 +10,7 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.shared.audit import NodeFamily, Violation, holders_of, find_violations
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import ReplicaNode
-from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.shared.tree_store import (NODES_PER_CALL_MAX, TreeStore)
 from radix_cache.shared.tree_dump import DumpedTree, TenureNumbers, TreeDumper
 
 ROUNDS_MAX = 3

@@ -16,21 +16,9 @@ from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import ReplicaNode, PathMatch
 from radix_cache.shared.predictions import PredictionTable
-from radix_cache.shared.records import (
-    LogEntry,
-    NodeHead,
-    Holders,
-    HoldersChanged,
-    NamespaceCleared,
-    NamespaceAdded,
-    NamespaceRemoved,
-    NodeChanged,
-    NodeRemoved,
-    PredictionAdded,
-    PredictionRemoved,
-)
+from radix_cache.shared.log_records import (LogEntry, NodeHead, Holders, HoldersChanged, NamespaceCleared, NamespaceAdded, NamespaceRemoved, NodeChanged, NodeRemoved, PredictionAdded, PredictionRemoved)
 from radix_cache.shared.snapshot import LogGap
-from radix_cache.shared.table import NodeTable, NodeMismatch
+from radix_cache.shared.node_table import (NodeTable, NodeMismatch)
 from radix_cache.tree import common_blocks
 
 
@@ -57,7 +45,7 @@ class TreeReplica:
         """Server time in seconds less our clock."""
         self._clock = clock
         self._table = NodeTable()
-        self._foretold = PredictionTable(self._table, clock, predicted_seconds_max)
+        self._predictions_table = PredictionTable(self._table, clock, predicted_seconds_max)
         self.nodes = self._table.nodes
         self.held = self._table.held
         self.holding = self._table.holding
@@ -77,16 +65,16 @@ class TreeReplica:
     @property
     def predictions(self) -> int:
         """How many are under way."""
-        return len(self._foretold)
+        return len(self._predictions_table)
 
     @property
     def lapsed(self) -> dict[bytes, int]:
         """Shard by id of predictions whose time is over and that Redis still has, for whoever tidies up."""
-        return self._foretold.lapsed
+        return self._predictions_table.lapsed
 
     def foretold(self) -> Iterator[tuple[int, bytes, int]]:
         """Predictions under way, by (shard, id, tenure)."""
-        return self._foretold.all()
+        return self._predictions_table.all()
 
     def server_seconds(self) -> int:
         """The server's clock now, about."""
@@ -105,7 +93,7 @@ class TreeReplica:
             at += common
             if common < len(node.run):
                 break
-        return PathMatch(path, self._pending(hashes) if self._foretold else {}, self.tenures)
+        return PathMatch(path, self._pending(hashes) if self._predictions_table else {}, self.tenures)
 
     def at(self, hashes: Hashes, block: int) -> ReplicaNode | None:
         """The node that has this block of the path (0: the first); None if the tree does not go that far."""
@@ -129,7 +117,7 @@ class TreeReplica:
                     waiting.append(child)
         return sorted(found, key=lambda child: -child.depth)
 
-    def stale(self, tenure: int, blocks: int) -> list[tuple[ReplicaNode, int]]:
+    def least_recently_used(self, tenure: int, blocks: int) -> list[tuple[ReplicaNode, int]]:
         """What to cut so that the tenure loses that many blocks, (node, keep): the least recently used first."""
         cuts: list[tuple[ReplicaNode, int]] = []
         left = {
@@ -153,7 +141,7 @@ class TreeReplica:
                     leaves.append(parent)
         return cuts
 
-    def dead(self) -> set[int]:
+    def ended_tenures(self) -> set[int]:
         """Tenures that are over and have left remains."""
         return self.holding.keys() - set(self.tenures.values())
 
@@ -212,8 +200,8 @@ class TreeReplica:
         for node in before.nodes:
             node.parent = node.children = None  # Else they keep each other until the collector comes.
             yield
-        for identity in self._foretold.of(number) - {prediction.id for prediction in predictions}:
-            self._foretold.over(identity)
+        for identity in self._predictions_table.of(number) - {prediction.id for prediction in predictions}:
+            self._predictions_table.over(identity)
             yield
         for prediction in predictions:
             self._predict(shard, prediction)
@@ -225,14 +213,14 @@ class TreeReplica:
         self.tenures[worker] = tenure
         self.instances[worker] = instance
 
-    def dismiss(self, worker: WorkerId) -> None:
+    def drop_worker(self, worker: WorkerId) -> None:
         """It holds nothing."""
         self.tenures.pop(worker, None)
         self.instances.pop(worker, None)
 
     def expire(self) -> None:
         """Predictions that are over are believed no more, whoever takes them away in Redis."""
-        self._foretold.expire()
+        self._predictions_table.expire()
 
     # Further down.
 
@@ -255,7 +243,7 @@ class TreeReplica:
             elif isinstance(record, PredictionAdded):
                 self._predict(shard, record)
             elif isinstance(record, PredictionRemoved):
-                self._foretold.over(record.id)
+                self._predictions_table.over(record.id)
             elif isinstance(record, NamespaceAdded):
                 shard.names[entry.namespace] = record.name
             elif isinstance(record, NamespaceCleared):
@@ -265,7 +253,7 @@ class TreeReplica:
             elif isinstance(record, NamespaceRemoved):
                 shard.names.pop(entry.namespace, None)
         for node in shrunk:
-            self._table.hand_down(node)
+            self._table.relink_children(node)
         for node in fresh:
             self._table.link(node)
         shard.tip, shard.sequence = entry.tip, entry.sequence
@@ -292,10 +280,10 @@ class TreeReplica:
         shard.nodes.discard(node)
 
     def _predict(self, shard: ShardReplica, prediction: PredictionAdded) -> None:
-        self._foretold.add(shard.number, prediction, self.server_ahead)
+        self._predictions_table.add(shard.number, prediction, self.server_ahead)
 
     def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:
-        depths = self._foretold.match(hashes)
+        depths = self._predictions_table.match(hashes)
         if not depths:
             return {}
         return {worker: depths[tenure] for worker, tenure in self.tenures.items() if tenure in depths}

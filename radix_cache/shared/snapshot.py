@@ -8,14 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from radix_cache.blocks import Hashes
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import (
-    LogEntry,
-    NodeHead,
-    Holders,
-    PredictionAdded,
-    PredictionRemoved,
-    decode_prediction,
-)
+from radix_cache.shared.log_records import (LogEntry, NodeHead, Holders, PredictionAdded, PredictionRemoved, decode_prediction)
 from radix_cache.shared.tree_dump import DumpedTree
 
 

@@ -32,9 +32,9 @@ class DrawingOptions:
     nodes_max: int = 50
 
 
-def draw_tree(copy: TreeReplica, view: DrawingOptions, title: Callable[[NamespaceId], str]) -> Iterator[str]:
+def draw_tree(replica: TreeReplica, view: DrawingOptions, title: Callable[[NamespaceId], str]) -> Iterator[str]:
     """The lines; the last one counts."""
-    shown = _Drawing(copy, view)
+    shown = _Drawing(replica, view)
     spaces: dict[NamespaceId, list[ReplicaNode]] = {}
     for root in shown.roots:
         spaces.setdefault(root.namespace, []).append(root)
@@ -47,13 +47,13 @@ def draw_tree(copy: TreeReplica, view: DrawingOptions, title: Callable[[Namespac
 
 
 class _Drawing:
-    def __init__(self, copy: TreeReplica, view: DrawingOptions) -> None:
-        self._copy = copy
+    def __init__(self, replica: TreeReplica, view: DrawingOptions) -> None:
+        self._replica = replica
         self._view = view
-        self._tenure = copy.tenures.get(view.worker) if view.worker is not None else None
-        self._names = {tenure: worker for worker, tenure in copy.tenures.items()}
-        self._now = copy.server_seconds()
-        nodes = [node for node in copy.nodes.values() if self._wanted(node)]
+        self._tenure = replica.tenures.get(view.worker) if view.worker is not None else None
+        self._names = {tenure: worker for worker, tenure in replica.tenures.items()}
+        self._now = replica.server_seconds()
+        nodes = [node for node in replica.nodes.values() if self._wanted(node)]
         self.nodes = len(nodes)
         self.roots = self._sorted(node for node in nodes if node.parent is None)
         self.chosen = self._choose()

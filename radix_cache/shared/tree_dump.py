@@ -16,21 +16,7 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.redis.connection import RedisConnection
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.records import (
-    LogEntry,
-    NodeHead,
-    Holders,
-    HoldersChanged,
-    NamespaceCleared,
-    NamespaceAdded,
-    NamespaceRemoved,
-    NodeChanged,
-    NodeRemoved,
-    PredictionAdded,
-    decode_head,
-    decode_holders,
-    decode_tenure,
-)
+from radix_cache.shared.log_records import (LogEntry, NodeHead, Holders, HoldersChanged, NamespaceCleared, NamespaceAdded, NamespaceRemoved, NodeChanged, NodeRemoved, PredictionAdded, decode_head, decode_holders, decode_tenure)
 
 SCAN_COUNT = 512
 ATTEMPTS_MAX = 5
@@ -138,7 +124,7 @@ class TreeDumper:
     async def trees(self) -> set[NamespaceId]:
         """Every namespace that has a tree, named or not: looks at every key of every server."""
         found: set[NamespaceId] = set()
-        async with self._redis.each() as lines:
+        async with self._redis.connect_all() as lines:
             for line in lines:
                 found |= await self._trees_at(line)
         return found
@@ -147,7 +133,7 @@ class TreeDumper:
         found: set[NamespaceId] = set()
         cursor = b"0"
         while True:
-            reply = await line.reply(["SCAN", cursor, "MATCH", self._keys.any_tree, "COUNT", SCAN_COUNT])
+            reply = await line.execute(["SCAN", cursor, "MATCH", self._keys.any_tree, "COUNT", SCAN_COUNT])
             if isinstance(reply, hiredis.ReplyError):
                 raise RedisDown(str(reply))
             cursor, page = reply

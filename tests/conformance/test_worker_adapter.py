@@ -8,7 +8,14 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.adapter import Failure, StreamBroken, Tokenizes, WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapter import (
+    FailureKind,
+    StreamBroken,
+    SupportsTokenize,
+    WorkerCall,
+    WorkerTarget,
+    WorkerUnreachable,
+)
 from workers.adapters.registry import BUILT_IN
 
 pytestmark = pytest.mark.any_loop
@@ -100,7 +107,7 @@ async def test_a_rank_is_named_as_the_kind_has_it(adapter, worker, kind, rank):
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])
 async def test_tokens_stand_for_a_prompt_where_the_engine_takes_them(adapter, worker, kind, path):
     fields = dict(call().fields, prompt=msgspec.Raw(b'"hi"'))
-    await read(adapter, call(path=path, fields=fields, ids=b"[5,4294967295]"))
+    await read(adapter, call(path=path, fields=fields, prompt_ids=b"[5,4294967295]"))
     body = worker.seen[0].body
     ids = [5, 2**32 - 1] if kind != "openai" else "hi"
     assert body["prompt"] == (ids if path == "v1/completions" else "hi")
@@ -125,7 +132,7 @@ async def tokenizing(request, worker):
     tokenized(worker, b'{"tokens": [1, 2, 70000], "count": 3, "max_model_len": 9}')
     await worker.start()
     made = BUILT_IN[request.param](WorkerTarget(id=WorkerId("w"), url=worker.url))
-    assert isinstance(made, Tokenizes)
+    assert isinstance(made, SupportsTokenize)
     yield made
     made.close()
 
@@ -153,7 +160,7 @@ async def test_an_engine_that_gives_no_tokens_is_no_source_of_them(tokenizing, w
 
 async def test_a_kind_that_is_not_known_to_tokenise_is_not_asked(worker):
     made = BUILT_IN["openai"](WorkerTarget(id=WorkerId("w"), url=worker.url))
-    assert not isinstance(made, Tokenizes)
+    assert not isinstance(made, SupportsTokenize)
     made.close()
 
 
@@ -165,22 +172,22 @@ async def test_an_empty_salt_is_not_sent(adapter, worker):
 @pytest.mark.parametrize(
     ("status", "failure"),
     [
-        (500, Failure.UNCLEAR),
-        (501, Failure.UNCLEAR),
-        (502, Failure.ILL),
-        (504, Failure.ILL),
-        (429, Failure.BUSY),
-        (503, Failure.BUSY),
-        (529, Failure.BUSY),
-        (401, Failure.REFUSED),
-        (302, Failure.REFUSED),
+        (500, FailureKind.SERVER_ERROR),
+        (501, FailureKind.SERVER_ERROR),
+        (502, FailureKind.UNHEALTHY),
+        (504, FailureKind.UNHEALTHY),
+        (429, FailureKind.BUSY),
+        (503, FailureKind.BUSY),
+        (529, FailureKind.BUSY),
+        (401, FailureKind.REFUSED),
+        (302, FailureKind.REFUSED),
     ],
 )
 async def test_no_answer_before_the_first_byte_is_unreachable(adapter, worker, status, failure):
     worker.then(status=status)
     with pytest.raises(WorkerUnreachable) as raised:
         await read(adapter, call())
-    assert (raised.value.failure, raised.value.limited) == (failure, status == 429)
+    assert (raised.value.failure, raised.value.rate_limited) == (failure, status == 429)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ async def test_a_connection_that_breaks_before_the_first_byte_is_unreachable(ada
     worker.then(break_after=0)
     with pytest.raises(WorkerUnreachable) as raised:
         await read(adapter, call())
-    assert raised.value.failure is Failure.ILL
+    assert raised.value.failure is FailureKind.UNHEALTHY
 
 
 async def test_a_connection_that_breaks_after_it_is_a_broken_stream(adapter, worker):
@@ -244,7 +251,7 @@ async def test_a_worker_that_is_not_there_is_unreachable(adapter, worker):
     for ask in (lambda: read(adapter, call()), adapter.probe):
         with pytest.raises(WorkerUnreachable) as raised:
             await ask()
-        assert raised.value.failure is Failure.ILL
+        assert raised.value.failure is FailureKind.UNHEALTHY
 
 
 async def test_silence_before_the_first_byte_is_bounded(adapter, worker):
@@ -307,7 +314,7 @@ async def test_a_probe_tells_what_is_served(adapter, worker, kind):
     report = await adapter.probe()
     assert report.models == ("m", "n")
     if kind in ("sglang", "embedded"):
-        assert (report.kv_tokens_max, report.instance) == (100_000, "first")
+        assert (report.kv_tokens_max, report.instance_id) == (100_000, "first")
 
 
 async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):

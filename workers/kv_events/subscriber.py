@@ -66,7 +66,7 @@ class Subscriber:
         """Every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
         listener: zmq.asyncio.Socket | None = None
         watching: asyncio.Task[None] | None = None
-        turns = LoopYielder()
+        yielder = LoopYielder()
         try:
             listener = self._context.socket(zmq.SUB)
             listener.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
@@ -83,7 +83,7 @@ class Subscriber:
             while True:
                 received = self._decoded(await listener.recv_multipart())
                 # What lies there already is received without waiting: others would wait.
-                await turns.give()
+                await yielder.yield_if_due()
                 if received is None or self._replayed.get(received.sequence) == received.at:
                     continue  # Heard twice: live, and in a replay.
                 self._replayed = {}
@@ -172,7 +172,7 @@ class Subscriber:
             return []
         asking: zmq.asyncio.Socket | None = None
         found: list[EventBatch] = []
-        turns = LoopYielder()
+        yielder = LoopYielder()
         try:
             asking = self._context.socket(zmq.DEALER)
             asking.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
@@ -183,7 +183,7 @@ class Subscriber:
             async with asyncio.timeout(REPLAY_SECONDS_MAX):
                 while len(found) < most:
                     frames = await asking.recv_multipart()
-                    await turns.give()
+                    await yielder.yield_if_due()
                     # [empty, (topic,) sequence, payload]; the last one has no payload.
                     if not frames[-1]:
                         return found

@@ -4,7 +4,7 @@ Calls go out in the order in which they are made. Whoever calls may wait for the
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -120,7 +120,9 @@ class QueueStore:
             finish=float(finish),
         )
 
-    async def spare(self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]) -> QueueReply:
+    async def spare(
+        self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]
+    ) -> QueueReply:
         """Outcome 1: placed at `worker`, where nobody waits in these queues, batch work apart; 0: not. The first
         queue is its own."""
         answer = await self._call(

@@ -7,7 +7,7 @@ from typing import Any
 import hiredis
 
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.connection import RedisConnection, ConnectionLost
+from radix_cache.redis.connection import ConnectionLost, RedisConnection
 from radix_cache.redis.scripts import ScriptCaller
 
 BLOCK_MS = 1000
@@ -46,8 +46,8 @@ class TurnReader:
         """For as long as it is not cancelled."""
         while True:
             try:
-                ((address, _),) = await self._scripts.whereabouts([self._stream.encode()], anew=True)
-                line = await address.open()
+                ((address, _),) = await self._scripts.addresses_of([self._stream.encode()], anew=True)
+                line = await address.connect()
                 try:
                     await self._follow(line)
                 finally:
@@ -79,7 +79,7 @@ class TurnReader:
             behind = len(entries) == COUNT
 
     async def _asked(self, line: RedisConnection, *command: str) -> Any:
-        reply = await line.reply(command)
+        reply = await line.execute(command)
         if isinstance(reply, hiredis.ReplyError):
             raise ConnectionLost(str(reply))
         return reply or []

@@ -25,7 +25,7 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.tree_store import TreeStore
 from tests.benchmarks.index import (
     followed,
     growth,

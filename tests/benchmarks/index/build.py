@@ -9,9 +9,9 @@ from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.records import NodeHead, Holders
+from radix_cache.shared.log_records import Holders, NodeHead
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index.corpus import Session, holds
 

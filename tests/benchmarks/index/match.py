@@ -16,10 +16,10 @@ import orjson
 from gateway.process.children import ChildFailed
 from radix_cache.blocks import Hashes
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.index import SharedIndex
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.shared_index import SharedIndex
+from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tree import RadixTree
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import Session, Shape, prompts

@@ -16,9 +16,9 @@ import uvloop
 from gateway.process.children import ChildFailed
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import ReplicaReader
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.replica_reader import ReplicaReader
+from radix_cache.shared.tree_store import TreeStore
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import Shape, corpus, holds
 

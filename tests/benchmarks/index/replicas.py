@@ -73,11 +73,11 @@ async def one(url: str, prefix: str, number: int, of: int, changes: int) -> dict
     expected = deque(n for n in range(changes) if n % of != number)
 
     def look() -> None:
-        at.index.seen()
+        at.index.replica_changed()
         now = time.monotonic()
         for _ in range(len(expected)):
             n = expected[0]
-            if paths[n][0] not in at.index.copy.nodes:
+            if paths[n][0] not in at.index.replica.nodes:
                 break
             expected.popleft()
             seen[str(n)] = now

@@ -23,7 +23,7 @@ from gateway.process.children import ChildFailed
 from gateway.settings.stores import IndexSettings
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.tree_store import TreeStore
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import Shape, corpus, holds, prompts
 from tests.benchmarks.index.match import ask_copy
@@ -96,7 +96,7 @@ async def loaded(url: str, prefix: str, shape: Shape) -> dict[str, float]:
     began = time.perf_counter()
     parts = SharedIndexParts.at(url, prefix, IndexSettings())
     loops = [asyncio.create_task(parts.reader.follow())]
-    index, copy = parts.index, parts.index.copy
+    index, copy = parts.index, parts.index.replica
     try:
         async with asyncio.timeout(SECONDS_MAX):
             await parts.reader.ready.wait()

@@ -14,10 +14,10 @@ from radix_cache.blocks import Hashes
 from radix_cache.redis.call import Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys, namespace_id
-from radix_cache.shared.reader import ReplicaReader
-from radix_cache.shared.records import LogEntry
+from radix_cache.shared.log_records import LogEntry
 from radix_cache.shared.replica import ShardReplica, TreeReplica
-from radix_cache.shared.store import TreeStore
+from radix_cache.shared.replica_reader import ReplicaReader
+from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tiers import Tier
 from tests.benchmarks.index import build, timing
 from tests.benchmarks.index.corpus import SEED, Session, drawn, holds
@@ -47,7 +47,7 @@ class _Gateway:
 
     def since(self, hashes: Hashes, worker: int) -> int:
         """Where the walk of a record may begin."""
-        found = self._copy.match(hashes).unsure_from(build.worker(worker), len(hashes), Tier.GPU, 0)
+        found = self._copy.match(hashes).walk_start(build.worker(worker), len(hashes), Tier.GPU, 0)
         return found or 0
 
     def place(self, hashes: Hashes, worker: int) -> tuple[int, int]:
@@ -87,7 +87,7 @@ async def measure(
         )
 
     figures: dict[str, float] = {}
-    empty = Script.of("#!lua\nreturn 1")
+    empty = Script.from_text("#!lua\nreturn 1")
     figures |= await _case(scripts, "empty", each(lambda n: scripts.call(empty, ["{a}"], [])))
     # A prompt that goes on with a session by a few blocks: what a gateway meets most.
     places = [gateway.place(turns[n], workers[n]) for n in at]

@@ -6,8 +6,8 @@ import time
 
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from radix_cache.shared.reader import ReplicaReader
 from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.replica_reader import ReplicaReader
 from tests.benchmarks.index.build import PREDICTED_SECONDS
 
 

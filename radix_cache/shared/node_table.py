@@ -8,7 +8,7 @@ from array import array
 from radix_cache.blocks import Hashes
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import ReplicaNode
-from radix_cache.shared.records import NodeHead, Holders, NodeChanged
+from radix_cache.shared.log_records import (NodeHead, Holders, NodeChanged)
 from radix_cache.tiers import MASK
 
 HOPS_MAX = 4096
@@ -131,7 +131,7 @@ class NodeTable:
                     parent.children = set()
                 parent.children.add(node)
 
-    def hand_down(self, node: ReplicaNode) -> None:
+    def relink_children(self, node: ReplicaNode) -> None:
         """After a split the children stand below the lower half."""
         for child in list(node.children or ()):
             if child.depth != node.end and node.children is not None:

@@ -50,10 +50,10 @@ class IndexCounts:
     total: BlockCounts = field(default_factory=BlockCounts)
 
 
-def namespaces_of(copy: TreeReplica) -> dict[NamespaceId, Namespace]:
+def namespaces_of(replica: TreeReplica) -> dict[NamespaceId, Namespace]:
     """Every namespace by its id, as its shard has it written."""
     found: dict[NamespaceId, Namespace] = {}
-    for shard in copy.shards.values():
+    for shard in replica.shards.values():
         for identity, name in shard.names.items():
             found[identity] = unpack_namespace(name)
     return found
@@ -67,11 +67,11 @@ def unpack_namespace(name: bytes) -> Namespace:
         return UNKNOWN_NAMESPACE
 
 
-def count_index(copy: TreeReplica, spaces: NamespacesById, foretold: Mapping[bytes, NamespaceId]) -> IndexCounts:
+def count_index(replica: TreeReplica, spaces: NamespacesById, foretold: Mapping[bytes, NamespaceId]) -> IndexCounts:
     """`foretold`: the namespaces of predictions, as far as they are known."""
-    found = IndexCounts(workers={worker: BlockCounts() for worker in sorted(copy.tenures)})
-    by_tenure = {tenure: found.workers[worker] for worker, tenure in copy.tenures.items()}
-    for node in copy.nodes.values():
+    found = IndexCounts(workers={worker: BlockCounts() for worker in sorted(replica.tenures)})
+    by_tenure = {tenure: found.workers[worker] for worker, tenure in replica.tenures.items()}
+    for node in replica.nodes.values():
         space = spaces.get(node.namespace, UNKNOWN_NAMESPACE)
         group = found.groups.setdefault((space.model, space.group), BlockCounts())
         held = list(node.holders())
@@ -81,7 +81,7 @@ def count_index(copy: TreeReplica, spaces: NamespacesById, foretold: Mapping[byt
             tally.add(node, some, space.block_size)
         for tenure, tiers in held:
             by_tenure.get(tenure, found.remains).add(node, tiers, space.block_size)
-    for _, identity, tenure in copy.foretold():
+    for _, identity, tenure in replica.foretold():
         namespace = foretold.get(identity)
         space = spaces.get(namespace, UNKNOWN_NAMESPACE) if namespace is not None else UNKNOWN_NAMESPACE
         for tally in (

@@ -29,7 +29,7 @@ from radix_cache.redis.call import ScriptAnswer
 from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.shared.tree_store import (NODES_PER_CALL_MAX, TreeStore)
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class SharedIndex:
     def __init__(
         self,
         store: TreeStore,
-        copy: TreeReplica,
+        replica: TreeReplica,
         clock: Callable[[], float],
         *,
         blocks_max: int,
@@ -74,7 +74,7 @@ class SharedIndex:
         predictions_max: int = 65536,
     ) -> None:
         self.store = store
-        self.copy = copy
+        self.replica = replica
         self.refused = 0
         """Changes that Redis did not take, in all."""
         self.corrections = 0
@@ -83,10 +83,10 @@ class SharedIndex:
         self.followed: set[WorkerId] = set()
         """Workers whose every change is heard: what they hold is what they say, and no answer has to confirm it."""
 
-        self.untold: Callable[[WorkerId], None] = lambda worker: None
+        self.on_changes_lost: Callable[[WorkerId], None] = lambda worker: None
         """Called when Redis did not take what a followed worker has said: it is to be told anew."""
 
-        self.enrolled: Callable[[WorkerId], None] = lambda worker: None
+        self.on_enrolled: Callable[[WorkerId], None] = lambda worker: None
         """Called when a worker has been given the tenure that was asked for."""
 
         def local() -> LocalIndex:
@@ -118,7 +118,7 @@ class SharedIndex:
     # Asking.
 
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
-        known: PrefixMatch = self.copy.match(hashes)
+        known: PrefixMatch = self.replica.match(hashes)
         own = self._own.match(namespace, hashes)
         if self._away is not None:
             return LargestMatch(known, own, self._away.match(namespace, hashes))
@@ -126,19 +126,19 @@ class SharedIndex:
 
     def stats(self) -> IndexStats:
         return IndexStats(
-            nodes=len(self.copy.nodes), blocks=self.copy.blocks, predictions=self._own.stats().predictions
+            nodes=len(self.replica.nodes), blocks=self.replica.blocks, predictions=self._own.stats().predictions
         )
 
     # Telling.
 
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
         self._own.record(namespace, hashes, worker, writer)
-        tenure = self.copy.tenures.get(worker)
+        tenure = self.replica.tenures.get(worker)
         if not hashes or tenure is None:
             return
         space = namespace_id(namespace)
-        shard = self.copy.shards.get(self.store.keys.shard(space))
-        match = self.copy.match(hashes)
+        shard = self.replica.shards.get(self.store.keys.shard(space))
+        match = self.replica.match(hashes)
         held = match.held(worker)
         if held and shard is not None:
             if len(self._before) >= self._predictions_max:
@@ -151,7 +151,7 @@ class SharedIndex:
             self._withdraw_sent(*next(iter(self._sent)))
         identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
         self._sent[worker, writer] = _Sent(self.store.keys.shard(space), identity)
-        above, depth = match.place(held)
+        above, depth = match.last_node(held)
         _ignored(
             self.store.predict(
                 namespace, hashes[depth:], tenure, identity, self._predicted_ms, above=above, depth=depth
@@ -178,12 +178,12 @@ class SharedIndex:
         tier: Tier = Tier.GPU,
     ) -> None:
         """The worker says itself that it holds this path, in this tier or those before it."""
-        tenure = self.copy.tenures.get(worker)
+        tenure = self.replica.tenures.get(worker)
         if tenure is None:
             self._learn(namespace, hashes, worker, tier)
             return
-        used_since = self.copy.server_seconds() - USED_SECONDS
-        since = self.copy.match(hashes).unsure_from(worker, len(hashes), tier, used_since)
+        used_since = self.replica.server_seconds() - USED_SECONDS
+        since = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
         if since is None:
             self._withdraw_sent(worker, writer)
             return
@@ -219,10 +219,10 @@ class SharedIndex:
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
     ) -> None:
-        before, tenure = self._before.get((worker, writer)), self.copy.tenures.get(worker)
+        before, tenure = self._before.get((worker, writer)), self.replica.tenures.get(worker)
         if before is None or tenure is None or blocks >= before.held:
             return
-        node = self.copy.at(hashes, blocks)
+        node = self.replica.at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
             return  # Gone already, or somebody has touched it since: what was reported is no news of that.
         self.corrections += 1
@@ -239,11 +239,11 @@ class SharedIndex:
     ) -> None:
         if self._away is not None:
             self._away.shorten(namespace, hashes, worker, blocks, tier)
-        tenure = self.copy.tenures.get(worker)
+        tenure = self.replica.tenures.get(worker)
         if tenure is None or blocks >= len(hashes):
             return
-        node = self.copy.at(hashes, blocks)
-        below = self.copy.below(node, tenure) if node is not None else []
+        node = self.replica.at(hashes, blocks)
+        below = self.replica.below(node, tenure) if node is not None else []
         if tier is not Tier.DISK:
             # What hangs there stays, further away. Of more than one call takes, the nearest go first.
             below = [each for each in below if each.count(tenure, tier)]
@@ -271,32 +271,32 @@ class SharedIndex:
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
         instance = instance[:INSTANCE_CHARACTERS_MAX]
-        known, ends = self.copy.instances.get(worker), self._ending.get(worker, 0)
+        known, ends = self.replica.instances.get(worker), self._ending.get(worker, 0)
         if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
             return
         if known:
-            self.copy.dismiss(worker)
+            self.replica.drop_worker(worker)
         self._call_registry(worker, self.store.tenure(worker, instance, ends), instance)
 
     def forget(self, worker: WorkerId) -> None:
-        tenure = self.copy.tenures.get(worker)
+        tenure = self.replica.tenures.get(worker)
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)
         self._unsent = deque((item for item in self._unsent if item[2] != worker), maxlen=UNSENT_MAX)
         if tenure is not None:
-            instance = self.copy.instances.get(worker, "")
+            instance = self.replica.instances.get(worker, "")
             # Until Redis has heard of it: else the tenure would go on, and what it has wrong with it.
             self._ending[worker] = tenure
-            self.copy.dismiss(worker)
+            self.replica.drop_worker(worker)
             self._call_registry(worker, self.store.tenure(worker, ends=tenure), instance)
 
     # From the reader.
 
-    def seen(self) -> None:
+    def replica_changed(self) -> None:
         """The copy has moved on: what it shows by now need not be remembered here."""
         for shard, waiting in self._unseen.items():
-            known = self.copy.shards.get(shard)
+            known = self.replica.shards.get(shard)
             while waiting and known is not None and waiting[0][0] <= known.sequence:
                 _, worker, claim = waiting.popleft()
                 self._own.withdraw(worker, claim)
@@ -305,9 +305,9 @@ class SharedIndex:
         for worker in grown:
             self._within_capacity(worker)
 
-    def checked(self, lost: Collection[int]) -> None:
+    def replica_compared(self, lost: Collection[int]) -> None:
         """The copy shows all that there is, but for the shards that are lost: Redis is told what it has missed."""
-        self.seen()
+        self.replica_changed()
         if REGISTRY in lost or (not self._unsent and not self._missed and self._away is None):
             return
         shard_of = self.store.keys.shard
@@ -326,7 +326,7 @@ class SharedIndex:
             if worker not in self.followed:
                 self.hold(namespace, hashes, worker, tier=tier)
         for worker in (missed | {worker for _, _, worker, _ in unsent}) & self.followed:
-            self.untold(worker)
+            self.on_changes_lost(worker)
 
     # Further down.
 
@@ -338,7 +338,7 @@ class SharedIndex:
         self._unsent.append((namespace, hashes, worker, tier))
 
     def _await_sight(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
-        known = self.copy.shards.get(shard)
+        known = self.replica.shards.get(shard)
         if known is not None and known.sequence >= sequence:
             self._own.withdraw(worker, claim)
             self._within_capacity(worker)
@@ -352,14 +352,14 @@ class SharedIndex:
             _ignored(self.store.withdraw(sent.shard, [sent.identity]))
 
     def _within_capacity(self, worker: WorkerId) -> None:
-        room, tenure = self._capacity.get(worker), self.copy.tenures.get(worker)
+        room, tenure = self._capacity.get(worker), self.replica.tenures.get(worker)
         if room is None or tenure is None or worker in self._cutting or worker in self.followed:
             return
-        excess = self.copy.held.get(tenure, 0) - room
+        excess = self.replica.held.get(tenure, 0) - room
         if excess <= 0:
             return
         by_space: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
-        for node, keep in self.copy.stale(tenure, excess + room // CAPACITY_SLACK):
+        for node, keep in self.replica.least_recently_used(tenure, excess + room // CAPACITY_SLACK):
             by_space.setdefault(node.namespace, []).append((node, tenure, keep))
         self._cutting.add(worker)
         last: asyncio.Future[ScriptAnswer] | None = None
@@ -388,8 +388,8 @@ class SharedIndex:
                 if result != self._ending.get(worker):
                     self._ending.pop(worker, None)
                 # The message says the same, a moment later.
-                self.copy.enrol(worker, result, instance)
-                self.enrolled(worker)
+                self.replica.enrol(worker, result, instance)
+                self.on_enrolled(worker)
 
         call.add_done_callback(answered)
 

@@ -22,7 +22,7 @@ GROWING = ("hold", "predict")
 FREEING = ("shorten", "cut", "evict", "withdraw", "clear")
 VERBS = (*GROWING, *FREEING)
 LIBRARY = read_lua(PACKAGE, "tree", "holders", "log", *VERBS)
-TENURE = Script.read(PACKAGE, "tenure")
+TENURE = Script.from_file(PACKAGE, "tenure")
 
 LOG_ENTRIES = 4096
 PREDICTIONS_MAX = 4096
@@ -49,7 +49,7 @@ class TreeStore:
     ) -> None:
         self.keys = keys
         self._verbs = Script.library(library, VERBS, when_full=FREEING)
-        self._when_full = {verb: Script.of_library(library, verb) for verb in FREEING}
+        self._when_full = {verb: Script.from_library_function(library, verb) for verb in FREEING}
         self._scripts = scripts
         self._new_tip = new_tip
         self._log_entries = log_entries

@@ -26,7 +26,7 @@ from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.pubsub import ShardedSubscriber
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.records import LogEntry, decode_tenure
+from radix_cache.shared.log_records import (LogEntry, decode_tenure)
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.snapshot import LogGap, ShardSnapshot
 from radix_cache.shared.tree_dump import parse_pairs
@@ -53,7 +53,7 @@ class ReplicaReader:
         self,
         redis: ScriptCaller,
         keys: Keys,
-        copy: TreeReplica,
+        replica: TreeReplica,
         *,
         changed: Callable[[], None] = lambda: None,
         checked: Callable[[Collection[int]], None] = lambda lost: None,
@@ -65,7 +65,7 @@ class ReplicaReader:
         self.gaps = 0
         self._redis = redis
         self._keys = keys
-        self._copy = copy
+        self._replica = replica
         self._changed = changed
         self._checked = checked
         self._clock = clock
@@ -105,44 +105,44 @@ class ReplicaReader:
         loop = asyncio.get_running_loop()
         due = at_once = True
 
-        def check() -> None:
+        def mark_due() -> None:
             nonlocal due
             due = True
             self._bell.set()
 
-        timer = loop.call_later(self._check_seconds, check)
+        timer = loop.call_later(self._check_seconds, mark_due)
 
         def check_in(seconds: float) -> None:
             nonlocal timer
             timer.cancel()
-            timer = loop.call_later(seconds, check)
+            timer = loop.call_later(seconds, mark_due)
 
-        ears = ShardedSubscriber(self._redis, self._numbers, self._hear, lambda: check_in(AGAIN_SECONDS))
+        subscriber = ShardedSubscriber(self._redis, self._numbers, self._hear, lambda: check_in(AGAIN_SECONDS))
         try:
             while True:
                 if due:
                     due = False
                     check_in(self._check_seconds)
-                    ears.check()
-                    at_once = at_once or bool(ears.astray)
-                    await ears.place()
+                    subscriber.check_connections()
+                    at_once = at_once or bool(subscriber.unheard)
+                    await subscriber.subscribe()
                     unread = await self._compare(at_once=at_once)
-                    at_once = bool(ears.astray or unread)
-                    self._report({self._numbers[channel] for channel in ears.astray}, unread)
+                    at_once = bool(subscriber.unheard or unread)
+                    self._report({self._numbers[channel] for channel in subscriber.unheard}, unread)
                     self.ready.set()
                     self._checked(self.lost)
-                turns = LoopYielder()
+                yielder = LoopYielder()
                 while self._inbox and not due:
                     message, number, data = self._inbox.popleft()
                     if message > self._read_after.get(number, 0):
                         await self._told(number, LogEntry.decode(data))
-                    await turns.give()
+                    await yielder.yield_if_due()
                 self._changed()
                 await self._bell.wait()
                 self._bell.clear()
         finally:
             timer.cancel()
-            ears.close()
+            subscriber.close()
 
     def _report(self, astray: set[int], unread: list[int]) -> None:
         """A part of a cluster may be away. The other shards are followed meanwhile."""
@@ -168,13 +168,13 @@ class ReplicaReader:
     async def _told(self, number: int, entry: LogEntry) -> None:
         if number == REGISTRY:
             if entry.before == self._registry_tip:
-                self._copy.enrol(*entry.tenure())
+                self._replica.enrol(*entry.tenure())
                 self._registry_tip = entry.tip
             elif entry.tip != self._registry_tip:
                 await self._read_registry()
             return
         try:
-            self._copy.apply(number, entry)
+            self._replica.apply(number, entry)
         except LogGap:
             await self._recover(number)
 
@@ -186,7 +186,7 @@ class ReplicaReader:
         and the message is under way: only if it has not come by the next time is it read.
         """
         seconds, microseconds = await self._redis.ask("TIME")
-        self._copy.server_ahead = int(seconds) + int(microseconds) / 1e6 - self._clock()
+        self._replica.server_ahead = int(seconds) + int(microseconds) / 1e6 - self._clock()
         asked = [
             self._redis.ask("HMGET", self._keys.meta(shard), "tip", "sequence") for shard in self._shards
         ]
@@ -210,7 +210,7 @@ class ReplicaReader:
             if (tip or NONE) != self._registry_tip:
                 await self._read_registry()
             return
-        stands, known = (tip or NONE, int(sequence or 0)), self._copy.shards.get(shard)
+        stands, known = (tip or NONE, int(sequence or 0)), self._replica.shards.get(shard)
         before = self._behind.pop(shard, None)
         if known is None or not known.loaded:
             await self._recover(shard, stands)
@@ -231,10 +231,10 @@ class ReplicaReader:
         # The tip first: a change in between is then met again, and changes nothing.
         tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
         tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
-        for worker in set(self._copy.tenures) - {WorkerId(name.decode()) for name in tenures}:
-            self._copy.dismiss(worker)
+        for worker in set(self._replica.tenures) - {WorkerId(name.decode()) for name in tenures}:
+            self._replica.drop_worker(worker)
         for name, value in tenures.items():
-            self._copy.enrol(WorkerId(name.decode()), *decode_tenure(value))
+            self._replica.enrol(WorkerId(name.decode()), *decode_tenure(value))
         self._registry_tip = tip or NONE
 
     async def _recover(self, number: int, stands: tuple[bytes, int] | None = None) -> None:
@@ -247,17 +247,17 @@ class ReplicaReader:
         if stands is None:
             tip, sequence = await self._redis.ask("HMGET", self._keys.meta(number), "tip", "sequence")
             stands = tip or NONE, int(sequence or 0)
-        shard = self._copy.shards.get(number)
+        shard = self._replica.shards.get(number)
         if shard is not None and shard.loaded:
             if shard.tip == stands[0]:
                 return  # The message was old news.
             self.gaps += 1
             if 0 < stands[1] - shard.sequence <= CATCH_UP_MAX:
                 try:
-                    turns = LoopYielder()
+                    yielder = LoopYielder()
                     for entry in await self._entries_after(number, shard.sequence):
-                        self._copy.apply(number, entry)
-                        await turns.give()
+                        self._replica.apply(number, entry)
+                        await yielder.yield_if_due()
                     return
                 except LogGap:
                     pass
@@ -280,7 +280,7 @@ class ReplicaReader:
         found = ShardSnapshot(
             tip or NONE, int(sequence or 0), {NamespaceId(identity): name for identity, name in names.items()}
         )
-        turns = LoopYielder()
+        yielder = LoopYielder()
         for namespace, tree in found.trees.items():
             cursor = b"0"
             while True:
@@ -289,17 +289,17 @@ class ReplicaReader:
                 )
                 for name, value in parse_pairs(page).items():
                     tree.put(name, value)
-                    await turns.give()
+                    await yielder.yield_if_due()
                 if cursor == b"0":
                     break
         found.foretold(parse_pairs(await self._redis.ask("HGETALL", keys.predictions(number))).items())
         for entry in await self._entries_after(number, found.sequence):
             found.apply(entry)
-            await turns.give()
-        for _ in self._copy.load(
+            await yielder.yield_if_due()
+        for _ in self._replica.load(
             number, found.tip, found.sequence, found.names, found.nodes(), found.predictions
         ):
-            await turns.give()
+            await yielder.yield_if_due()
 
     async def _entries_after(self, number: int, sequence: int) -> list[LogEntry]:
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
