@@ -1,4 +1,4 @@
-"""Breaks one part after the other under load, and holds the gateways to their promises. `make chaos`.
+"""`make chaos`: break one part after the other under load, and check what the gateways promise.
 
-Read in this order: faults (the table), scene (who plays), load (the clients), promises (what must hold).
+Read in this order: faults (the table), scene (the processes), load (the clients), promises (what must hold).
 """

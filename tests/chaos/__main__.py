@@ -1,6 +1,6 @@
-"""`make chaos`: every fault in turn under load; a row each; exit code 1 if a promise was broken.
+"""`make chaos`: every fault in turn under load, with a row for each; exit code 1 if a promise was broken.
 
-load begins -- fault -- held -- healed -- all green -- a little longer -- load ends -- at rest: everything checked
+load begins -- injected -- fault lasts -- healed -- all green -- load ends -- at rest: everything checked
 """
 
 import argparse
@@ -34,18 +34,22 @@ WRONG_SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One fault that is over. `waited`: requests that did not have their turn at once. `wrong`: promises that were
-    broken; `skipped`: why it could not be played."""
+    """The result of one fault."""
 
     fault: Fault
     tally: Tally
     waited: float
+    """Requests that waited in a waiting room."""
     green_seconds: float | None
+    """Seconds from the healing until every gateway reported that all is well; None: that never happened."""
     wrong: Sequence[str]
+    """The promises that were broken."""
     skipped: str = ""
+    """Why the fault could not be injected here."""
 
 
 def arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__.split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each fault lasts, at least")
     parser.add_argument("--seed", type=int, default=7)
@@ -59,7 +63,7 @@ def arguments() -> argparse.Namespace:
 async def play(
     here: Scene, fault: Fault, at_rest: Baseline, orphans: set[str], *, seconds: float, seed: int
 ) -> Played:
-    """One fault, from calm to calm."""
+    """Inject one fault under load, heal it, and check all promises."""
     tally, wrong, skipped = Tally(), list[str](), ""
     green_seconds: float | None = None
     here.gone.clear()
@@ -97,12 +101,12 @@ async def play(
 
 
 def more_than(before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """What counters have counted; one that is less than before has begun anew."""
+    """Return how much the counters have grown; a counter that is less than before has begun anew."""
     return sum(count - before[name] if count >= before[name] else count for name, count in after.items())
 
 
 async def run(options: argparse.Namespace, console: Console) -> bool:
-    """All that was asked for. Were all promises kept? Raises ChildFailed."""
+    """Run the faults that were asked for, and return whether all promises were kept. Raises ChildFailed."""
     faults = [fault for fault in FAULTS if not options.only or fault.name in options.only] * options.rounds
     played: list[Played] = []
     directory = Path(tempfile.mkdtemp(prefix="radixgate-chaos-"))
@@ -133,7 +137,7 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
 
 
 async def rested(here: Scene, seed: int) -> Baseline:
-    """After a first load, when connections are made, and closed again."""
+    """Run a first load, so that connections were made and closed again, and return the state at rest."""
     async with Load(here, Tally(), seed):
         await asyncio.sleep(BEFORE_SECONDS)
     await asyncio.sleep(REST_SECONDS)
@@ -141,7 +145,7 @@ async def rested(here: Scene, seed: int) -> Baseline:
 
 
 async def over(here: Scene, orphans: set[str]) -> list[str]:
-    """What gateways that were killed have left behind must end by itself."""
+    """Wait until the reservations of killed gateways have expired. Raises TimeoutError."""
     async with asyncio.timeout(LEASE_SECONDS + 10):
         while await here.running() & orphans:
             await asyncio.sleep(0.5)
@@ -149,7 +153,7 @@ async def over(here: Scene, orphans: set[str]) -> list[str]:
 
 
 def complaints(here: Scene) -> list[str]:
-    """Tracebacks that gateways have logged: none is promised to clients, and each is a bug."""
+    """Return the tracebacks that gateways have logged: each is a bug, even if no client noticed."""
     return [
         f"{gateway.name} has logged a traceback: {last}"
         for gateway in here.gateways
@@ -158,12 +162,13 @@ def complaints(here: Scene) -> list[str]:
 
 
 def tracebacks(text: str) -> list[str]:
-    """What each of them says in the end: the first line that is not indented."""
+    """Return the last line of each traceback in the text: the first line that is not indented."""
     parts = text.split("Traceback (most recent call last):\n")[1:]
     return [next((line for line in part.splitlines() if not line.startswith(" ")), "") for part in parts]
 
 
 def say(one: Played) -> None:
+    """Print to stderr which promises a fault has broken."""
     for each in one.wrong[:WRONG_SHOWN]:
         print(f"  BROKEN  {each}", file=sys.stderr, flush=True)
     if one.skipped:
@@ -171,6 +176,7 @@ def say(one: Played) -> None:
 
 
 def table(played: Sequence[Played], seed: int) -> Table:
+    """Return a table with a row for each fault."""
     drawn = new_table(
         f"Faults under load, seed {seed} (TTFT in ms, of streams and whole answers)",
         ("fault",),

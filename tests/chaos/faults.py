@@ -1,4 +1,4 @@
-"""The faults, one line each: what is done, how it is undone, and what clients and quotas may notice of it."""
+"""The faults: how each is injected and healed, and what clients and quotas may notice of it."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from tests.stage import sockets
 Deed = Callable[[Scene], Awaitable[None]]
 
 SLOW_SECONDS = 0.05
-"""Each way: no decision of Redis is in time (`redis.timeout_ms` is 50)."""
+"""The delay in each direction: every reply of Redis comes later than `redis.timeout_ms`, which is 50."""
 
 WORKER_STALL_SECONDS = 15.0
 """Three probes of three seconds have to fail before a worker counts as down."""
@@ -22,41 +22,43 @@ WORKER_STALL_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """`seconds_min`: it needs so long to show. `heal`: what `inject` has left to be undone.
-
-    `cuts`: streams that had begun may end, with an error frame. `kills_gateway`: what it had under way is lost; its
-    quota stays as reserved. `forgets_quotas`: what was taken from buckets before it is gone, so what was reserved
-    before and settled afterwards may be charged in part.
-    """
+    """One fault and its permitted effects."""
 
     name: str
     inject: Deed
     heal: Deed
+    """Undoes what `inject` did, unless it heals by itself."""
     seconds_min: float = 0.0
+    """The fault must last so long to have an effect."""
     cuts: bool = False
+    """Streams that had begun may end, with an error frame."""
     kills_gateway: bool = False
+    """The gateway's requests under way are lost; their quota stays charged as it was reserved."""
     forgets_quotas: bool = False
+    """Earlier charges are lost, so a request reserved before and settled afterwards may be charged in part."""
 
 
 async def nothing(scene: Scene) -> None:
-    pass
+    """Do nothing: the control run."""
 
 
 # Valkey.
 
 
 async def kill_valkey(scene: Scene) -> None:
+    """Kill Valkey, and cut the gateways' connections."""
     scene.valkey.kill()
     scene.link.cut()
 
 
 async def start_valkey(scene: Scene) -> None:
+    """Start Valkey with its data and wait until it answers."""
     await asyncio.to_thread(scene.valkey.start)
     await _answers(scene)
 
 
 async def start_valkey_empty(scene: Scene) -> None:
-    """Its buckets are seeded before any gateway sees it."""
+    """Start Valkey without its data; its buckets are seeded before any gateway can reach it."""
     scene.link.up = False
     shutil.rmtree(scene.valkey.directory / "appendonlydir")
     await start_valkey(scene)
@@ -65,34 +67,42 @@ async def start_valkey_empty(scene: Scene) -> None:
 
 
 async def stall_valkey(scene: Scene) -> None:
+    """Stop Valkey by SIGSTOP: its sockets stay open and nothing is answered."""
     scene.valkey.signal(signal.SIGSTOP)
 
 
 async def continue_valkey(scene: Scene) -> None:
+    """Let a stalled Valkey go on."""
     scene.valkey.signal(signal.SIGCONT)
 
 
 async def flush_valkey(scene: Scene) -> None:
+    """Flush all data of Valkey, and seed the buckets in the same transaction."""
     await scene.seed_quotas(flush=True)
 
 
 async def fill_valkey(scene: Scene) -> None:
+    """Let Valkey refuse all writes that need memory."""
     await scene.redis.config_set("maxmemory", "1")
 
 
 async def make_room_in_valkey(scene: Scene) -> None:
+    """Let Valkey accept writes again."""
     await scene.redis.config_set("maxmemory", "0")
 
 
 async def slow_link(scene: Scene) -> None:
+    """Delay everything between the gateways and Valkey."""
     scene.link.delay_seconds = SLOW_SECONDS
 
 
 async def fast_link(scene: Scene) -> None:
+    """End the delay."""
     scene.link.delay_seconds = 0.0
 
 
 async def cut_link(scene: Scene) -> None:
+    """Cut the gateways' connections to Valkey; new ones are accepted."""
     scene.link.cut()
 
 
@@ -102,7 +112,7 @@ async def _answers(scene: Scene) -> None:
             try:
                 await scene.redis.ping()
                 return
-            except redis.RedisError:  # It reads from disk, or is not there yet.
+            except redis.RedisError:  # Valkey reads from disk, or does not listen yet.
                 await asyncio.sleep(0.02)
 
 
@@ -110,6 +120,7 @@ async def _answers(scene: Scene) -> None:
 
 
 async def kill_gateway(scene: Scene) -> None:
+    """Kill one of the gateways."""
     victim = scene.random.choice(scene.gateways)
     scene.gone.add(victim.name)
     scene.victim = victim
@@ -117,17 +128,19 @@ async def kill_gateway(scene: Scene) -> None:
 
 
 async def stall_gateway(scene: Scene) -> None:
+    """Stop one of the gateways by SIGSTOP."""
     scene.victim = scene.random.choice(scene.gateways)
     scene.victim.signal(signal.SIGSTOP)
 
 
 async def continue_victim(scene: Scene) -> None:
+    """Let the stalled process go on."""
     assert scene.victim is not None
     scene.victim.signal(signal.SIGCONT)
 
 
 async def drain_gateway(scene: Scene) -> None:
-    """A balancer notices, streams end, and the process with them."""
+    """Tell one of the gateways to stop, and wait until its streams and its process have ended."""
     scene.victim = scene.random.choice(scene.gateways)
     scene.victim.signal(signal.SIGTERM)
     async with asyncio.timeout(60):
@@ -136,6 +149,7 @@ async def drain_gateway(scene: Scene) -> None:
 
 
 async def start_victim(scene: Scene) -> None:
+    """Start the killed or stopped process again."""
     assert scene.victim is not None
     await scene.victim.start()
 
@@ -144,16 +158,19 @@ async def start_victim(scene: Scene) -> None:
 
 
 async def kill_worker(scene: Scene) -> None:
+    """Kill one of the workers."""
     scene.victim = scene.random.choice(scene.workers)
     scene.victim.signal(signal.SIGKILL)
 
 
 async def stall_worker(scene: Scene) -> None:
+    """Stop one of the workers by SIGSTOP."""
     scene.victim = scene.random.choice(scene.workers)
     scene.victim.signal(signal.SIGSTOP)
 
 
 async def stop_worker(scene: Scene) -> None:
+    """Tell one of the workers to stop, and wait for its end."""
     scene.victim = scene.random.choice(scene.workers)
     scene.victim.signal(signal.SIGTERM)
     async with asyncio.timeout(60):
@@ -161,7 +178,10 @@ async def stop_worker(scene: Scene) -> None:
 
 
 async def cut_events(scene: Scene) -> None:
-    """Of one worker, at both gateways. They connect again, and ask for what they have missed."""
+    """Cut both gateways' connections to the KV events of one worker.
+
+    The gateways connect again and ask for the events that they have missed.
+    """
     victim = scene.random.choice(scene.workers)
     for gateway in scene.gateways:
         assert sockets.cut(gateway.pid, victim.event_ports), (
@@ -171,7 +191,7 @@ async def cut_events(scene: Scene) -> None:
 
 FAULTS = (
     Fault(name="nothing", inject=nothing, heal=nothing),
-    # Early: the leases that it leaves behind are over when all the others have been played.
+    # Early: the leases of the killed gateway have expired when all other faults are over.
     Fault(name="gateway-killed", inject=kill_gateway, heal=start_victim, kills_gateway=True),
     Fault(name="gateway-stalled", inject=stall_gateway, heal=continue_victim),
     Fault(name="gateway-drained", inject=drain_gateway, heal=start_victim),

@@ -1,8 +1,8 @@
-"""The clients: sessions of several tenants that share beginnings of prompts, behind a balancer.
+"""The clients: sessions of several tenants whose prompts share beginnings, behind a load balancer.
 
-The balancer asks each gateway whether it is ready, sends requests to those that are, in turn, and takes another one
-where a connection is refused. A gateway that was killed takes its requests with it: before the first byte they are
-sent once more, elsewhere, and counted apart.
+The balancer asks each gateway whether it is ready and sends requests to the ready gateways in turn; where a
+connection is refused it takes another gateway. Requests of a killed gateway are lost with it: before their first
+byte they are sent once more, to another gateway, and counted separately.
 """
 
 import asyncio
@@ -30,29 +30,36 @@ CHECK_SECONDS = 0.2
 
 @dataclass(slots=True)
 class Tally:
-    """What the clients of one fault saw. `failed`: before the first byte, by what was said. `silent`: streams that
-    ended early and without an error frame. `retried`: sent once more, because their gateway was killed."""
+    """What the clients saw during one fault."""
 
     requests: int = 0
     answered: int = 0
     failed: list[str] = field(default_factory=list)
+    """The errors of requests that failed before their first byte."""
     cut: int = 0
+    """Streams that ended early, with an error frame."""
     silent: list[str] = field(default_factory=list)
+    """The errors of streams that ended early without an error frame."""
     excused: int = 0
+    """Streams that ended because their gateway was killed."""
     retried: int = 0
+    """Requests that were sent once more because their gateway was killed."""
     refused_connections: int = 0
     tokens: int = 0
+    """Prompt and output tokens of answered requests."""
     under_way: int = 0
+    """Requests that have not ended yet."""
     ttft: list[float] = field(default_factory=list)
+    """Seconds to the first byte, of each request that had one."""
 
     def quantile(self, share: float) -> float:
-        """Milliseconds to the first byte."""
+        """Return this quantile of the times to the first byte, in milliseconds."""
         ordered = sorted(self.ttft)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000 if ordered else 0.0
 
 
 class Refused(Exception):
-    """Nobody listens: nothing was sent."""
+    """The connection was refused: nothing was sent."""
 
 
 class Lost(Exception):
@@ -60,16 +67,19 @@ class Lost(Exception):
 
 
 class Balancer:
+    """A load balancer that follows the readiness of the gateways."""
+
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._ready = {gateway.name: True for gateway in scene.gateways}
         self._turn = 0
 
     def pick(self, without: set[str]) -> GatewayProcess:
+        """Return the next ready gateway, none of the names in `without` if possible."""
         gateways = self._scene.gateways
         self._turn += 1
         order = [gateways[(self._turn + at) % len(gateways)] for at in range(len(gateways))]
-        # As balancers do: where none is said to be ready, any is tried.
+        # As balancers do: where no gateway is ready, any of them is tried.
         for usable in (self._usable(without), lambda gateway: gateway.name not in without):
             for gateway in order:
                 if usable(gateway):
@@ -77,7 +87,7 @@ class Balancer:
         return order[0]
 
     async def watch(self) -> None:
-        """Asks for as long as it is not cancelled."""
+        """Ask for the readiness of all gateways until cancelled."""
         await asyncio.gather(*(self._watch(gateway) for gateway in self._scene.gateways))
 
     def _usable(self, without: set[str]) -> Callable[[GatewayProcess], bool]:
@@ -94,7 +104,7 @@ class Balancer:
 
 
 class Load:
-    """`async with Load(scene, tally):` sessions run inside; on leaving, every request runs to its end."""
+    """The running sessions: `async with Load(scene, tally, seed)`. At the end every request runs to its end."""
 
     def __init__(self, scene: Scene, tally: Tally, seed: int) -> None:
         self._scene = scene
@@ -106,7 +116,7 @@ class Load:
 
     async def __aenter__(self) -> "Load":
         self._http = aiohttp.ClientSession(
-            # A connection for each request: one that was idle may be closed in the moment in which it is used.
+            # A connection for each request: an idle one may be closed in the moment in which it is used.
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX),
         )
@@ -140,7 +150,7 @@ class Load:
                 await asyncio.sleep(chance.uniform(0, THINK_SECONDS_MAX))
 
     async def _ask(self, tenant: str, messages: list[dict[str, str]], *, stream: bool, tokens: int) -> str:
-        """One request, wherever it may go. What was said; empty if nothing was."""
+        """Send one request to any gateway that takes it, and return the text of the answer; "" if it failed."""
         body: dict[str, Any] = {
             "model": MODEL,
             "messages": messages,
@@ -173,7 +183,7 @@ class Load:
             tally.under_way -= 1
 
     async def _send(self, gateway: GatewayProcess, tenant: str, body: dict[str, Any], started: float) -> str:
-        """Raises Refused and Lost."""
+        """Send one request to this gateway and return the text of the answer. Raises Refused and Lost."""
         tally = self._tally
         url = f"http://{gateway.host}:{gateway.port}/v1/chat/completions"
         headers = {"Authorization": f"Bearer {self._scene.keys[tenant].text}"}

@@ -1,12 +1,12 @@
-"""What must hold: of the clients' requests at any time, and of the gateways once the fault is gone and nobody asks.
+"""The promises: what holds for clients at any time, and for gateways once the fault is healed and no request runs.
 
 Quotas, by fault:
 
-    any                 charged is what clients were answered, to the unit: nothing lost, nothing twice
-    gateway killed      what it had under way stays charged as it was reserved, since nobody can say what it used;
-                        it holds its concurrency for LEASE_SECONDS at most
-    streams cut         charged by what was passed on, which clients cannot count: at least what the others used
-    Valkey forgets      what had been charged before is gone; of what was under way no request is charged twice
+    any                 the charges are exactly what answered requests used: nothing lost, nothing charged twice
+    gateway killed      its requests under way stay charged as reserved, since what they used is not known;
+                        they hold their concurrency for LEASE_SECONDS at most
+    streams cut         charged by the tokens passed on, which clients cannot count: at least what the others used
+    Valkey forgets      earlier charges are gone; no request under way is charged twice
 """
 
 import asyncio
@@ -32,31 +32,31 @@ HELD = (
 )
 TASKS_MORE_MAX = 4
 DESCRIPTORS_MORE_MAX = 8
-"""Connections to workers come and go."""
+"""Connections to workers are opened and closed all the time."""
 
 WRITES = 2
-"""Of `worker_events_role`."""
+"""The value of the metric `worker_events_role` of a gateway that writes the worker's events into the index."""
 
 ROUNDING = 0.02
-"""Of a unit, a request: what has run out of a bucket is reckoned from microseconds, to a quarter of one."""
+"""In units per request: the amount that ran out of a bucket is computed from microseconds, to a quarter of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Of each gateway at rest, before any fault."""
+    """What a gateway uses at rest, before any fault."""
 
     tasks: int
     descriptors: int
 
 
 async def baseline(scene: Scene) -> Baseline:
-    """The larger of all gateways; they are the same."""
+    """Return the largest numbers of all gateways, which have the same settings."""
     tasks = [int((await gateway.metrics(scene.http))["tasks"]) for gateway in scene.gateways]
     return Baseline(max(tasks), max(descriptors(gateway.pid) for gateway in scene.gateways))
 
 
 def seen_by_clients(fault: Fault, tally: Tally) -> list[str]:
-    """What should not have been."""
+    """Return what clients saw and should not have seen."""
     wrong = [f"before the first byte: {why}" for why in tally.failed]
     wrong += [f"without an error frame: {why}" for why in tally.silent]
     if tally.cut and not fault.cuts:
@@ -64,12 +64,12 @@ def seen_by_clients(fault: Fault, tally: Tally) -> list[str]:
     if (tally.retried or tally.excused) and not fault.kills_gateway:
         wrong.append("a request was lost with its gateway, and none was killed")
     if not tally.answered:
-        wrong.append("nobody was answered at all")
+        wrong.append("no request was answered at all")
     return wrong
 
 
 async def green(scene: Scene) -> float:
-    """Seconds until every gateway says that all is well, under load. Raises TimeoutError."""
+    """Wait until every gateway reports under load that all is well; return the seconds. Raises TimeoutError."""
     started = time.monotonic()
     async with asyncio.timeout(CONVERGE_SECONDS_MAX):
         while await _not_green(scene):
@@ -78,10 +78,13 @@ async def green(scene: Scene) -> float:
 
 
 async def still_wrong(scene: Scene, at_rest: Baseline, orphans: set[str]) -> list[str]:
-    """What does not hold at rest, after it had its time. `orphans`: reservations of gateways that were killed."""
+    """Return the promises that do not hold at rest within CONVERGE_SECONDS_MAX.
+
+    `orphans` are the reservations of killed gateways, which expire later.
+    """
     deadline = time.monotonic() + CONVERGE_SECONDS_MAX
     while True:
-        # What comes later costs more, and says nothing while the others are not right.
+        # Later checks cost more, and mean nothing while the earlier ones fail.
         wrong = await _not_green(scene)
         if not wrong:
             held = await scene.running() - orphans
@@ -95,7 +98,7 @@ async def still_wrong(scene: Scene, at_rest: Baseline, orphans: set[str]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """How far the clients were when the fault came."""
+    """How many requests were answered and under way when the fault was injected."""
 
     answered: int
     under_way: int
@@ -104,7 +107,7 @@ class Then:
 def charges(
     fault: Fault, tally: Tally, before: Mapping[str, float], after: Mapping[str, float], then: Then
 ) -> list[str]:
-    """Is what the buckets say what clients saw?"""
+    """Return where the charges in the buckets differ from what the clients saw."""
     requests, tokens = (after[name] - before[name] for name in before)
     least = float(tally.answered)
     most = float(tally.answered + tally.cut)
@@ -162,7 +165,7 @@ async def _held(scene: Scene, at_rest: Baseline) -> list[str]:
 
 
 async def _index(scene: Scene) -> list[str]:
-    """Redis is sound, every gateway's copy shows what Redis has, and that is what engines say that they hold."""
+    """Return where the index is damaged in Redis, or differs between Redis, the replicas and the engines."""
     code, output = await scene.index("verify")
     if code:
         return [f"index verify: {line}" for line in output.splitlines()]
@@ -178,12 +181,12 @@ async def _index(scene: Scene) -> list[str]:
                 wrong.append(f"{gateway.name} knows {gauges[f'index_{name}']:g} {name} of {number} in Redis")
         pages = await gateway.by_worker("worker_pages", scene.http)
         roles = await gateway.by_worker("worker_events_role", scene.http)
-        # Who only follows hears of a new life with its first event.
+        # A gateway that only follows learns of a restarted engine with its first event.
         for worker in (worker for worker, role in roles.items() if role == WRITES):
             written.add(worker)
             if pages[worker] != held.get(worker, 0):
                 wrong.append(
                     f"{worker} holds {pages[worker]:g} blocks by its own word, {held.get(worker, 0)} in the index"
                 )
-    wrong += [f"nobody writes what {worker} publishes" for worker in held.keys() - written]
+    wrong += [f"no gateway writes the events of {worker}" for worker in held.keys() - written]
     return wrong

@@ -1,4 +1,4 @@
-"""Who plays: a Valkey behind a link, three real engines that publish KV events, two gateways.
+"""The processes: a Valkey behind a link, three real engines that publish KV events, two gateways.
 
 clients --> gateway-0 --+--> worker-0, worker-1, worker-2
         \\-> gateway-1 --+
@@ -32,27 +32,23 @@ TENANTS = ("acme", "globex", "initech")
 SECRET = "a secret of the tests"
 PAGE_SIZE = 16
 KV_TOKENS = 6000
-"""Little enough that engines evict all the time."""
+"""So few that engines evict blocks all the time."""
 
 WINDOW_TOKENS = 48
-"""A prompt at a time computes at a worker, others wait: turns are given all the time, by both gateways together."""
+"""One prompt at a time is computed at a worker: both gateways give turns to waiting requests all the time."""
 
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
 CONCURRENCY = 64
 AMOUNTS = {"requests/day": REQUESTS_A_DAY, "total_tokens/day": TOKENS_A_DAY}
-"""Of smooth limits; see policies/admission/limit_windows.py."""
+"""Amounts of smooth limits; see policies/admission/limit_windows.py."""
 METER = struct.Struct("<ddd")
-"""As gateway/quotas/lua/windows.lua keeps it: used, since when in microseconds, and what is of no interest here."""
+"""The format of gateway/quotas/lua/windows.lua: units used, since when in microseconds, and an unused number."""
 
 
 @dataclass
 class Scene:
-    """All processes run.
-
-    `victim`: whom a fault has met and its healing is to help. `gone`: gateways that were killed in this fault; what
-    they had under way is excused. `seeded`: what `charged` said when the buckets were last seeded.
-    """
+    """The running processes, and what the current fault has done to them."""
 
     valkey: ValkeyServer
     link: Link
@@ -63,15 +59,18 @@ class Scene:
     http: aiohttp.ClientSession
     random: Random
     gone: set[str] = field(default_factory=set)
+    """The gateways that the current fault has killed: their requests under way are excused."""
     seeded: dict[str, float] = field(default_factory=dict)
+    """The result of `charged` when the buckets were last seeded."""
     victim: Process | None = None
+    """The process that the current fault has hit."""
 
     async def seed_quotas(self, *, flush: bool = False) -> None:
-        """Every bucket is half full, so that what is taken from it can be told exactly: nothing is ever filled up.
+        """Fill every bucket by half, so that all charges can be computed exactly: no bucket is ever full.
 
-        Each is whole: no ledger knows of that half, and what one gateway would put back from its own would count as
-        all that had ended by then, at the other one too. With `flush` everything else is forgotten in the same
-        moment.
+        Each bucket is marked as whole: no usage ledger knows of that half, and what one gateway would restore
+        from its ledger would count as everything that had ended by then, at the other gateway too. With `flush`
+        all other data are deleted in the same transaction.
         """
         now = float(int(time.time() * 1e6))
         meters = {limit: METER.pack(amount / 2, now, 0.0) for limit, amount in AMOUNTS.items()}
@@ -82,12 +81,12 @@ class Scene:
                 pipe.hset(_bucket(tenant), mapping=meters)
                 pipe.hset(
                     f"rg:{{{tenant}}}:whole", _bucket(tenant), "1"
-                )  # Since the first millisecond of all.
+                )  # whole since the first millisecond of the Unix epoch
             await pipe.execute()
         self.seeded = {limit: len(TENANTS) * _taken(meter, AMOUNTS[limit]) for limit, meter in meters.items()}
 
     async def charged(self) -> dict[str, float]:
-        """What has been taken from the buckets of all tenants, in units, up to a constant."""
+        """Return what was taken from the buckets of all tenants, in units, up to a constant."""
         sums = dict.fromkeys(AMOUNTS, 0.0)
         for tenant in TENANTS:
             found = await self.redis.hgetall(_bucket(tenant))
@@ -96,7 +95,7 @@ class Scene:
         return sums
 
     async def running(self) -> set[str]:
-        """Reservations that hold a tenant's concurrency."""
+        """Return the reservations that hold a tenant's concurrency."""
         now_ms = int(time.time() * 1000)
         held: set[str] = set()
         for tenant in TENANTS:
@@ -105,14 +104,14 @@ class Scene:
         return held
 
     async def waited(self) -> dict[str, float]:
-        """How many requests have had to wait for their turn, by gateway; one that starts again begins at 0."""
+        """Return how many requests have waited in a waiting room, by gateway; a restarted gateway counts from 0."""
         return {
             gateway.name: (await gateway.metrics(self.http)).get("queue_duration_seconds_count", 0.0)
             for gateway in self.gateways
         }
 
     async def queue_left(self) -> list[str]:
-        """What Redis knows of the queue that somebody would still have to take, use or give back."""
+        """Return what the shared queue still has in Redis: tickets, turns, placements and loads."""
         hashes, sets = ("loads", "places"), ("owned", "grants", f"active:{MODEL}", f"tickets:{MODEL}")
         async with self.redis.pipeline(transaction=True) as pipe:
             for name in hashes:
@@ -123,7 +122,7 @@ class Scene:
         return [f"{count} of {name}" for name, count in zip((*hashes, *sets), found, strict=True) if count]
 
     async def index(self, command: str, *more: str) -> tuple[int, str]:
-        """`radixgate index COMMAND`: exit code and output."""
+        """Run `radixgate index COMMAND` and return its exit code and output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gateway", "index", command),
             *("--config", str(self.gateways[0].settings_file), *more),
@@ -135,6 +134,7 @@ class Scene:
         return process.returncode, output.decode()
 
     async def index_stats(self) -> dict[str, Any]:
+        """Return the output of `radixgate index stats --json`."""
         _, output = await self.index("stats", "--json")
         found: dict[str, Any] = json.loads(output)
         return found
@@ -145,14 +145,14 @@ def _bucket(tenant: str) -> str:
 
 
 def _taken(meter: bytes, amount: int) -> float:
-    """Units, up to a constant: what is in the bucket, and what has run out of it until then."""
+    """Return the units in the bucket plus those that ran out of it, up to a constant."""
     used, since, _ = METER.unpack(meter)
     return used + since * amount / DAY_US
 
 
 @asynccontextmanager
 async def scene(directory: Path, seed: int) -> AsyncIterator[Scene]:
-    """Everything started and up. Raises ChildFailed."""
+    """Start everything and wait until all workers are up. Raises ChildFailed."""
     keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in TENANTS}
     async with AsyncExitStack() as stack:
         data = directory / "valkey"
@@ -194,7 +194,7 @@ async def scene(directory: Path, seed: int) -> AsyncIterator[Scene]:
 def settings(
     link: Link, directory: Path, checkpoint: Path, workers: list[EmbeddedProcess], keys: Mapping[str, NewKey]
 ) -> dict[str, Any]:
-    """What a deployment would have; quotas that count and refuse nobody."""
+    """Return settings of a usual deployment, with limits that count and refuse no request."""
     limits = [
         {"requests": REQUESTS_A_DAY, "per": "day"},
         {"total_tokens": TOKENS_A_DAY, "per": "day"},

@@ -54,10 +54,12 @@ class Node:
         self._client = redis.Redis(port=port, protocol=2)
 
     def ask(self, *command: Any) -> Any:
+        """Send a command to this server and return its reply."""
         return self._client.execute_command(*command)
 
     @property
     def id(self) -> str:
+        """The node id."""
         return str(self.ask("CLUSTER", "MYID").decode())
 
     @property
@@ -66,6 +68,7 @@ class Node:
         return dict(self._client.info("replication"))
 
     def start(self) -> None:
+        """Start the server and wait until it answers."""
         self._directory.mkdir(exist_ok=True)
         options = {
             "port": self.port,
@@ -82,12 +85,14 @@ class Node:
         until(self.answers, "a server of the cluster does not start")
 
     def answers(self) -> bool:
+        """Return whether the server answers."""
         try:
             return bool(self._client.ping())
         except redis.RedisError:
             return False
 
     def kill(self) -> None:
+        """Kill the server."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -125,9 +130,11 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
+        """The URL of the cluster."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:2])
 
     def start(self) -> None:
+        """Start the servers and wait until they have formed the cluster."""
         for node in self.nodes:
             node.start()
         bounds = [SLOTS * at // len(self.nodes) for at in range(len(self.nodes) + 1)]
@@ -152,6 +159,7 @@ class RedisCluster:
         return node
 
     def whole(self) -> bool:
+        """Return whether every server sees every slot served."""
         return all(node.sees_all() for node in self.nodes)
 
     def owner(self, slot: int) -> Node:
@@ -177,10 +185,12 @@ class RedisCluster:
         return len(keys)
 
     def end_move(self, slot: int, target: Node) -> None:
+        """Give the slot to its new owner, in the view of every server."""
         for node in [target, *(node for node in self.nodes if node is not target)]:
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
     def close(self) -> None:
+        """Kill all servers and remove their files."""
         for node in self.nodes + self.replicas:
             node.kill()
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -55,6 +55,7 @@ class Replica:
         self.index.replica_changed()
 
     async def close(self) -> None:
+        """Stop reading, and close the connections."""
         self.reading.cancel()
         await asyncio.gather(self.reading, return_exceptions=True)
         await self.scripts.close()

@@ -21,6 +21,7 @@ class ScriptedRedis:
 
     @property
     def url(self) -> str:
+        """The URL of the cluster."""
         return f"redis+cluster://127.0.0.1:{self.port}"
 
     @property

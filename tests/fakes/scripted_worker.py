@@ -99,6 +99,7 @@ class ScriptedWorker:
         await self.stop()
 
     async def start(self, port: int = 0) -> None:
+        """Listen on the port, or on a free one."""
         app = web.Application(client_max_size=64 * 1024**2)
         for path in ("/v1/chat/completions", "/v1/completions"):
             app.router.add_post(path, self._infer)
@@ -114,6 +115,7 @@ class ScriptedWorker:
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
+        """Stop listening, and abort the requests under way."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -1,1 +1,1 @@
-"""A long run that asks whether memory is flat: `make soak`. Read first traffic, then lengths, callers, samples."""
+"""`make soak`: a long run that checks that memory stays flat. Read traffic, then lengths, callers, samples."""

@@ -1,10 +1,10 @@
 """`make soak`: a million requests (or fewer) through real gateways, and a verdict on their memory.
 
-    callers --> gateway(s) --> two workers that cost next to nothing; for one in a hundred a real engine
+    callers --> gateway(s) --> two workers that need almost no CPU; a real engine for one request in a hundred
                     |
                  Valkey
 
-Exit code 1 when memory is not flat, when a request fails, or when something is still held at the end.
+Exit code 1 when memory is not flat, when a request fails, or when anything is still held at the end.
 """
 
 import argparse
@@ -52,19 +52,20 @@ WINDOW_TOKENS = 2048
 INDEX_BYTES = 4 * 1024**2
 TOKENIZER_BYTES = 2 * 1024**2
 EVENT_STEPS = 500
-"""Small, so that what is bounded is full, and forgets, before the counted part begins."""
+"""Small bounds, so that everything bounded is full and evicts before the counted part begins."""
 
 ROWS_SHOWN = 24
 
 
 def arguments() -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__.split("\n\n")[0])
     parser.add_argument("--requests", type=int, default=300_000)
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--connections", type=int, default=24, help="callers at one time")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument(
-        "--leak", type=int, metavar="BYTES", help="plant one, per request: it has to be found"
+        "--leak", type=int, metavar="BYTES", help="leak so many bytes per request: the soak must fail"
     )
     parser.add_argument("--json", type=Path, help="write all samples and the verdicts there")
     options = parser.parse_args()
@@ -76,7 +77,7 @@ def arguments() -> argparse.Namespace:
 def settings(
     valkey: ValkeyServer, checkpoint: Path, workers: Sequence[dict[str, str]], keys: Any
 ) -> dict[str, Any]:
-    """Everything on, nothing refused for want of quota; small bounds, so that they are met."""
+    """Return settings with everything on, limits that refuse no request, and small bounds, so that they are met."""
     limits = [{"requests": 10**9, "per": "minute"}, {"total_tokens": 10**12, "per": "minute"}]
     tokenizer = {"tokenizer": str(checkpoint), "tokenizer_memory_bytes_max": TOKENIZER_BYTES}
     return {
@@ -102,7 +103,7 @@ def settings(
 
 
 class Soak:
-    """The processes, and what is sampled of them."""
+    """The running processes, and the samples of their memory."""
 
     def __init__(
         self, gateways: Sequence[GatewayProcess], engine: EmbeddedProcess, valkey: ValkeyServer
@@ -114,7 +115,8 @@ class Soak:
         self.http = aiohttp.ClientSession()
 
     async def sample(self, requests: int) -> Sample:
-        # Before metrics are asked for: their text takes megabytes for a moment.
+        """Return a sample after so many requests."""
+        # Memory first: the text of the metrics takes megabytes for a moment.
         memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
         gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
 
@@ -136,7 +138,7 @@ class Soak:
         )
 
     async def still_held(self) -> list[str]:
-        """What no request needs any more, and is held all the same; it is waited for."""
+        """Return what is still held although no request runs, after up to IDLE_SECONDS_MAX."""
         names = ("leases", "worker_streams", "worker_queued_tokens", "worker_kv_tokens", "waiting_requests")
         deadline = time.monotonic() + IDLE_SECONDS_MAX
         while True:
@@ -148,17 +150,18 @@ class Soak:
             await asyncio.sleep(0.2)
 
     async def waited(self) -> int:
-        """Requests that did not have their turn at once."""
+        """Return how many requests have waited in a waiting room."""
         gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
         return int(sum(each.get("queue_duration_seconds_count", 0) for each in gauges))
 
     async def close(self) -> None:
+        """Close the connections of the samples."""
         await self.http.close()
         await self._redis.aclose()
 
 
 async def run(options: argparse.Namespace, console: Console) -> bool:
-    """Starts all, soaks, prints. Is all well? Raises ChildFailed."""
+    """Start everything, send all requests, print the report, and return whether all is well. Raises ChildFailed."""
     keys = {f"tenant-{at:03}": new_key(pepper(SECRET.encode())) for at in range(TENANTS)}
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="radixgate-soak-")))
@@ -206,7 +209,7 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
 async def soaked(
     options: argparse.Namespace, soak: Soak, gateways: Sequence[GatewayProcess], keys: dict[str, str]
 ) -> tuple[Tally, list[Sample]]:
-    """All requests, and a sample after every so many of them. Ctrl-C ends it early, with what there is."""
+    """Send all requests, and take a sample after each hundredth of them. Ctrl-C ends the run early."""
     tally, enough = Tally(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, enough.set)
@@ -238,6 +241,7 @@ def report(
     held: Sequence[str],
     verdicts: Sequence[Verdict],
 ) -> bool:
+    """Print the samples and the verdicts, and return whether all is well."""
     names = [each.name for each in verdicts]
     drawn = new_table(
         f"{tally.requests:,} requests, {options.gateways} gateway(s), {TENANTS} tenants, seed {options.seed}",

@@ -1,4 +1,4 @@
-"""Callers: each sends its next request when the last one is answered, or when it has hung up on it."""
+"""Clients of the soak: each sends its next request when the last one is answered, or was left by the client."""
 
 import asyncio
 from collections import Counter
@@ -15,26 +15,31 @@ TROUBLES_KEPT = 5
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the requests. `troubles`: the first answers that nobody had expected."""
+    """How the requests ended."""
 
     answered: int = 0
     left: int = 0
+    """Requests whose client closed the connection."""
     refused: int = 0
+    """Requests that were refused as expected."""
     failed: int = 0
     troubles: Counter[str] = field(default_factory=Counter)
+    """The first few kinds of unexpected answers, counted."""
 
     @property
     def requests(self) -> int:
+        """All requests that have ended."""
         return self.answered + self.left + self.refused + self.failed
 
     def fail(self, why: str) -> None:
+        """Count a request that failed for this reason."""
         self.failed += 1
         if why in self.troubles or len(self.troubles) < TROUBLES_KEPT:
             self.troubles[why] += 1
 
 
 class _Line(asyncio.Protocol):
-    """One connection: `done` is told how each request ended; None: as expected."""
+    """One connection. `done` is called when a request ends, with the reason of a failure, else None."""
 
     def __init__(self, done: Callable[[str | None], None]) -> None:
         self._done = done
@@ -43,7 +48,9 @@ class _Line(asyncio.Protocol):
         self._reads = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's own type is none of asyncio's
+        self.transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
 
     @property
     def usable(self) -> bool:
@@ -53,7 +60,7 @@ class _Line(asyncio.Protocol):
         self._ask, self._answer, self._reads = ask, Answer(ask.status), 0
         self.transport.write(ask.data)
         if ask.leave_after == 0:
-            # It has reached the gateway by then, and its answer perhaps not the client.
+            # By then the request has reached the gateway, and the answer has perhaps not reached the client.
             asyncio.get_running_loop().call_later(0.001, self._leave, ask)
 
     def data_received(self, data: bytes) -> None:
@@ -86,7 +93,7 @@ class _Line(asyncio.Protocol):
 
 
 async def call(asks: Iterator[Ask], host: str, port: int, tally: Tally) -> None:
-    """Until there are no more to send."""
+    """Send requests over one connection after the other until there are no more."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str | None] | None = None
 

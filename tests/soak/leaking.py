@@ -1,4 +1,4 @@
-"""A gateway with a planted leak: `python -m tests.soak.leaking BYTES serve ...`. A soak of it has to fail."""
+"""A gateway with a planted memory leak: `python -m tests.soak.leaking BYTES serve ...`. Its soak must fail."""
 
 import sys
 
@@ -9,7 +9,7 @@ NOTHING = sys.getsizeof(b"")
 
 
 def plant(leaked: int) -> None:
-    """From now on so many bytes stay behind of every request."""
+    """Let so many bytes stay in memory after every request from now on."""
     kept: list[bytes] = []
     tell = pipeline.tell
 

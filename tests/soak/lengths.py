@@ -1,7 +1,7 @@
-"""What an engine keeps for every length of a step: made before anything is counted.
+"""Steps of every length, run before anything is counted, since an engine keeps memory for each length.
 
-oneDNN makes a kernel for each (workers/engine/model/row_counts.py), some of 0.7 MB; in traffic the rare lengths
-come when they come, for hours, and each would look like a leak.
+oneDNN makes a kernel for each length (workers/engine/model/row_counts.py), some of 0.7 MB. In traffic the rare
+lengths would come one by one, for hours, and each would look like a leak.
 """
 
 from random import Random
@@ -9,11 +9,11 @@ from random import Random
 import aiohttp
 
 STEP_TOKENS = 512
-"""As `--chunk-tokens` has it by default."""
+"""The default of `--chunk-tokens`."""
 
 
 async def every_length(http: aiohttp.ClientSession, url: str, model: str) -> None:
-    """Asks for a prompt of every length that a step may have; none of them begins like another."""
+    """Send a prompt of every length that a step may have; no two of them share a beginning."""
     chance = Random(0)
     for length in range(1, STEP_TOKENS + 1):
         prompt = [chance.randrange(5, 200) for _ in range(length)]

@@ -1,8 +1,8 @@
-"""What the clients of a soak send: the same for the same seed, and nothing that could stay small by itself.
+"""The requests of a soak: the same for the same seed, and without end to their variety.
 
-Every tenant has a conversation with each model; it grows for some turns and is then another one, now and then under
-another system prompt. So prefixes are shared, split, left behind and evicted, in every namespace. Beside it come
-clients that leave, in the middle of a stream or with their request hardly sent, and requests that are refused.
+Every tenant has a conversation with each model. It grows for some turns and is then replaced by a new one, now
+and then under another system prompt. So prefixes are shared, split, abandoned and evicted in every namespace.
+Some clients leave, in the middle of a stream or as soon as their request is sent, and some requests are refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ import orjson
 from tests.benchmarks.wire import Texts
 
 TEXT, TOKENS, ENGINE = "soak-text", "soak-tokens", "soak-engine"
-"""Without a tokenizer; with one; and served by a real engine, which publishes KV events."""
+"""A model without a tokenizer; one with a tokenizer; and one that a real engine serves, with KV events."""
 
 TURNS_MAX = 6
 SYSTEM_CHARACTERS = 1200
@@ -32,11 +32,14 @@ ENGINE_TOURS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `leave_after`: its client hangs up after so many reads of the answer (0: once it is sent)."""
+    """One request."""
 
     data: bytes
+    """The request as it is sent, head and body."""
     status: int = 200
+    """The expected status of the answer."""
     leave_after: int | None = None
+    """The client closes the connection after so many reads of the answer (0: once the request is sent)."""
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ class _Conversation:
 
 
 class Traffic:
-    """An endless iterator. `keys`: of all tenants."""
+    """An endless iterator of requests; `keys` are the API keys of all tenants."""
 
     def __init__(self, keys: Mapping[str, str], seed: int) -> None:
         self._random = Random(seed)
@@ -58,9 +61,9 @@ class Traffic:
         return self
 
     def tour(self) -> Iterator[Ask]:
-        """Each kind of request once for every tenant: what is kept of each kind is kept from then on.
+        """Yield each kind of request once for every tenant, so that all that is kept for a kind exists from then on.
 
-        And more for the engine, which later sees one in a hundred.
+        The engine gets more requests here, since it later gets one in a hundred only.
         """
         for _, key in product(range(ENGINE_TOURS), self._keys):
             yield Ask(_bytes(key, self._body(key, ENGINE, max_tokens=4, stream=True)))
@@ -98,7 +101,7 @@ class Traffic:
         return Ask(_bytes(key, self._body(key, f"unknown-{self._random.getrandbits(32):x}")), 404)
 
     def _body(self, key: str, model: str, **more: object) -> dict[str, object]:
-        # What an engine takes of a request stands first; see fast_worker.
+        # The fields that the fast worker reads stand first; see tests/benchmarks/fast_worker.py.
         return {"model": model, **more, "messages": self._messages(key, model)}
 
     def _messages(self, key: str, model: str) -> list[dict[str, str]]:

@@ -31,6 +31,7 @@ class S3Server:
 
     @property
     def url(self) -> str:
+        """The URL of the server."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -45,6 +46,7 @@ class S3Server:
             )
 
     def stop(self) -> None:
+        """Kill the server."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -23,6 +23,7 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
+        """The URL of the server's unix socket."""
         return f"unix://{self.socket}"
 
     def start(self) -> None:
