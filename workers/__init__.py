@@ -1,5 +1,6 @@
-"""Floor 1: how to talk to, watch, launch and be an engine.
+"""Everything about workers: talking to them, watching and launching them, and being one.
 
-`engine` is our own inference engine, `engine_server` serves it over HTTP, and `chat_template` turns messages
-into the text that an engine reads.
+Read worker.py (a worker at one moment) and adapter.py (the interface for talking to one) first. `engine` is the
+project's own inference engine, `engine_server` serves it over HTTP, and `chat_template` turns messages into the
+text that an engine reads.
 """

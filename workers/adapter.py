@@ -1,11 +1,11 @@
-"""WorkerAdapter: the promise of whoever talks to one worker.
+"""WorkerAdapter, the interface for talking to one worker, and the values that go in and come out.
 
     async with adapter.stream(call) as answer:        # entered when the first bytes are there
         async for chunk in answer.chunks(): ...
 
-* `WorkerUnreachable` before the first byte of an answer: nothing has been sent to the client, so another worker may
-  try. It says what kind of failure it is; what a client did wrong never counts against a worker.
-* `StreamBroken` after the first byte. Nothing else is raised (cancellation apart).
+* `WorkerUnreachable` is raised before the first byte of an answer: nothing has been sent to the client, so another
+  worker may be tried. It carries the kind of failure; an error of the client never counts against a worker.
+* `StreamBroken` is raised after the first byte. Nothing else is raised (cancellation apart).
 * An answer may be a refusal (status 4xx, its body perhaps empty): that is an answer, and the worker lives.
 * Leaving the context early, for whatever reason, makes the worker stop.
 
@@ -28,185 +28,221 @@ from workers.load_reports.load_feed import LoadSource
 from workers.worker import Role
 
 
-class Failure(Enum):
-    """Why there is no answer.
+class FailureKind(Enum):
+    """Why a worker gave no answer."""
 
-    `ILL`: not connected, hung up, timed out, its gateway failed; counts against the worker's health. `UNCLEAR`: it
-    failed inside (500), by its own fault or over this very request; what another worker makes of the request will
-    tell. `BUSY`: full or starting. `REFUSED`: it does not serve this gateway, as with a wrong key.
-    """
-
-    ILL = "ill"
-    UNCLEAR = "unclear"
+    UNHEALTHY = "ill"
+    """Not connected, hung up, timed out, or a proxy before the engine failed; counts against the worker's
+    health."""
+    SERVER_ERROR = "unclear"
+    """The worker failed inside (status 500), by its own fault or over this very request; only another worker's
+    answer to the same request tells which."""
     BUSY = "busy"
+    """The worker is full or starting."""
     REFUSED = "refused"
+    """The worker does not serve this gateway, for example because of a wrong key."""
 
 
 class WorkerUnreachable(Exception):
-    """No answer. `retry_after_seconds`: what a busy worker asks for, if it says; `limited`: it is asked too much
-    (429). `worker`: whose failure it is, where several had a part in it."""
+    """A worker gave no answer."""
 
     def __init__(
         self,
         reason: str,
         *,
-        failure: Failure = Failure.ILL,
+        failure: FailureKind = FailureKind.UNHEALTHY,
         timed_out: bool = False,
         retry_after_seconds: float | None = None,
-        limited: bool = False,
+        rate_limited: bool = False,
         worker: WorkerId | None = None,
     ) -> None:
         super().__init__(reason)
         self.failure = failure
         self.timed_out = timed_out
         self.retry_after_seconds = retry_after_seconds
-        self.limited = limited
+        """How long a busy worker asks to be left alone, if it says so."""
+        self.rate_limited = rate_limited
+        """Whether the worker refused because of too many requests (429)."""
         self.worker = worker
+        """The worker that failed, where several took part in the request."""
 
 
 class StreamBroken(Exception):
-    """The answer broke off after its first byte."""
+    """An answer broke off after its first byte."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One part of a form (multipart/form-data). `field`: its name up to a bracket or a dot, as in `include[]`.
-    `head`: its header lines, each with its end. `body`: its content."""
+class FormPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One part of a form (multipart/form-data)."""
 
     field: str
+    """The part's name up to a bracket or a dot, as in `include[]`."""
     head: bytes
+    """Its header lines, each with its line end."""
     body: bytes | bytearray
+    """Its content."""
 
 
 class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request as a worker gets it.
-
-    `path`: below the worker's URL, as `v1/chat/completions`. `fields`: top-level JSON fields of the body, each as
-    raw JSON. `form`: where the body is a form its parts in their order, of which those go to the worker whose field
-    is one of `fields`. `model`: the name it goes by at the worker. `cache_salt`: opaque; empty for the shared
-    cache. Seconds bound each kind of silence. `priority`: the lowest goes first; None where the engine knows none.
-    `rank`: the data-parallel rank that is to answer; None: the engine chooses, or has one. `ids`: the prompt's
-    tokens as a JSON array, for adapters that know how to send them in its place. `sent`: called when its bytes
-    begin to go out, and by then the worker may compute something.
-    """
+    """One request as a worker gets it."""
 
     id: str
     path: str
+    """Path below the worker's URL, such as `v1/chat/completions`."""
     fields: Mapping[str, msgspec.Raw]
+    """Top-level JSON fields of the body, each as raw JSON; of a form, the names of the fields that go to the
+    worker."""
     model: str
+    """The model's name at the worker."""
     stream: bool
     cache_salt: str = ""
+    """Opaque value that keeps prompts apart in the worker's cache; empty for the shared cache."""
     traceparent: str | None = None
     priority: int | None = None
+    """Requests of the lowest number go first; None where the engine has no priorities."""
     rank: int | None = None
-    ids: bytes | None = None
-    form: tuple[Part, ...] | None = None
+    """The data-parallel rank that is to answer; None: the engine chooses, or has only one."""
+    prompt_ids: bytes | None = None
+    """The prompt's tokens as a JSON array, for adapters that can send tokens in place of text."""
+    form: tuple[FormPart, ...] | None = None
+    """The parts of a form in their order, where the body is a form."""
     first_byte_seconds_max: float = 120.0
+    """Longest silence before the first byte of the answer."""
     idle_seconds_max: float = 60.0
-    sent: Callable[[], None] = lambda: None
+    """Longest silence within the answer."""
+    on_sent: Callable[[], None] = lambda: None
+    """Called when the request's bytes begin to go out; from then on the worker may compute something."""
 
 
 class WorkerAnswer(Protocol):
     """An answer of which the first bytes have come."""
 
     @property
-    def status(self) -> int: ...
+    def status(self) -> int:
+        """HTTP status."""
+        ...
 
     @property
-    def content_type(self) -> str: ...
+    def content_type(self) -> str:
+        """Content type, without parameters for JSON and event streams."""
+        ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in the pieces in which it comes. Raises StreamBroken."""
+        """Yield the body in the pieces in which it comes. Raises StreamBroken."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker says of itself; None where its kind does not tell.
-
-    `models`: names it serves; `contexts`: the longest prompt and answer of each together. `kv_tokens_max`: tokens
-    that fit into its KV cache. `chunk_tokens`: its prefill budget a step. `instance`: changes when it starts anew,
-    and its cache is then empty. `events`: where it publishes what its cache holds, one source for each
-    data-parallel rank; `loads`: so too how busy it is. `role`: which half of a pair it was started as; `handoff`:
-    where, if it is the prefill half, host and port. `ranks`: its data-parallel ranks. `load`: how busy it is.
-    `asleep`: it has given its memory away, its cache with it, and answers nobody.
-    """
+    """What a worker says about itself; None where its kind does not say."""
 
     models: tuple[str, ...] = ()
-    contexts: Mapping[str, int] = field(default_factory=dict)
+    """Names of the models that it serves."""
+    context_lengths: Mapping[str, int] = field(default_factory=dict)
+    """Tokens of the longest prompt and answer together, by model."""
     kv_tokens_max: int | None = None
+    """Tokens that fit into its KV cache."""
     chunk_tokens: int | None = None
-    instance: str | None = None
+    """Its prefill budget of one step, in tokens."""
+    instance_id: str | None = None
+    """A value that changes when the worker restarts, with an empty cache."""
     events: tuple[EventSource, ...] = ()
+    """Where it publishes its KV events, one source for each data-parallel rank."""
     loads: tuple[LoadSource, ...] = ()
+    """Where it publishes its load, one source for each data-parallel rank."""
     role: Role = Role.BOTH
-    handoff: tuple[str, int | None] | None = None
+    """The half of a prefill/decode pair that it was started as."""
+    bootstrap_address: tuple[str, int | None] | None = None
+    """Host and port where a prefill worker hands its KV over."""
     ranks: int = 1
+    """Number of its data-parallel ranks."""
     load: EngineLoad | None = None
+    """How busy it is."""
     asleep: bool = False
+    """Whether it has given up its memory and its cache and serves no requests until it is woken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files for a worker's https://. `ca`: None for the system's; `certificate`, `key`: our own, or neither."""
+    """PEM files for a worker's https:// address."""
 
     ca: str | None = None
+    """Certificate authorities; None: those of the system."""
     certificate: str | None = None
     key: str | None = None
+    """The gateway's own certificate and key; both or neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTarget:
-    """Where a worker is and how to be let in. `headers` go with every call; names and values are ASCII."""
+    """The address of a worker, and the credentials for it."""
 
     id: WorkerId
     url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers that go with every call; names and values are ASCII."""
     tls: TlsFiles | None = None
 
 
 @runtime_checkable
-class Tokenizes(Protocol):
-    """A WorkerAdapter whose engine says what the tokens of a prompt are."""
+class SupportsTokenize(Protocol):
+    """A WorkerAdapter of an engine that can tokenize a prompt."""
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
-        """`fields`: of /tokenize, each as raw JSON. None if it refuses these. Raises WorkerUnreachable."""
+        """Return the tokens of a prompt; None if the engine refuses the request. Raises WorkerUnreachable.
+
+        `fields` are those of a /tokenize request, each as raw JSON.
+        """
         ...
 
 
 @runtime_checkable
-class Sleeps(Protocol):
-    """A WorkerAdapter whose engine can give its memory away for a while. Raises WorkerUnreachable, also where the
-    engine was not started so that it could."""
+class SupportsSleep(Protocol):
+    """A WorkerAdapter of an engine that can give up its memory for a while.
 
-    async def sleep(self) -> None: ...
+    Both methods raise WorkerUnreachable, also where the engine was not started with this ability.
+    """
 
-    async def wake(self) -> None: ...
+    async def sleep(self) -> None:
+        """Make the engine give up its memory, its cache included."""
+        ...
+
+    async def wake(self) -> None:
+        """Make the engine take its memory back and serve again."""
+        ...
 
 
 class WorkerAdapter(Protocol):
+    """The interface for talking to one worker; see the top of this file."""
+
     @property
     def isolates(self) -> bool:
-        """Does the worker keep prompts of different `cache_salt` apart in its cache? False: it is shared by all."""
+        """Whether the worker keeps prompts of different `cache_salt` apart in its cache; else all share it."""
         ...
 
     @property
     def streams_whole(self) -> bool:
-        """Does a stream say all that the answer at once would say, its usage included?"""
+        """Whether a stream carries everything that the same answer in one piece would, its usage included."""
         ...
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
-        """Sends a request. See above for what is raised when."""
+        """Send a request; the context is entered with the first bytes of the answer.
+
+        The top of this file says what is raised when.
+        """
         ...
 
     async def probe(self) -> WorkerReport:
-        """Asks whether it serves, and what. Raises WorkerUnreachable."""
+        """Ask whether the worker serves, and what. Raises WorkerUnreachable."""
         ...
 
     def abandon(self) -> None:
-        """The worker is down: who waits for a first byte gets WorkerUnreachable. What has begun goes on."""
+        """Fail all calls that wait for a first byte, because the worker is down; begun answers go on.
+
+        These calls raise WorkerUnreachable.
+        """
         ...
 
     def close(self) -> None:
-        """The gateway stops: lets go of idle connections."""
+        """Close idle connections, because the gateway stops."""
         ...

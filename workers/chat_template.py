@@ -1,11 +1,11 @@
-"""Messages to the text that a model reads, by the Jinja template that comes with its checkpoint.
+r"""Chat templates: messages become the text that a model reads, by the Jinja template of its checkpoint.
 
-    messages --> template (sandboxed) --> "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n" --> tokenizer
+    messages --> template (sandboxed) --> "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n" --> tokenizer
 
 The gateway and the engine must get the same text, or their prefixes would not be the same: both use this file. It
-renders what transformers renders, of messages that were made plain as SGLang and vLLM do it: no content is empty
-content, and the arguments of a tool call, a text in OpenAI's API, become what that text says. A template is code
-from a stranger, so it runs in a sandbox that reaches neither Python nor the caller's values.
+renders what transformers renders, after normalising messages as SGLang and vLLM do: missing content becomes empty
+content, and the arguments of a tool call, a JSON text in OpenAI's API, become the value that the text encodes. A
+template is untrusted code, so it runs in a sandbox that reaches neither Python nor the caller's values.
 """
 
 import json
@@ -27,15 +27,15 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 _PROBE = "radixgate probe"
 
 _END = "radixgate-end-of-the-last-message"
-"""Found again in what was rendered: the message's own text may stand in what the template writes behind it, too."""
+"""A mark that is searched in the rendered text: the message's own text may occur after its end, too."""
 
 
 class TemplateFailed(Exception):
-    """There is no usable template, or it cannot render these messages; the text says why."""
+    """There is no usable template, or the template cannot render these messages; the text says why."""
 
 
 class NothingToContinue(TemplateFailed):
-    """The last message has no text, or the template leaves that out."""
+    """The last message has no text to continue, or the template leaves the text out."""
 
 
 class ChatTemplate:
@@ -48,7 +48,7 @@ class ChatTemplate:
         *,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """Compile; TemplateFailed when a template is malformed or none is the default."""
+        """Compile the templates; raises TemplateFailed if one is malformed or none is the default."""
         environment = _environment(now)
         self.text_with_tools = templates.get("tool_use", templates.get("default", ""))
         """The source of the template that requests with tools use."""
@@ -56,16 +56,16 @@ class ChatTemplate:
         self._templates = {name: _compile(environment, name, text) for name, text in templates.items()}
         if "default" not in self._templates:
             raise TemplateFailed(f"there is no default chat template, only {sorted(self._templates)}")
-        self._reads_parts = self._does_it_read_parts()
+        self._reads_parts = self._probe_parts()
 
     @classmethod
     def from_directory(cls, directory: Path | str) -> "ChatTemplate":
-        """Read `chat_template.jinja` or tokenizer_config.json; TemplateFailed when neither has a template."""
+        """Read chat_template.jinja or tokenizer_config.json; raises TemplateFailed if neither has a template."""
         path = Path(directory)
         config = _read_config(path / "tokenizer_config.json")
         templates = _named(config.get("chat_template"))
         try:
-            # Where both exist the file is the newer way, and wins.
+            # chat_template.jinja is the newer way, and wins where both exist.
             templates["default"] = (path / "chat_template.jinja").read_text(encoding="utf-8")
         except FileNotFoundError:
             pass
@@ -87,25 +87,27 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
-        """The prompt for `messages`. Further keywords are variables of the template.
+        """Return the prompt for `messages`. Further keywords are variables of the template.
 
-        Content is a string or a list of text parts. A template that knows only strings gets the parts joined by
-        line breaks. TemplateFailed, and nothing else, when a message is malformed or the template refuses it.
+        Content is a string or a list of text parts; a template that knows only strings gets the parts joined by
+        line breaks. Raises TemplateFailed, and nothing else, if a message is malformed or the template refuses it.
 
-        `continue_final_message`: the model goes on with the last message. What the template puts after it is cut
-        off, as transformers does, and there is no generation prompt. Raises NothingToContinue.
+        With `continue_final_message` the model continues the last message: what the template puts after it is cut
+        off, as in transformers, and there is no generation prompt. Raises NothingToContinue.
         """
         template = self._templates["default"]
         if tools:
             template = self._templates.get("tool_use", template)
-        plain: Sequence[Message] = [self._plain(place, message) for place, message in enumerate(messages)]
+        normalised: Sequence[Message] = [
+            self._normalised(place, message) for place, message in enumerate(messages)
+        ]
         text = self._render(
             template,
             {
                 **self._special_tokens,
                 "documents": None,
                 **kwargs,
-                "messages": _marked(plain) if continue_final_message else plain,
+                "messages": _marked(normalised) if continue_final_message else normalised,
                 "tools": tools,
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
             },
@@ -128,13 +130,13 @@ class ChatTemplate:
                 f"the chat template failed on the messages: {type(err).__name__}: {err}"
             ) from err
 
-    def _plain(self, place: int, message: object) -> Message:
+    def _normalised(self, place: int, message: object) -> Message:
         if not isinstance(message, Mapping):
             raise TemplateFailed(f"messages[{place}] must be an object, not {type(message).__name__}")
         if not isinstance(message.get("role"), str):
             raise TemplateFailed(f"messages[{place}].role must be a string")
         if message.get("tool_calls"):
-            message = {**message, "tool_calls": _plain_calls(message["tool_calls"])}
+            message = {**message, "tool_calls": _decoded_calls(message["tool_calls"])}
         content = message.get("content")
         if content is None:
             return {**message, "content": ""}
@@ -147,8 +149,8 @@ class ChatTemplate:
         ]
         return message if self._reads_parts else {**message, "content": "\n".join(texts)}
 
-    def _does_it_read_parts(self) -> bool:
-        """Some templates walk through content parts, others print them as a Python list: try it."""
+    def _probe_parts(self) -> bool:
+        """Return whether the template understands lists of content parts; others print them as a Python list."""
         probe = [{"role": "user", "content": [{"type": "text", "text": _PROBE}]}]
         variables = {**self._special_tokens, "messages": probe, "tools": None, "documents": None}
         try:
@@ -159,7 +161,7 @@ class ChatTemplate:
 
 
 def _marked(messages: Sequence[Message]) -> Sequence[Message]:
-    """The same with a mark where the text of the last one ends, without the space behind that."""
+    """Return the messages with a mark where the text of the last one ends, without trailing space."""
     *before, last = messages or [{}]
     content = last.get("content")
     if isinstance(content, str):
@@ -173,12 +175,12 @@ def _marked(messages: Sequence[Message]) -> Sequence[Message]:
     raise NothingToContinue("there is no last message to continue")
 
 
-def _plain_calls(calls: object) -> object:
-    """Tool calls whose arguments are values and no texts; what is odd stays as it is."""
-    return [_plain_call(call) for call in calls] if isinstance(calls, list) else calls
+def _decoded_calls(calls: object) -> object:
+    """Return tool calls with decoded arguments; malformed calls are returned unchanged."""
+    return [_decoded_call(call) for call in calls] if isinstance(calls, list) else calls
 
 
-def _plain_call(call: object) -> object:
+def _decoded_call(call: object) -> object:
     function = call.get("function") if isinstance(call, Mapping) else None
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(arguments, str):
@@ -210,7 +212,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _named(value: object) -> dict[str, str]:
-    """One template, or a list of {"name", "template"}."""
+    """Return templates by name, from one template or a list of {"name", "template"}."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -224,7 +226,7 @@ def _named(value: object) -> dict[str, str]:
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """A token is written as a string or as {"content": string, ...}."""
+    """Return the special tokens, each given as a string or as {"content": string, ...}."""
     found = {name: config.get(name) for name in _SPECIAL_TOKENS}
     texts = {
         name: token.get("content") if isinstance(token, dict) else token for name, token in found.items()
@@ -240,7 +242,7 @@ def _compile(environment: ImmutableSandboxedEnvironment, name: str, text: str) -
 
 
 def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    """The environment that chat templates are written for."""
+    """Return the Jinja environment that chat templates are written for."""
 
     def strftime_now(form: str) -> str:
         return now().strftime(form)
@@ -260,18 +262,19 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what a model is trained on; here it is only its content."""
+    """The tag `{% generation %}...{% endgeneration %}`, which marks training text; only its content is kept."""
 
     tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
 
     def parse(self, parser: Parser) -> nodes.Node:
+        """Parse the tag into a scope with its content."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
 
 
 class _Namespace(Namespace):
-    """A namespace that takes no name with a leading underscore: those lead into Python."""
+    """A Jinja namespace that refuses names with a leading underscore, which lead to Python internals."""
 
     def __init__(self, /, *args: Any, **kwargs: Any) -> None:
         values = dict(*args, **kwargs)

@@ -34,7 +34,7 @@ class DisaggregationProfile(msgspec.Struct, frozen=True, kw_only=True, gc=False)
     serves_alone: bool
     """Whether a decode worker of this kind can compute a prompt itself."""
     splits_multiple: bool
-    """Whether a request of several answers, or one whose answer includes something of the prompt, can be split."""
+    """Whether a request of several answers, or one that echoes something of the prompt, can be split."""
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True, gc=False):

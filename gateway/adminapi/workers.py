@@ -66,27 +66,27 @@ class WorkerStateChange(msgspec.Struct, kw_only=True):
 
 
 def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> list[Operation]:
-    async def list_(call: OperationRequest) -> OperationResponse:
-        call.parameters()
+    async def list_(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
         return OperationResponse(value=AdminPage(data=[shown(worker, discovery) for worker in fleet]))
 
-    async def drain(call: OperationRequest) -> OperationResponse:
-        return await told(call, "drain", Health.DRAINING)
+    async def drain(request: OperationRequest) -> OperationResponse:
+        return await told(request, "drain", Health.DRAINING)
 
-    async def resume(call: OperationRequest) -> OperationResponse:
-        return await told(call, "resume", Health.SUSPECT)
+    async def resume(request: OperationRequest) -> OperationResponse:
+        return await told(request, "resume", Health.SUSPECT)
 
-    async def told(call: OperationRequest, action: str, state: Health) -> OperationResponse:
-        call.parameters()
-        identity = known(call)
-        async with call.store.change() as change:
+    async def told(request: OperationRequest, action: str, state: Health) -> OperationResponse:
+        request.query_parameters()
+        identity = known(request)
+        async with request.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
             await (registry.drain if action == "drain" else registry.resume)([identity])
         return OperationResponse(value=WorkerStateChange(id=identity, state=state.value), status=202)
 
-    async def sleep(call: OperationRequest) -> OperationResponse:
-        engine, identity = sleeper(call), call.part("id")
+    async def sleep(request: OperationRequest) -> OperationResponse:
+        engine, identity = sleeper(request), request.path_parameter("id")
         load = fleet[WorkerId(identity)].load
 
         def streams() -> int:
@@ -94,28 +94,28 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
 
         if streams():
             raise at_work(streams())
-        await noted(call, "sleep", identity)
+        await noted(request, "sleep", identity)
         return await done(identity, worker_sleep.put_to_sleep(registry, identity, engine, streams), "asleep")
 
     def at_work(streams: int) -> Problem:
         # What an engine makes of them when its memory goes differs, and none of it is good.
         return Problem(409, f"Requests under way there: {streams}. Drain it, and let them end first.")
 
-    async def wake(call: OperationRequest) -> OperationResponse:
-        engine, identity = sleeper(call), call.part("id")
-        await noted(call, "wake", identity)
+    async def wake(request: OperationRequest) -> OperationResponse:
+        engine, identity = sleeper(request), request.path_parameter("id")
+        await noted(request, "wake", identity)
         return await done(identity, worker_sleep.wake_up(registry, identity, engine), Health.SUSPECT.value)
 
-    def sleeper(call: OperationRequest) -> SupportsSleep:
-        call.parameters()
-        worker = fleet[WorkerId(known(call))]
+    def sleeper(request: OperationRequest) -> SupportsSleep:
+        request.query_parameters()
+        worker = fleet[WorkerId(known(request))]
         if not isinstance(worker.adapter, SupportsSleep):
             raise Problem(409, f"It is of a kind that does not sleep: {worker.kind}.")
         return worker.adapter
 
-    async def noted(call: OperationRequest, action: str, identity: str) -> None:
+    async def noted(request: OperationRequest, action: str, identity: str) -> None:
         """Before it is done: that takes as long as an engine copies weights, and others would wait."""
-        async with call.store.change() as change:
+        async with request.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
 
@@ -128,10 +128,10 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             raise at_work(err.streams) from err
         return OperationResponse(value=WorkerStateChange(id=identity, state=state))
 
-    async def put(call: OperationRequest) -> OperationResponse:
-        call.parameters()
-        identity = call.part("id")
-        asked = await call.body(NewWorker)
+    async def put(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
+        identity = request.path_parameter("id")
+        asked = await request.body(NewWorker)
         if discovery.is_static(WorkerId(identity)):
             raise Problem(409, f"Worker {identity[:200]!r} stands in the settings.")
         if not discovery.uses_registry:
@@ -141,23 +141,23 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             parse_worker(given)
         except SourceUnavailable as err:
             raise Problem(400, f"{err}.") from err
-        async with call.store.change() as change:
+        async with request.store.change() as change:
             await change.note("workers", identity, given)
             await registry.put(given, lease_seconds=None)
         return OperationResponse(value=WorkerStateChange(id=identity, state="registered"), status=202)
 
-    async def remove(call: OperationRequest) -> OperationResponse:
-        call.parameters()
-        identity = call.part("id")
-        async with call.store.change() as change:
+    async def remove(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
+        identity = request.path_parameter("id")
+        async with request.store.change() as change:
             change.action = "remove"
             if not await registry.remove(identity):
                 raise Problem(404, f"Worker {identity[:200]!r} is not registered.")
             await change.note("workers", identity, {"id": identity})
         return OperationResponse(value=WorkerStateChange(id=identity, state="leaving"), status=202)
 
-    def known(call: OperationRequest) -> str:
-        identity = call.part("id")
+    def known(request: OperationRequest) -> str:
+        identity = request.path_parameter("id")
         if WorkerId(identity) not in fleet:
             raise Problem(404, f"There is no worker {identity[:200]!r}.")
         return identity
@@ -167,62 +167,62 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="GET",
             path="/workers",
             role="viewer",
-            does="List workers, and how they fare.",
+            summary="List workers, and how they fare.",
             handle=list_,
-            gives=AdminPage,
+            response_type=AdminPage,
         ),
         Operation(
             method="PUT",
             path="/workers/{id}",
             role="operator",
-            does="Register a worker, in all gateways that ask Redis for some.",
+            summary="Register a worker, in all gateways that ask Redis for some.",
             handle=put,
-            gives=WorkerStateChange,
-            takes=NewWorker,
+            response_type=WorkerStateChange,
+            request_type=NewWorker,
             status=202,
         ),
         Operation(
             method="DELETE",
             path="/workers/{id}",
             role="operator",
-            does="Take a registered worker out. Its streams run to their end.",
+            summary="Take a registered worker out. Its streams run to their end.",
             handle=remove,
-            gives=WorkerStateChange,
+            response_type=WorkerStateChange,
             status=202,
         ),
         Operation(
             method="POST",
             path="/workers/{id}/drain",
             role="operator",
-            does="Send it no new requests, from any gateway. Its streams run to their end.",
+            summary="Send it no new requests, from any gateway. Its streams run to their end.",
             handle=drain,
-            gives=WorkerStateChange,
+            response_type=WorkerStateChange,
             status=202,
         ),
         Operation(
             method="POST",
             path="/workers/{id}/resume",
             role="operator",
-            does="Take draining back.",
+            summary="Take draining back.",
             handle=resume,
-            gives=WorkerStateChange,
+            response_type=WorkerStateChange,
             status=202,
         ),
         Operation(
             method="POST",
             path="/workers/{id}/sleep",
             role="operator",
-            does="Drain an idle worker and have its engine give its memory away. Answers once that is done.",
+            summary="Drain an idle worker and have its engine give its memory away. Answers once that is done.",
             handle=sleep,
-            gives=WorkerStateChange,
+            response_type=WorkerStateChange,
         ),
         Operation(
             method="POST",
             path="/workers/{id}/wake",
             role="operator",
-            does="Have its engine take its memory back, and send it requests again.",
+            summary="Have its engine take its memory back, and send it requests again.",
             handle=wake,
-            gives=WorkerStateChange,
+            response_type=WorkerStateChange,
         ),
     ]
 

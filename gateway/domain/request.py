@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from workers.adapter import Part
+from workers.adapter import FormPart
 
 
 class Surface(StrEnum):
@@ -68,7 +68,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     choices: int
     output_tokens_max: int | None
     shortens: bool = False
-    form: tuple[Part, ...] | None = None
+    form: tuple[FormPart, ...] | None = None
 
     @property
     def output_tokens_min(self) -> int:

@@ -96,7 +96,7 @@ class WorkerLoad:
         if load is None:
             return NO_LOAD
         others = self.others
-        return load.beyond(
+        return load.excess_over(
             self.streams + others.streams, self.all_tokens_queued, self.kv_tokens + others.kv_tokens
         )
 

@@ -31,5 +31,5 @@ class Provider:
         """How long it wants to be asked for nothing, being busy; 0 where it does not say so."""
         told = cause.retry_after_seconds
         if told is None:
-            return min(REST_SECONDS, self.rest_seconds_max) if cause.limited else 0.0
+            return min(REST_SECONDS, self.rest_seconds_max) if cause.rate_limited else 0.0
         return min(told, self.rest_seconds_max)

@@ -146,7 +146,7 @@ class Ranks:
             self._workers[worker] = _Worker(ranks)
         if (at := self._at(worker, rank)) is not None:
             own, now = at.loads[rank], self._clock()
-            beyond = load.beyond(own.streams, own.tokens_queued, 0)
+            beyond = load.excess_over(own.streams, own.tokens_queued, 0)
             at.external[rank].update(beyond, now, EXTERNAL_SECONDS)
             at.heard_at[rank] = now
 

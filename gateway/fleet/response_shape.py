@@ -30,12 +30,12 @@ LEVELS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ObjectShape:
     """Of one object. `names`: its fields in their order; `blank`: those that were null or an empty list."""
 
     names: tuple[str, ...]
     blank: Mapping[str, Any]
-    inner: Mapping[str, "Shape"]
+    inner: Mapping[str, "ObjectShape"]
 
     def filled(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """The same with every blank that it lacks, in this order; what is unknown comes last."""
@@ -56,13 +56,13 @@ class Shape:
         return shape.filled(value) if isinstance(value, dict) else value
 
 
-class Shapes:
+class ResponseShapes:
     """Of one worker's answers, by API."""
 
     def __init__(self) -> None:
-        self._known: dict[Surface, Shape] = {}
+        self._known: dict[Surface, ObjectShape] = {}
 
-    def of(self, surface: Surface) -> Shape | None:
+    def of(self, surface: Surface) -> ObjectShape | None:
         """None: no whole answer of it has been seen."""
         return self._known.get(surface)
 
@@ -83,10 +83,10 @@ class Shapes:
         self._known.clear()
 
 
-def _shape(said: Mapping[str, Any], levels: Mapping[str, Any]) -> Shape:
+def _shape(said: Mapping[str, Any], levels: Mapping[str, Any]) -> ObjectShape:
     names = tuple(name for name in said if len(name) <= NAME_LENGTH_MAX)[:NAMES_MAX]
     inner = {name: _first(said[name]) for name in names if name in levels}
-    return Shape(
+    return ObjectShape(
         names=names,
         blank={name: said[name] for name in names if said[name] is None or said[name] == []},
         inner={name: _shape(one, levels[name]) for name, one in inner.items() if one is not None},

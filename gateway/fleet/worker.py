@@ -1,96 +1,107 @@
-"""One worker as the gateway knows it: how to reach it, how it is, what it has to do, how fast it is."""
+"""One worker as the gateway knows it: its address, health, load and speed."""
 
 from dataclasses import dataclass, field
 
-from gateway.fleet.loads import WorkerLoad
+from gateway.fleet.loads import NO_TOTALS, WorkerLoad
 from gateway.fleet.provider import Provider
-from gateway.fleet.response_shape import Shapes
+from gateway.fleet.response_shape import ResponseShapes
 from gateway.fleet.speeds import LearntSpeed
-from gateway.queueing.shared.store import NOTHING
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerReport
-from workers.adapters.disaggregation import half_of
+from workers.adapters.disaggregation import disaggregation_profile
 from workers.kv_events.source import EventSource
 from workers.load_reports.load_feed import LoadSource
 from workers.probing.health import HealthState
-from workers.worker import Half, Role, Speed, WorkerSnapshot
+from workers.worker import DisaggregationProfile, Role, Speed, WorkerSnapshot
 
 CHUNK_TOKENS = 8192
 YOUNG_SECONDS = 3600.0
-"""After this nobody asks how old a worker is."""
+"""From this age on, policies are not told how old a worker is."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """One worker as this gateway knows it. Changed by the fleet alone. `trouble`: why its last probe failed.
-    `failures`: requests that it did not answer, or not to their end; `openings`: how often its circuit was opened.
-    `learnt`: its speed so far. `told`, `told_loads`: where it publishes its KV events and its load, if the settings
-    say; else it does itself. `began_at`: when it joined, came back or started anew; None: it has not been up yet.
-    `role`: as the settings have it; with `both`, as it says itself. `priority`: its engine orders by it.
-    `names_rank`: of several data-parallel ranks it is told which is to answer. `provider`: None for one of our own;
-    it rests until `rests_until`. `shapes`: of its whole answers since it started.
-    """
+    """One worker as this gateway knows it. Only the fleet changes its fields."""
 
     id: WorkerId
     kind: str
     adapter: WorkerAdapter
     models: frozenset[str]
     models_fixed: bool
+    """True when the settings name the models; else the worker's probes do."""
     role: Role = Role.BOTH
-    told: tuple[EventSource, ...] | None = None
-    told_loads: tuple[LoadSource, ...] | None = None
+    """The role in the settings; with `BOTH`, the worker's own report decides."""
+    event_sources: tuple[EventSource, ...] | None = None
+    """Where the worker publishes its KV events, if the settings say so; None: the worker reports it."""
+    load_sources: tuple[LoadSource, ...] | None = None
+    """Where the worker publishes its load, if the settings say so; None: the worker reports it."""
     priority: bool = False
+    """Whether the engine orders requests by the `priority` field."""
     names_rank: bool = True
+    """Whether requests name the data-parallel rank that is to answer."""
     provider: Provider | None = None
+    """The terms of an outside provider; None for a worker of our own."""
     rests_until: float = float("-inf")
+    """A provider gets no requests before this moment."""
     health: HealthState = field(default_factory=HealthState)
     load: WorkerLoad = field(default_factory=WorkerLoad)
     learnt: LearntSpeed = field(default_factory=LearntSpeed)
-    shapes: Shapes = field(default_factory=Shapes)
+    """The speed learnt from its answers."""
+    response_shapes: ResponseShapes = field(default_factory=ResponseShapes)
+    """The shapes of its whole answers since it started."""
     began_at: float | None = None
+    """When it joined, came back or restarted; None: it has not been up yet."""
     report: WorkerReport = field(default_factory=WorkerReport)
     reported: bool = False
     failures: int = 0
+    """Requests that it did not answer, or not to their end."""
     openings: int = 0
+    """How often its circuit breaker opened."""
     trouble: str = ""
+    """Why its last probe failed."""
 
     @property
     def speed(self) -> Speed:
+        """The speed that routing predicts with."""
         return self.learnt.speed
 
     @property
-    def half(self) -> Half | None:
-        """None where it serves whole requests."""
-        return half_of(self.kind, self.report.role if self.role is Role.BOTH else self.role)
+    def disaggregation(self) -> DisaggregationProfile | None:
+        """Its half of a prefill/decode pair; None for a worker that serves whole requests."""
+        role = self.report.role if self.role is Role.BOTH else self.role
+        return disaggregation_profile(self.kind, role) if role is not Role.BOTH else None
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks to choose from."""
+        """How many data-parallel ranks a request can choose from."""
         return self.report.ranks if self.names_rank else 1
 
     @property
     def able(self) -> bool:
-        """May it get a new request? On trial it has one at a time."""
+        """Whether it may get a new request. A worker on trial gets one at a time."""
         if self.report.asleep:
             return False
         return self.health.routable and not (self.health.trial and self.load.streams)
 
     def snapshot(self, now: float) -> WorkerSnapshot:
+        """Return the worker as policies see it at this moment."""
+        load, report, speed, disaggregation = self.load, self.report, self.learnt.speed, self.disaggregation
         age = now - self.began_at if self.began_at is not None else 0.0
-        half = self.half
-        # Elsewhere a handed-over prompt keeps its place until its answer has ended, here it is gone by then.
-        others = NOTHING if half is not None and half.role is Role.PREFILL else self.load.others
-        foreign = self.load.foreign
+        others, external = load.others, load.external
+        tokens_queued = load.tokens_queued + others.tokens_queued
+        if disaggregation is not None and disaggregation.role is Role.PREFILL:
+            # Other gateways count a handed-over prompt until its answer has ended; here it is gone by then.
+            others = NO_TOTALS
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
-            tokens_queued=self.load.all_tokens_queued + foreign.tokens_queued,
-            tokens_computed=self.load.computed(self.speed),
-            streams=self.load.streams + others.streams + foreign.streams,
-            kv_tokens=self.load.kv_tokens + others.kv_tokens + foreign.kv_tokens,
-            kv_tokens_max=self.report.kv_tokens_max,
-            chunk_tokens=self.report.chunk_tokens or CHUNK_TOKENS,
-            speed=self.speed,
+            tokens_queued=tokens_queued + external.tokens_queued,
+            tokens_computed=load.computed(speed) if tokens_queued else 0,
+            streams=load.streams + others.streams + external.streams,
+            kv_tokens=load.kv_tokens + others.kv_tokens + external.kv_tokens,
+            kv_tokens_max=report.kv_tokens_max,
+            chunk_tokens=report.chunk_tokens or CHUNK_TOKENS,
+            speed=speed,
             age_seconds=age if age < YOUNG_SECONDS else None,
-            half=half,
+            disaggregation=disaggregation,
         )

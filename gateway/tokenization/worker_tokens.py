@@ -24,7 +24,7 @@ from gateway.domain.tenant import Tenant
 from gateway.media.media_parts import ChatMedia
 from gateway.tokenization.prompt_encoders import TextEncoder
 from radix_cache.blocks import TOKEN_BYTES, Tokens
-from workers.adapter import Tokenizes, WorkerAdapter, WorkerUnreachable
+from workers.adapter import SupportsTokenize, WorkerAdapter, WorkerUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class FleetTokenizer:
 
     async def __call__(self, model: str, fields: RawFields) -> Tokens | None:
         """Return the tokens; None if the engine refuses. Raises WorkerUnreachable."""
-        able = [(w.load.streams, w.adapter) for w in self._serving(model) if isinstance(w.adapter, Tokenizes)]
+        able = [(w.load.streams, w.adapter) for w in self._serving(model) if isinstance(w.adapter, SupportsTokenize)]
         if not able:
             raise WorkerUnreachable("no worker of this model can tokenize")
         _, adapter = min(able, key=lambda one: one[0])

@@ -1,1 +1,4 @@
-"""One module per kind of worker; what they share on the wire is in http.py."""
+"""Adapters for the kinds of workers: one module per kind, and the HTTP that they share.
+
+Read ../adapter.py first (the interface), then http.py (what all share) and openai.py (the simplest kind).
+"""

@@ -1,4 +1,7 @@
-"""TLS towards a worker: whose certificate it must have, and which one we show. Files that change are read again."""
+"""TLS to a worker: the authorities that its certificate is checked by, and the gateway's own certificate.
+
+Files that change are read again.
+"""
 
 import logging
 import os
@@ -10,7 +13,10 @@ log = logging.getLogger(__name__)
 
 
 class ClientTls:
-    """Raises OSError (ssl.SSLError is one) for files that cannot be used, when it is made and never later."""
+    """The TLS context for connections to a worker.
+
+    Raises OSError (ssl.SSLError is one) for files that cannot be used, when it is made and never later.
+    """
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -18,14 +24,17 @@ class ClientTls:
         self._context = _made(files)
 
     def context(self) -> ssl.SSLContext:
-        """For a new connection. What cannot be read now leaves the old one in force."""
+        """Return the context for a new connection; files that cannot be read leave the old context in force."""
         state = self._state()
         if state != self._seen:
             self._seen = state
             try:
                 self._context = _made(self._files)
             except OSError as err:
-                log.warning("the certificates towards a worker cannot be read again: %s", err)
+                log.warning(
+                    "the changed TLS files for a worker cannot be read, so the old ones stay in use: %s",
+                    err,
+                )
         return self._context
 
     def _state(self) -> list[tuple[int, int] | None]:

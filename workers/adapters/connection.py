@@ -1,12 +1,12 @@
-"""HTTP/1.1 connections to one worker: as much of HTTP as a relay needs, and no more per chunk than that.
+"""HTTP/1.1 connections to one worker: as much of HTTP as a relay needs, and as little work per chunk as possible.
 
-    pool.send(request) --> Connection: head, then pieces of the body as they come --> back to the pool, or hung up
+    pool.send(request) --> Connection: head, then pieces of the body as they come --> back to the pool, or closed
 
 The parser is llhttp (package httptools). What a general client does besides (redirects, cookies, proxies,
 decompression, a timer at every read) costs more than the rest of a request's way through the gateway.
 
 A connection that died in the pool costs no request: if a reused one breaks before a byte has come back, the request
-is sent once more, on a fresh one. (Workers close idle connections after seconds; the pool lets go of them earlier.)
+is sent once more, on a fresh one. (Workers close idle connections after seconds; the pool closes them earlier.)
 """
 
 import asyncio
@@ -18,37 +18,42 @@ from urllib.parse import urlsplit
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from workers.adapter import TlsFiles
-from workers.adapters.body_buffers import Pieces
+from workers.adapters.body_buffers import Buffers
 from workers.adapters.client_tls import ClientTls
 
 CONNECT_SECONDS_MAX = 3.0
 KEEPALIVE_SECONDS = 4.0
-"""Shorter than the five seconds after which uvicorn-based engines close an idle connection."""
+"""Time that an idle connection is kept: shorter than the five seconds after which uvicorn-based engines close
+it."""
 
 IDLE_CONNECTIONS_MAX = 512
 BUFFERED_BYTES_MAX = 256 * 1024
-"""Beyond this the worker is read no further until the client has caught up."""
+"""Unread bytes beyond which no more is read from the worker until the client has caught up."""
 
 HEADERS_MAX = 128
 
 PLAIN = frozenset({b"application/json", b"text/event-stream"})
-"""Content types that are known without their parameters."""
+"""Content types that are passed on without their parameters."""
 
 
-class Broken(OSError):
-    """The connection failed, or what came over it is not HTTP."""
+class ConnectionBroken(OSError):
+    """The connection failed, or the bytes that came over it are not HTTP."""
 
 
-class Silent(Broken):
-    """Nothing came for too long."""
+class ConnectionTimedOut(ConnectionBroken):
+    """No bytes came for too long."""
 
 
-class Abandoned(Broken):
-    """Nobody expects an answer any more."""
+class ConnectionAbandoned(ConnectionBroken):
+    """The answer is not expected any more, because the worker is down."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one request at a time. Made by the pool; methods without underscore are for its user."""
+    """One connection with one request at a time, made by the pool.
+
+    Use `send`, `read_first`, `read`, then `release`; the other public methods are callbacks of asyncio and
+    httptools.
+    """
 
     def __init__(self, released: Callable[["Connection"], None]) -> None:
         self._released = released
@@ -57,18 +62,19 @@ class Connection(asyncio.Protocol):
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._lost: Broken | None = None
+        self._lost: ConnectionBroken | None = None
         self._paused = False
         self.idle_since = 0.0
         self._begin()
 
     def _begin(self) -> None:
-        """Ready for the next answer."""
+        """Reset the state for the next answer."""
         self.status = 0
         self.content_type = ""
         self.retry_after = ""
         self.date = ""
-        self.untouched = True
+        self.nothing_received = True
+        """Whether no byte of the answer has come yet."""
         self._headers = 0
         self._sized = False
         self._head_done = False
@@ -79,8 +85,8 @@ class Connection(asyncio.Protocol):
 
     # For its user
 
-    def send(self, request: Pieces) -> None:
-        """Writes a whole request."""
+    def send(self, request: Buffers) -> None:
+        """Write a whole request."""
         self._begin()
         assert self._transport is not None
         if len(request) == 1:
@@ -88,8 +94,11 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.writelines(request)
 
-    async def first(self, seconds: float) -> bytes:
-        """Waits for the head and the first piece of the body, which may be empty. Raises Broken, Silent."""
+    async def read_first(self, seconds: float) -> bytes:
+        """Wait for the head, and return the first piece of the body, which may be empty.
+
+        Raises ConnectionBroken, and ConnectionTimedOut after `seconds`.
+        """
         self._timer = self._loop.call_later(seconds, self._expire)
         try:
             while not self._head_done:
@@ -99,7 +108,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
 
     async def read(self) -> bytes:
-        """The next piece of the body; empty at its end. Raises Broken."""
+        """Return the next piece of the body; empty at its end. Raises ConnectionBroken."""
         while not self._pieces:
             if self._complete:
                 return b""
@@ -110,69 +119,71 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def fail(self, error: Broken) -> None:
-        """Hangs up; whoever waits, and whoever reads on, gets the error."""
+    def fail(self, error: ConnectionBroken) -> None:
+        """Close the connection with an error, which the waiting reader and later readers get."""
         self._lost = self._lost or error
         if self._transport is not None:
             self._transport.abort()
         self._wake()
 
     def release(self) -> None:
-        """Done with this answer: an unread rest means hanging up, so that the worker stops."""
+        """Give the connection back to the pool; with an unread rest close it instead, so that the worker stops."""
         if self._reusable and self._lost is None and not self._pieces:
             self._released(self)
         else:
             self.close()
 
     def close(self) -> None:
-        self._lost = self._lost or Broken("closed")
+        """Close the connection at once."""
+        self._lost = self._lost or ConnectionBroken("closed")
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def usable(self) -> bool:
-        """Could another request be sent?"""
+        """Whether another request can be sent."""
         return self._lost is None and self._transport is not None and not self._transport.is_closing()
 
     async def _more(self) -> None:
         if self._lost is not None:
-            raise _anew(self._lost)
+            raise _copy_of(self._lost)
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
         if self._lost is not None and not self._pieces and not self._complete:
-            raise _anew(self._lost)
+            raise _copy_of(self._lost)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _expire(self) -> None:
-        self.fail(Silent("no first byte in time"))
+        self.fail(ConnectionTimedOut("no first byte in time"))
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass.
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass.
 
     def data_received(self, data: bytes) -> None:
+        """Feed bytes to the parser, and stop reading while too many are unread."""
         if self._complete and self.status >= 200:
-            # Nobody has asked for this.
-            self.fail(Broken("bytes after the end of an answer"))
+            self.fail(ConnectionBroken("bytes after the end of an answer"))
             return
         assert self._parser is not None
-        self.untouched = False
+        self.nothing_received = False
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self.fail(Broken("it went over to another protocol"))
+            self.fail(ConnectionBroken("the worker switched to another protocol"))
             return
         except HttpParserError as err:
             self._reusable = False
             if not self._complete:
-                self.fail(Broken(f"not HTTP: {err}"))
+                self.fail(ConnectionBroken(f"not HTTP: {err}"))
             self._wake()
             return
         if self._buffered > BUFFERED_BYTES_MAX and not self._paused and self._transport is not None:
@@ -181,28 +192,30 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End the answer, or fail it if more was to come."""
         if self._head_done and not self._sized and exc is None:
             self._complete = True  # An answer without a length ends with its connection.
-        self._lost = self._lost or Broken(f"hung up{f': {exc}' if exc is not None else ''}")
-        # Both refer to this object: a circle, of which every client that leaves would make one.
+        self._lost = self._lost or ConnectionBroken(f"hung up{f': {exc}' if exc is not None else ''}")
+        # Parser and transport refer to this object: without this, every client that leaves makes a reference cycle.
         self._parser = self._transport = None
         self._wake()
 
     # httptools
 
     def on_message_begin(self) -> None:
+        """Refuse a second answer: the connection cannot be trusted any more."""
         if self._complete:
-            # Another answer, that nobody has asked for: this connection is not to be trusted any more.
-            raise Broken("more than one answer")
+            raise ConnectionBroken("more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the headers that the relay needs."""
         self._headers += 1
         if self._headers > HEADERS_MAX:
-            raise Broken("too many headers")
+            raise ConnectionBroken("too many headers")
         name = name.lower()
         if name == b"content-type":
             kind = value.partition(b";")[0].strip().lower()
-            # Parameters say nothing of these; of a text they say what its bytes mean.
+            # Parameters mean nothing for these types; of a text they name its encoding.
             self.content_type = (kind if kind in PLAIN else value.strip()).decode("latin-1")
         elif name == b"retry-after":
             self.retry_after = value.decode("latin-1").strip()
@@ -212,31 +225,33 @@ class Connection(asyncio.Protocol):
             self._sized = True
 
     def on_headers_complete(self) -> None:
+        """Note the status."""
         assert self._parser is not None
         self.status = self._parser.get_status_code()
         self._head_done = self.status >= 200
 
     def on_body(self, data: bytes) -> None:
+        """Keep a piece of the body for the reader."""
         self._pieces.append(data)
         self._buffered += len(data)
 
     def on_message_complete(self) -> None:
-        # An interim answer (1xx) announces another one.
+        """Note the end of the answer; an interim answer (1xx) is followed by the real one."""
         assert self._parser is not None
         self._complete = self._head_done
         self._reusable = self._head_done and self._parser.should_keep_alive()
 
 
-def _anew(error: Broken) -> Broken:
-    """To be raised: what is raised itself knows the frames that it has passed, and they the connection."""
+def _copy_of(error: ConnectionBroken) -> ConnectionBroken:
+    """Return a copy to raise: an error that was raised refers to its stack frames, and these to the connection."""
     return type(error)(*error.args)
 
 
 class ConnectionPool:
-    """Connections to one worker: opened when there is none idle, kept for a while."""
+    """The connections to one worker: opened when none is idle, and kept for a while."""
 
     def __init__(self, url: str, files: TlsFiles | None = None) -> None:
-        """Raises OSError (ssl.SSLError is one) for files that cannot be used."""
+        """Make a pool for a worker's URL. Raises OSError (ssl.SSLError is one) for unusable TLS files."""
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = ClientTls(files or TlsFiles()) if parts.scheme == "https" else None
@@ -248,34 +263,35 @@ class ConnectionPool:
         self.base = parts.path.rstrip("/")
 
     async def send(
-        self, request: Pieces, first_byte_seconds_max: float, sent: Callable[[], None] = lambda: None
+        self, request: Buffers, first_byte_seconds_max: float, on_sent: Callable[[], None] = lambda: None
     ) -> tuple[Connection, bytes]:
-        """Sends a request; the connection with the head of the answer read, and the first piece of its body.
+        """Send a request; return the connection with the head of the answer read, and the first piece of its body.
 
-        `sent`: called when there is a connection. Raises Broken, Silent. On every error, cancellation included, the
-        connection is hung up.
+        `on_sent` is called when there is a connection. Raises ConnectionBroken, ConnectionTimedOut. On every error,
+        cancellation included, the connection is closed.
         """
         idle = self._take()
         if idle is not None:
-            sent()
+            on_sent()
             try:
                 return idle, await self._first(idle, request, first_byte_seconds_max)
-            except (Silent, Abandoned):
+            except (ConnectionTimedOut, ConnectionAbandoned):
                 raise
-            except Broken:
-                # Only once, and on a fresh one: a request that kills its worker would go round all idle ones.
-                if not idle.untouched:
+            except ConnectionBroken:
+                # Once only, on a fresh connection: a request that kills its worker would go round all idle ones.
+                if not idle.nothing_received:
                     raise
         connection = await self._open()
-        sent()
+        on_sent()
         return connection, await self._first(connection, request, first_byte_seconds_max)
 
     def abandon(self) -> None:
-        """Hangs up wherever a first byte is waited for; who waits gets Abandoned."""
+        """Fail every request that waits for a first byte with ConnectionAbandoned."""
         for connection in self._unanswered:
-            connection.fail(Abandoned("the worker is down"))
+            connection.fail(ConnectionAbandoned("the worker is down"))
 
     def close(self) -> None:
+        """Close the idle connections."""
         if self._sweep is not None:
             self._sweep.cancel()
         while self._idle:
@@ -288,12 +304,12 @@ class ConnectionPool:
                 return connection
         return None
 
-    async def _first(self, connection: Connection, request: Pieces, seconds: float) -> bytes:
+    async def _first(self, connection: Connection, request: Buffers, seconds: float) -> bytes:
         connection.send(request)
         self._unanswered.add(connection)
         try:
-            return await connection.first(seconds)
-        except (Broken, asyncio.CancelledError):
+            return await connection.read_first(seconds)
+        except (ConnectionBroken, asyncio.CancelledError):
             connection.close()
             raise
         finally:
@@ -308,11 +324,11 @@ class ConnectionPool:
                     lambda: Connection(self._keep), self._host, self._port, ssl=tls
                 )
         except TimeoutError as err:
-            raise Broken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err
+            raise ConnectionBroken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err
         except OSError as err:
-            raise Broken(f"cannot connect: {err.strerror or err}") from err
+            raise ConnectionBroken(f"cannot connect: {err.strerror or err}") from err
         except UnicodeError as err:
-            raise Broken(f"cannot connect: {self._host!r} is no name of a host") from err
+            raise ConnectionBroken(f"cannot connect: {self._host!r} is no name of a host") from err
         return connection
 
     def _keep(self, connection: Connection) -> None:
@@ -323,11 +339,11 @@ class ConnectionPool:
         connection.idle_since = loop.time()
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = loop.call_later(KEEPALIVE_SECONDS, self._let_go)
+            self._sweep = loop.call_later(KEEPALIVE_SECONDS, self._close_idle)
 
-    def _let_go(self) -> None:
-        """Closes what has been idle for too long; looks again while any is idle."""
+    def _close_idle(self) -> None:
+        """Close connections that have been idle for too long, and look again later while any is idle."""
         loop = asyncio.get_running_loop()
         while self._idle and loop.time() - self._idle[0].idle_since >= KEEPALIVE_SECONDS:
             self._idle.popleft().close()
-        self._sweep = loop.call_later(KEEPALIVE_SECONDS / 2, self._let_go) if self._idle else None
+        self._sweep = loop.call_later(KEEPALIVE_SECONDS / 2, self._close_idle) if self._idle else None

@@ -1,14 +1,15 @@
-"""One request as a prefill and a decode leg, on two workers that hand over KV.
+"""Disaggregated serving: one request as a prefill leg and a decode leg, on two workers that hand over KV.
 
     bootstrap    sglang, embedded    prefill ======== the same body to both, at once ======== decode
-                                     they meet at `bootstrap_host`, `_port`, in a `bootstrap_room` for each answer
+                                     the workers meet at `bootstrap_host`, `bootstrap_port`, in a `bootstrap_room`
+                                     for each answer
     transfer     vllm                prefill --one token, not streamed--> `kv_transfer_params` --> decode
-                                     what the prefill worker answers under that name goes on unchanged
+                                     the prefill worker's value of that name goes to the decode worker unchanged
 
-The decode leg's answer is the client's. Until its first byte each leg's failure ends the other at once, and so does
-a client that leaves, at any time; a refusal of either leg is the answer. After the first byte the KV is there: what
-still comes from the prefill leg is read for a while and thrown away, for hanging up could abort a transfer that is
-being confirmed.
+The decode leg's answer is the client's. Until its first byte a failure of either leg ends the other at once, and so
+does a client that leaves, at any time; a refusal of either leg is the answer. After the first byte the KV has been
+handed over: what still comes from the prefill leg is read for a while and discarded, for closing its connection
+could abort a transfer that is being confirmed.
 """
 
 import asyncio
@@ -30,81 +31,92 @@ from workers.worker import DisaggregationProfile, Role
 log = logging.getLogger(__name__)
 
 BOOTSTRAP_PORT = 8998
-"""SGLang's own, where a worker does not say."""
+"""SGLang's default, where a worker does not report its port."""
 
 ROOMS = 2**63
+"""Number of different bootstrap rooms."""
+
 LINGER_SECONDS = 10.0
+"""How long the prefill leg is still read after the answer has ended."""
+
 REFUSAL_BYTES_MAX = 1024**2
 PREFILL_BYTES_MAX = 16 * 1024**2
-"""Of a prefill worker's answer in JSON: a token, and where the blocks of a long prompt lie."""
+"""Longest answer of a prefill worker: a token, and where the blocks of a long prompt lie."""
 
 FIRST_BYTE_SECONDS_MIN = 1.0
+"""Least time for the decode leg's first byte, however long the prefill leg took."""
 
 
-class Handoff(Enum):
-    """How a kind's workers are told of each other."""
+class KvHandoff(Enum):
+    """How the workers of a pair are told of each other; see the top of this file."""
 
     BOOTSTRAP = "bootstrap"
     TRANSFER = "transfer"
 
 
-class Way(msgspec.Struct, frozen=True, gc=False):
-    """Of one kind. `alone`: its decode workers can compute a prompt themselves. `several`: also requests of several
-    answers, or that are answered with something of the prompt, can be split."""
+class DisaggregationTraits(msgspec.Struct, frozen=True, gc=False):
+    """What pairs of one kind of worker can do."""
 
-    handoff: Handoff
-    alone: bool
-    several: bool
+    handoff: KvHandoff
+    serves_alone: bool
+    """Whether a decode worker can compute a prompt itself."""
+    splits_multiple: bool
+    """Whether a request of several answers, or one that echoes something of the prompt, can be split."""
 
 
-WAYS: Mapping[str, Way] = {
-    "embedded": Way(Handoff.BOOTSTRAP, alone=True, several=True),
-    "sglang": Way(Handoff.BOOTSTRAP, alone=False, several=True),
-    # Of several answers each would fetch the same blocks, which are free after the first.
-    "vllm": Way(Handoff.TRANSFER, alone=True, several=False),
+DISAGGREGATION_TRAITS: Mapping[str, DisaggregationTraits] = {
+    "embedded": DisaggregationTraits(KvHandoff.BOOTSTRAP, serves_alone=True, splits_multiple=True),
+    "sglang": DisaggregationTraits(KvHandoff.BOOTSTRAP, serves_alone=False, splits_multiple=True),
+    # Several answers would all fetch the same blocks, which are freed after the first.
+    "vllm": DisaggregationTraits(KvHandoff.TRANSFER, serves_alone=True, splits_multiple=False),
 }
-"""By kind of worker; other kinds cannot be halves."""
+"""Traits by kind of worker; other kinds cannot form pairs."""
 
 
 @lru_cache(maxsize=64)
 def disaggregation_profile(kind: str, role: Role) -> DisaggregationProfile | None:
-    """What routing has to know of a worker; None if it serves whole requests."""
-    way = WAYS.get(kind)
-    if way is None or role is Role.BOTH:
+    """Return what routing has to know of a worker of a pair; None for a worker that serves whole requests."""
+    traits = DISAGGREGATION_TRAITS.get(kind)
+    if traits is None or role is Role.BOTH:
         return None
-    return DisaggregationProfile(role=role, kind=kind, alone=way.alone, several=way.several)
+    return DisaggregationProfile(
+        role=role, kind=kind, serves_alone=traits.serves_alone, splits_multiple=traits.splits_multiple
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leg:
-    """One of the two workers. `host`, `port`: where it hands over, for prefill workers of kinds that bootstrap."""
+class DisaggregatedLeg:
+    """One of the two workers of a disaggregated call."""
 
     id: WorkerId
     adapter: WorkerAdapter
     host: str = ""
     port: int | None = None
+    """Bootstrap host and port of a prefill worker; None: BOOTSTRAP_PORT."""
     ranks: int = 1
+    """Number of its data-parallel ranks."""
 
 
-class Pair:
-    """One request on two workers: see WorkerAdapter.stream for what is raised when. An error names its worker.
+class DisaggregatedCall:
+    """One request on two workers; WorkerAdapter.stream says what is raised when. An error names its worker.
 
-    `answers`: that will come, each with a handoff of its own. `session`: equal for the turns of one conversation,
-    which then meet the same data-parallel rank of the prefill worker: SGLang's is the room's, modulo the ranks.
+    `answers` is the number of answers, each with a handoff of its own. `session` is equal for the turns of one
+    conversation, which then meet the same data-parallel rank of the prefill worker: in SGLang the rank is the room
+    number modulo the ranks. `draw` returns a random number below its argument.
     """
 
     def __init__(
         self,
         kind: str,
-        prefill: Leg,
-        decode: Leg,
+        prefill: DisaggregatedLeg,
+        decode: DisaggregatedLeg,
         *,
         answers: int = 1,
         session: int | None = None,
         draw: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         self._cached: int | None = None
-        self._handoff = WAYS[kind].handoff
+        self._handoff = DISAGGREGATION_TRAITS[kind].handoff
         self._prefill = prefill
         self._decode = decode
         self._answers = answers
@@ -112,20 +124,22 @@ class Pair:
         self._draw = draw
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
-        return self._at_once(call) if self._handoff is Handoff.BOOTSTRAP else self._in_turn(call)
+        """Send the request to both workers; the answer is the decode worker's."""
+        return self._both_at_once(call) if self._handoff is KvHandoff.BOOTSTRAP else self._prefill_first(call)
 
     def cached(self, reported: int | None) -> int | None:
-        """Tokens of the prompt that nobody had to compute. `reported`: in the answer.
+        """Return the prompt tokens that were cached; `reported` is the number in the answer.
 
-        vLLM's decode workers count what they were handed as cached; SGLang's pass the prefill worker's number on.
+        vLLM's decode workers count handed-over tokens as cached, so there the prefill worker's number is taken;
+        SGLang's decode workers pass the prefill worker's number on.
         """
-        return reported if self._handoff is Handoff.BOOTSTRAP else self._cached
+        return reported if self._handoff is KvHandoff.BOOTSTRAP else self._cached
 
     @asynccontextmanager
-    async def _at_once(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
-        call = msgspec.structs.replace(call, fields={**call.fields, **self._meeting()})
-        prefilling = asyncio.create_task(self._thrown_away(call))
-        prefilling.add_done_callback(self._ended)
+    async def _both_at_once(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
+        call = msgspec.structs.replace(call, fields={**call.fields, **self._bootstrap_fields()})
+        prefilling = asyncio.create_task(self._discard_prefill(call))
+        prefilling.add_done_callback(self._log_failed_prefill)
         over = False
         try:
             async with AsyncExitStack() as stack:
@@ -139,13 +153,13 @@ class Pair:
                 prefilling.cancel()
 
     async def _first_of_both(
-        self, call: WorkerCall, prefilling: "asyncio.Task[_Refused | None]", stack: AsyncExitStack
+        self, call: WorkerCall, prefilling: "asyncio.Task[_Refusal | None]", stack: AsyncExitStack
     ) -> WorkerAnswer:
-        """The decode leg's answer once its first bytes are there, or an earlier refusal of the prefill leg."""
+        """Return the decode leg's answer with its first bytes, or an earlier refusal of the prefill leg."""
         loop = asyncio.get_running_loop()
 
-        def cut(ended: "asyncio.Task[_Refused | None]") -> None:
-            # Whoever computes the prompt has let go of it: nothing will ever be fetched.
+        def cut(ended: "asyncio.Task[_Refusal | None]") -> None:
+            # The prefill leg has failed: there will never be KV to fetch.
             if ended.cancelled() or ended.exception() is not None or ended.result() is not None:
                 waiting.reschedule(loop.time())
 
@@ -161,12 +175,12 @@ class Pair:
             assert refused is not None
             return refused
         except WorkerUnreachable as err:
-            # A decode worker that waits in silence waits for the prompt.
+            # A decode worker that is silent waits for the prompt.
             waits = err.timed_out and not prefilling.done()
-            raise _of(err, self._prefill if waits else self._decode) from err
+            raise _with_worker(err, self._prefill if waits else self._decode) from err
 
-    async def _thrown_away(self, call: WorkerCall) -> "_Refused | None":
-        """The prefill leg, to its end. Raises WorkerUnreachable for whatever went wrong."""
+    async def _discard_prefill(self, call: WorkerCall) -> "_Refusal | None":
+        """Run the prefill leg to its end; return its refusal, if any. Raises WorkerUnreachable."""
         try:
             async with self._prefill.adapter.stream(call) as answer:
                 if answer.status >= 400:
@@ -175,17 +189,17 @@ class Pair:
                     pass
                 return None
         except WorkerUnreachable as err:
-            raise _of(err, self._prefill) from err
+            raise _with_worker(err, self._prefill) from err
         except StreamBroken as err:
-            raise WorkerUnreachable(f"its prefill broke off: {err}", worker=self._prefill.id) from err
+            raise WorkerUnreachable(f"the prefill broke off: {err}", worker=self._prefill.id) from err
 
-    def _ended(self, prefilling: "asyncio.Task[_Refused | None]") -> None:
-        """Also where nobody asks any more what came of it."""
+    def _log_failed_prefill(self, prefilling: "asyncio.Task[_Refusal | None]") -> None:
+        """Log a failed prefill leg, also where its result is not awaited any more."""
         if not prefilling.cancelled() and (err := prefilling.exception()) is not None:
             log.debug("the prefill leg at %s ended with: %s", self._prefill.id, err)
 
-    def _meeting(self) -> dict[str, msgspec.Raw]:
-        """One value for each answer; of one answer it is no list."""
+    def _bootstrap_fields(self) -> dict[str, msgspec.Raw]:
+        """Return the bootstrap fields: lists with a value for each answer; for one answer plain values."""
         port = self._prefill.port or BOOTSTRAP_PORT
         values: dict[str, list[Any]] = {
             "bootstrap_host": [self._prefill.host] * self._answers,
@@ -198,7 +212,7 @@ class Pair:
         }
 
     def _rooms(self) -> list[int]:
-        """Numbers that nobody can guess, all different: who knows one gets the blocks."""
+        """Return different, unguessable room numbers: the number is what entitles a worker to the KV blocks."""
         ranks, rooms = self._prefill.ranks, dict[int, None]()
         while len(rooms) < self._answers:
             room = self._draw(ROOMS)
@@ -208,45 +222,46 @@ class Pair:
         return list(rooms)
 
     @asynccontextmanager
-    async def _in_turn(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
+    async def _prefill_first(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
         loop = asyncio.get_running_loop()
         until = loop.time() + call.first_byte_seconds_max
         try:
-            found = await self._prefilled(_one_token(call))
+            transfer = await self._prefilled(_one_token(call))
         except WorkerUnreachable as err:
-            raise _of(err, self._prefill) from err
-        if isinstance(found, _Refused):
-            yield found
+            raise _with_worker(err, self._prefill) from err
+        if isinstance(transfer, _Refusal):
+            yield transfer
             return
         async with AsyncExitStack() as stack:
             decode = msgspec.structs.replace(
                 call,
-                fields={**call.fields, "kv_transfer_params": found},
+                fields={**call.fields, "kv_transfer_params": transfer},
                 first_byte_seconds_max=max(FIRST_BYTE_SECONDS_MIN, until - loop.time()),
             )
             try:
                 answer = await stack.enter_async_context(self._decode.adapter.stream(decode))
             except WorkerUnreachable as err:
-                raise _of(err, self._decode) from err
+                raise _with_worker(err, self._decode) from err
             yield answer
 
-    async def _prefilled(self, call: WorkerCall) -> "msgspec.Raw | _Refused":
-        """What the decode worker has to know. Raises WorkerUnreachable."""
+    async def _prefilled(self, call: WorkerCall) -> "msgspec.Raw | _Refusal":
+        """Run the prefill leg; return the `kv_transfer_params` for the decode worker. Raises WorkerUnreachable."""
         async with self._prefill.adapter.stream(call) as answer:
             if answer.status >= 400:
                 return await _refused(answer)
             try:
                 text = await _whole(answer, PREFILL_BYTES_MAX)
-                told = msgspec.json.decode(text, type=_Prefilled)
+                reply = msgspec.json.decode(text, type=_Prefilled)
             except (StreamBroken, msgspec.DecodeError, UnicodeError) as err:
-                raise WorkerUnreachable(f"its prefill failed: {err}") from err
-        if bytes(told.kv_transfer_params) == b"null":
+                raise WorkerUnreachable(f"the prefill failed: {err}") from err
+        if bytes(reply.kv_transfer_params) == b"null":
             log.warning(
-                "prefill worker %s hands nothing over: has it a --kv-transfer-config?", self._prefill.id
+                "prefill worker %s sends no kv_transfer_params: was it started with --kv-transfer-config?",
+                self._prefill.id,
             )
-        details = told.usage.prompt_tokens_details if told.usage is not None else None
+        details = reply.usage.prompt_tokens_details if reply.usage is not None else None
         self._cached = details.cached_tokens if details is not None else None
-        return told.kv_transfer_params
+        return reply.kv_transfer_params
 
 
 class _Details(msgspec.Struct):
@@ -258,14 +273,14 @@ class _Usage(msgspec.Struct):
 
 
 class _Prefilled(msgspec.Struct):
-    """What is read of a prefill worker's answer."""
+    """The part of a prefill worker's answer that is read."""
 
     kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
     usage: _Usage | None = None
 
 
-class _Refused:
-    """A refusal, as WorkerAnswer."""
+class _Refusal:
+    """A refusal that was read whole, as a WorkerAnswer."""
 
     def __init__(self, status: int, content_type: str, body: bytes) -> None:
         self.status = status
@@ -286,11 +301,11 @@ _TO_PREFILL = {
     "remote_port": None,
 }
 _LEFT_OUT = ("stream_options", "min_tokens", "n", "best_of", "logprobs", "top_logprobs")
-"""What a prefill of one token cannot do, or would do for nobody."""
+"""Fields that a prefill of one token cannot serve, or would serve in vain."""
 
 
 def _one_token(call: WorkerCall) -> WorkerCall:
-    """The prompt, and as little of an answer as can be had."""
+    """Return the call with the same prompt, and an answer of one token that is not streamed."""
     fields = {name: value for name, value in call.fields.items() if name not in _LEFT_OUT}
     one = msgspec.Raw(b"1")
     fields |= {"stream": msgspec.Raw(b"false"), "max_tokens": one}
@@ -300,8 +315,8 @@ def _one_token(call: WorkerCall) -> WorkerCall:
     return msgspec.structs.replace(call, fields=fields, stream=False)
 
 
-async def _refused(answer: WorkerAnswer) -> _Refused:
-    return _Refused(answer.status, answer.content_type, await _whole(answer, REFUSAL_BYTES_MAX))
+async def _refused(answer: WorkerAnswer) -> _Refusal:
+    return _Refusal(answer.status, answer.content_type, await _whole(answer, REFUSAL_BYTES_MAX))
 
 
 async def _whole(answer: WorkerAnswer, bytes_max: int) -> bytes:
@@ -314,8 +329,8 @@ async def _whole(answer: WorkerAnswer, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _of(err: WorkerUnreachable, leg: Leg) -> WorkerUnreachable:
-    """The same failure, and whose it is."""
+def _with_worker(err: WorkerUnreachable, leg: DisaggregatedLeg) -> WorkerUnreachable:
+    """Return the same failure with the worker's id."""
     return WorkerUnreachable(
         str(err),
         failure=err.failure,

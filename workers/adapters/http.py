@@ -1,7 +1,7 @@
-"""What all HTTP adapters share: send, wait for the first byte, stream, hang up.
+"""What all adapters share: requests over HTTP, answers as they stream in, and what a status means.
 
-A worker stops generating when its connection closes; hanging up is therefore how a request is aborted, and every
-early exit hangs up. Connections that were read to the end go back to the pool.
+A worker stops generating when its connection closes; closing it is therefore how a request is aborted, and every
+early exit closes it. Connections that were read to the end go back to the pool.
 """
 
 import asyncio
@@ -13,37 +13,44 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerCall, WorkerTarget, WorkerUnreachable
-from workers.adapters.body_buffers import Pieces, size
-from workers.adapters.connection import Broken, Connection, ConnectionPool, Silent
-from workers.adapters.retry_after import seconds_of
+from workers.adapter import (
+    FailureKind,
+    StreamBroken,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerTarget,
+    WorkerUnreachable,
+)
+from workers.adapters.body_buffers import Buffers, total_bytes
+from workers.adapters.connection import Connection, ConnectionBroken, ConnectionPool, ConnectionTimedOut
+from workers.adapters.retry_after import retry_after_seconds
 
 PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
 
 TOO_MANY_REQUESTS = 429
 
-BUSY = frozenset({TOO_MANY_REQUESTS, 503, 529})
-"""Full or starting: another worker may have room, and this one is not ill. 529: some providers' word for it."""
+BUSY_STATUSES = frozenset({TOO_MANY_REQUESTS, 503, 529})
+"""The worker is full or starting, but healthy: another may have room. 529 is what some providers send."""
 
-ILL = frozenset({502, 504})
-"""What stands between the gateway and the engine says that the engine does not answer."""
+PROXY_ERROR_STATUSES = frozenset({502, 504})
+"""A proxy between the gateway and the engine says that the engine does not answer."""
 
-ANSWERS = frozenset({400, 404, 413, 422})
-"""Refusals that are the client's doing: another worker would say the same."""
+REFUSAL_STATUSES = frozenset({400, 404, 413, 422})
+"""The request itself is wrong: another worker would answer the same, so this is the answer."""
 
 
-class NotThere(WorkerUnreachable):
-    """It has no such path: an older version, or another kind."""
+class PathNotFound(WorkerUnreachable):
+    """The worker has no such path (404): it is an older version, or of another kind."""
 
 
 class HttpWorker:
-    """A worker's address, its credentials, and the connections to it."""
+    """One worker over HTTP: its address, its credentials, and the connections to it."""
 
     def __init__(self, target: WorkerTarget) -> None:
         self._pool = ConnectionPool(target.url, target.tls)
         self.host = urlsplit(target.url).hostname or "127.0.0.1"
-        """Where it is, without its port."""
+        """Its host name, without the port."""
         self._headers = f"Host: {self._pool.host}\r\nAccept-Encoding: identity\r\n"
         if target.api_key is not None:
             self._headers += f"Authorization: Bearer {target.api_key}\r\n"
@@ -51,28 +58,29 @@ class HttpWorker:
 
     @asynccontextmanager
     async def stream(
-        self, call: WorkerCall, body: Pieces, headers: str = "", content_type: str = "application/json"
+        self, call: WorkerCall, body: Buffers, headers: str = "", content_type: str = "application/json"
     ) -> AsyncIterator[WorkerAnswer]:
-        """POSTs the body and yields the answer once its first bytes are there. See WorkerAdapter.stream.
+        """POST the body, and yield the answer once its first bytes are there; see WorkerAdapter.stream.
 
-        `headers`: further ones, each a line with its end.
+        `headers` are further header lines, each with its line end.
         """
         head = self._head("POST", call.path)
-        head += f"Content-Type: {content_type}\r\nContent-Length: {size(body)}\r\nx-request-id: {call.id}\r\n"
+        head += f"Content-Type: {content_type}\r\nContent-Length: {total_bytes(body)}\r\n"
+        head += f"x-request-id: {call.id}\r\n"
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
         head += headers
         start = head.encode("latin-1") + b"\r\n"
-        # What is short is one write.
+        # A short request is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
         try:
-            connection, first = await self._pool.send(request, call.first_byte_seconds_max, call.sent)
-        except Silent as err:
+            connection, first = await self._pool.send(request, call.first_byte_seconds_max, call.on_sent)
+        except ConnectionTimedOut as err:
             raise WorkerUnreachable(str(err), timed_out=True) from err
-        except Broken as err:
+        except ConnectionBroken as err:
             raise WorkerUnreachable(str(err)) from err
         try:
-            refused = connection.status in ANSWERS
+            refused = connection.status in REFUSAL_STATUSES
             if connection.status >= 300 and not refused:
                 raise _failure(connection)
             if not first and not refused:
@@ -82,16 +90,16 @@ class HttpWorker:
             connection.release()
 
     async def get_json(self, path: str, kind: Any) -> Any:
-        """One small GET for probes, decoded as `kind`. WorkerUnreachable for anything but a 200 that fits."""
+        """GET a small JSON document, decoded as `kind`; raises WorkerUnreachable for anything but a fitting 200."""
         text = await self.get(path)
         try:
             return msgspec.json.decode(text, type=kind) if kind is not None else None
-        # A text that is no UTF-8 and brackets without end have errors of their own.
+        # Text that is not UTF-8, and endless brackets, raise errors of their own.
         except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
             raise WorkerUnreachable(f"/{path}: not the JSON that was expected: {err}") from err
 
     async def get(self, path: str) -> bytes:
-        """One small GET for probes, at most PROBE_BYTES_MAX of it. WorkerUnreachable for anything but a 200."""
+        """GET a small document, at most PROBE_BYTES_MAX of it; raises WorkerUnreachable for anything but a 200."""
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
@@ -100,16 +108,16 @@ class HttpWorker:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {PROBE_SECONDS_MAX:g} seconds", timed_out=True
             ) from err
-        except Broken as err:
-            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
+        except ConnectionBroken as err:
+            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, ConnectionTimedOut)) from err
         if status != 200:
-            raise (NotThere if status == 404 else WorkerUnreachable)(
-                f"status {status} from /{path}", limited=status == TOO_MANY_REQUESTS
+            raise (PathNotFound if status == 404 else WorkerUnreachable)(
+                f"status {status} from /{path}", rate_limited=status == TOO_MANY_REQUESTS
             )
         return text
 
     async def post(self, path: str, body: bytes, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
-        """One POST of JSON, and all of its answer: status and body. Raises WorkerUnreachable."""
+        """POST JSON, and return status and body of the answer. Raises WorkerUnreachable."""
         head = self._head("POST", path)
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
@@ -119,31 +127,31 @@ class HttpWorker:
             raise WorkerUnreachable(
                 f"/{path}: no answer within {seconds_max:g} seconds", timed_out=True
             ) from err
-        except Broken as err:
-            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, Silent)) from err
+        except ConnectionBroken as err:
+            raise WorkerUnreachable(f"/{path}: {err}", timed_out=isinstance(err, ConnectionTimedOut)) from err
         if len(text) > bytes_max:
             raise WorkerUnreachable(f"/{path}: the answer is too large")
         return status, text
 
-    async def tell(self, path: str, seconds_max: float) -> None:
-        """One POST without a body that has something done. WorkerUnreachable for anything but a 200."""
+    async def post_command(self, path: str, seconds_max: float) -> None:
+        """POST a command without arguments; raises WorkerUnreachable for anything but a 200."""
         status, _ = await self.post(path, b"{}", seconds_max, PROBE_BYTES_MAX)
         if status != 200:
             raise WorkerUnreachable(f"status {status} from /{path}")
 
     def abandon(self) -> None:
-        """Hangs up on whoever has not answered."""
+        """Fail all requests that wait for a first byte."""
         self._pool.abandon()
 
     def close(self) -> None:
-        """Lets go of idle connections."""
+        """Close idle connections."""
         self._pool.close()
 
     def _head(self, method: str, path: str) -> str:
-        """The lines that every request begins with."""
+        """Return the lines that every request begins with."""
         return f"{method} {self._pool.base}/{path} HTTP/1.1\r\n{self._headers}"
 
-    async def _whole(self, request: Pieces, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
+    async def _whole(self, request: Buffers, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
         connection, text = await self._pool.send(request, seconds_max)
         try:
             pieces, size = [text], len(text)
@@ -156,10 +164,10 @@ class HttpWorker:
 
 
 class HttpAnswer:
-    """WorkerAnswer over a connection of which the first piece has been read.
+    """A WorkerAnswer over a connection of which the first piece has been read.
 
-    Silence is measured from the moment at which more is waited for: a client that reads slowly is not the worker's
-    fault. One timer watches a whole stream; it looks again when the answer could be overdue.
+    Silence is measured from the moment at which the gateway waits for more: a client that reads slowly is not the
+    worker's fault. One timer watches a whole stream; it runs again when the answer could be overdue.
     """
 
     def __init__(self, connection: Connection, first: bytes, idle_seconds_max: float) -> None:
@@ -171,6 +179,7 @@ class HttpAnswer:
         self._waiting_since: float | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body in pieces. Raises StreamBroken, also after `idle_seconds_max` of silence."""
         loop, read = asyncio.get_running_loop(), self._connection.read
         self._timer = loop.call_later(self._idle_seconds_max, self._watch, loop)
         chunk = self._first
@@ -180,7 +189,7 @@ class HttpAnswer:
                 self._waiting_since = loop.time()
                 chunk = await read()
                 self._waiting_since = None
-        except Broken as err:
+        except ConnectionBroken as err:
             raise StreamBroken(str(err)) from err
         finally:
             self._timer.cancel()
@@ -189,23 +198,23 @@ class HttpAnswer:
         since = self._waiting_since
         silent = loop.time() - since if since is not None else 0.0
         if silent >= self._idle_seconds_max:
-            self._connection.fail(Silent("silent for too long"))
+            self._connection.fail(ConnectionTimedOut("silent for too long"))
         else:
             self._timer = loop.call_later(self._idle_seconds_max - silent, self._watch, loop)
 
 
 def _failure(connection: Connection) -> WorkerUnreachable:
-    """What a status that is no answer means."""
+    """Return the error that a status stands for."""
     status = connection.status
-    if status in BUSY:
+    if status in BUSY_STATUSES:
         return WorkerUnreachable(
             f"status {status}",
-            failure=Failure.BUSY,
-            retry_after_seconds=seconds_of(connection.retry_after, connection.date, time.time()),
-            limited=status == TOO_MANY_REQUESTS,
+            failure=FailureKind.BUSY,
+            retry_after_seconds=retry_after_seconds(connection.retry_after, connection.date, time.time()),
+            rate_limited=status == TOO_MANY_REQUESTS,
         )
-    if status in ILL:
+    if status in PROXY_ERROR_STATUSES:
         return WorkerUnreachable(f"status {status}")
     return WorkerUnreachable(
-        f"status {status}", failure=Failure.UNCLEAR if status >= 500 else Failure.REFUSED
+        f"status {status}", failure=FailureKind.SERVER_ERROR if status >= 500 else FailureKind.REFUSED
     )

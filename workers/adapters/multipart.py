@@ -1,40 +1,40 @@
-"""A form (multipart/form-data, RFC 7578) in pieces, as adapters send it: contents go out from where they lie.
+"""The body of a form (multipart/form-data, RFC 7578) as buffers: contents go to the socket without being copied.
 
     --boundary, head of a part | its content | --boundary, head of the next one | its content | --boundary--
 
-The boundary is drawn for each call, so that no content can have it in it.
+The boundary is random for each call, so that no content can contain it.
 """
 
 import secrets
 from collections.abc import Iterable
 
-from workers.adapter import Part
-from workers.adapters.body_buffers import Piece, Pieces
+from workers.adapter import FormPart
+from workers.adapters.body_buffers import Buffer, Buffers
 
 
-def written(parts: Iterable[Part]) -> tuple[str, Pieces]:
-    """Content type, and the pieces one after the other."""
+def multipart_buffers(parts: Iterable[FormPart]) -> tuple[str, Buffers]:
+    """Return the content type, and the body as consecutive buffers."""
     boundary = secrets.token_hex(16)
-    pieces: list[Piece] = []
+    buffers: list[Buffer] = []
     between = b""
     for part in parts:
-        pieces.append(b"%b--%b\r\n%b\r\n" % (between, boundary.encode(), part.head))
+        buffers.append(b"%b--%b\r\n%b\r\n" % (between, boundary.encode(), part.head))
         if part.body:
-            pieces.append(memoryview(part.body))
+            buffers.append(memoryview(part.body))
         between = b"\r\n"
     return f"multipart/form-data; boundary={boundary}", (
-        *pieces,
+        *buffers,
         b"%b--%b--\r\n" % (between, boundary.encode()),
     )
 
 
-def text(name: str, value: str) -> Part:
-    """A field of the form."""
-    return Part(field=name, head=disposition(name), body=value.encode())
+def text_part(name: str, value: str) -> FormPart:
+    """Return a form part with a text value."""
+    return FormPart(field=name, head=content_disposition(name), body=value.encode())
 
 
-def disposition(name: str, file_name: str | None = None) -> bytes:
-    """The header that names a part, so that everybody reads the same name in it."""
+def content_disposition(name: str, file_name: str | None = None) -> bytes:
+    """Return the Content-Disposition line of a part, escaped so that every reader finds the same name in it."""
     line = f'Content-Disposition: form-data; name="{_quoted(name)}"'
     if file_name is not None:
         line += f'; filename="{_quoted(file_name)}"'
@@ -46,4 +46,5 @@ def _quoted(text: str) -> str:
 
 
 _ESCAPED = {ord(char): f"%{ord(char):02X}" for char in '"\\\r\n\0'}
-"""As browsers write them: some readers end a name at the first quote, some take a backslash for an escape."""
+"""Characters that browsers escape: some readers end a name at the first quote, some take a backslash for an
+escape."""

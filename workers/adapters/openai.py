@@ -1,9 +1,9 @@
-"""Adapter for anything that speaks the OpenAI API, and the parts that the other kinds share with it.
+"""The adapter of kind `openai`, for every worker that speaks the OpenAI API, and the base of the other kinds.
 
 Usage is always asked for, and withheld later from a client that did not ask. Fields that only some engines know are
-left out: providers refuse what they do not know. `cache_salt` is one of them, so kind `openai` cannot keep tenants
-apart: if the engine caches prefixes, all tenants share that cache and can time what others have asked. Where the
-engine is vLLM or SGLang, its own kind isolates.
+left out, as providers refuse unknown fields. `cache_salt` is one of them, so kind `openai` cannot keep tenants
+apart: if the engine caches prefixes, all tenants share that cache and can find out by timing what others have
+asked. For vLLM and SGLang use their own kinds, which isolate.
 """
 
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from workers.adapter import Part, WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
+from workers.adapter import FormPart, WorkerAnswer, WorkerCall, WorkerReport, WorkerTarget
 from workers.adapters import multipart
-from workers.adapters.body_buffers import written
+from workers.adapters.body_buffers import json_buffers
 from workers.adapters.http import HttpWorker
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
@@ -33,11 +33,12 @@ class ModelList(msgspec.Struct):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the models."""
         return tuple(model.id for model in self.data)
 
     @property
-    def contexts(self) -> dict[str, int]:
-        """Longest prompt and answer together, of those of which it is told."""
+    def context_lengths(self) -> dict[str, int]:
+        """Tokens of the longest prompt and answer together, by model, where its entry says so."""
         return {
             model.id: model.max_model_len
             for model in self.data
@@ -46,7 +47,7 @@ class ModelList(msgspec.Struct):
 
 
 class OpenAIAdapter:
-    """See WorkerAdapter. Sends no `cache_salt`: tenants share the engine's cache."""
+    """The WorkerAdapter of kind `openai`. It sends no `cache_salt`: tenants share the engine's cache."""
 
     isolates = False
     streams_whole = False
@@ -55,43 +56,47 @@ class OpenAIAdapter:
         self.http = HttpWorker(target)
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
+        """Send a request; see WorkerAdapter."""
         if call.form is not None:
-            content_type, body = multipart.written(self.form(call, call.form))
+            content_type, body = multipart.multipart_buffers(self.form(call, call.form))
             return self.http.stream(call, body, self.headers(call), content_type)
-        return self.http.stream(call, written(self.body(call)), self.headers(call))
+        return self.http.stream(call, json_buffers(self.body(call)), self.headers(call))
 
     def headers(self, call: WorkerCall) -> str:
-        """Header lines of its own that a call goes with."""
+        """Return header lines that this kind adds to a call."""
         return ""
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        """The client's fields, and those that the gateway owns."""
-        fields = {**call.fields, "model": raw(call.model)}
+        """Return the fields of the body: the client's, and those that the gateway sets."""
+        fields = {**call.fields, "model": raw_json(call.model)}
         if call.stream:
             fields["stream_options"] = _INCLUDE_USAGE
         return fields
 
-    def form(self, call: WorkerCall, parts: Iterable[Part]) -> list[Part]:
-        """The same of a form."""
-        model = multipart.text("model", call.model)
+    def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:
+        """Return the parts of a form that go to the worker: the client's, and those that the gateway sets."""
+        model = multipart.text_part("model", call.model)
         return [model if part.field == "model" else part for part in parts if part.field in call.fields]
 
     async def probe(self) -> WorkerReport:
+        """Ask for the served models; see WorkerAdapter."""
         listed = await self.models()
-        return WorkerReport(models=listed.names, contexts=listed.contexts)
+        return WorkerReport(models=listed.names, context_lengths=listed.context_lengths)
 
     def abandon(self) -> None:
+        """Fail all calls that wait for a first byte; see WorkerAdapter."""
         self.http.abandon()
 
     def close(self) -> None:
+        """Close idle connections."""
         self.http.close()
 
     async def models(self) -> ModelList:
-        """Those that it serves."""
+        """Return the models that the worker serves. Raises WorkerUnreachable."""
         listed: ModelList = await self.http.get_json("v1/models", ModelList)
         return listed
 
 
-def raw(value: object) -> msgspec.Raw:
-    """A value as raw JSON."""
+def raw_json(value: object) -> msgspec.Raw:
+    """Return a value as raw JSON."""
     return msgspec.Raw(msgspec.json.encode(value))

@@ -1,11 +1,11 @@
-"""A provider: an OpenAI-compatible API that others run for many, between the gateway and its OpenAIAdapter.
+"""The adapter for a provider: an external OpenAI-compatible API, wrapped around the OpenAIAdapter.
 
-    gateway   model, fields, cache_salt, trace, request id     model, as here        gateway
+    gateway   model, fields, cache_salt, trace, request id     gateway's model name
        |                                                             ^
-       v      less whatever says who asks                            |  renamed, frame by frame
-    provider  its own name for the model, a random id          model, as there      provider
+       v      without everything that identifies the caller          |  renamed, frame by frame
+    provider  its own name for the model, a random id          provider's model name
 
-It learns what the answer needs. Its answers name the model as the gateway's own workers would.
+The provider gets only what the answer needs. Its answers name the model as the gateway's own workers would.
 """
 
 import re
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from workers.adapter import (
-    Failure,
+    FailureKind,
     StreamBroken,
     WorkerAdapter,
     WorkerAnswer,
@@ -42,13 +42,14 @@ WITHHELD = frozenset(
         "web_search_options",
     }
 )
-"""Fields that say who asks and what for, have something kept there, or would change the price: also by another
-model in place of the one that was asked for, or by searches."""
+"""Fields that are not passed on: they identify the caller or the purpose, make the provider store something, or
+change the price, for example by another model in place of the requested one, or by searches."""
 
 FRAME_BYTES_MAX = 1024**2
-"""A frame that is longer passes as it comes."""
+"""A longer frame is passed on without renaming."""
 
 BODY_BYTES_MAX = 256 * 1024**2
+"""Longest answer in one piece."""
 
 _NAMES_WORKER = (b'"model"', b'"provider"')
 _FRAME_END = re.compile(rb"\r?\n\r?\n")
@@ -57,7 +58,10 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class ProviderAdapter:
-    """See WorkerAdapter. `names`: what the provider calls the models that have another name there."""
+    """The WorkerAdapter of a provider.
+
+    `names` has the provider's name of each model that is called differently there.
+    """
 
     isolates = False
     streams_whole = False
@@ -68,8 +72,9 @@ class ProviderAdapter:
 
     @asynccontextmanager
     async def stream(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
+        """Send a request without the withheld fields; the answer names the model as the gateway does."""
         theirs = self._names.get(call.model, call.model)
-        sent = WorkerCall(
+        their_call = WorkerCall(
             id=uuid.uuid4().hex,
             path=call.path,
             fields={name: value for name, value in call.fields.items() if name not in WITHHELD},
@@ -78,32 +83,37 @@ class ProviderAdapter:
             form=call.form,
             first_byte_seconds_max=call.first_byte_seconds_max,
             idle_seconds_max=call.idle_seconds_max,
-            sent=call.sent,
+            on_sent=call.on_sent,
         )
-        async with self._inner.stream(sent) as answer:
+        async with self._inner.stream(their_call) as answer:
             if answer.status == 404:
-                # The client has named a model that there is; that it is not there is nothing it could mend.
-                raise WorkerUnreachable(f"/{call.path} or {theirs!r} is unknown", failure=Failure.REFUSED)
+                # The client named a model of the gateway: that the provider lacks it is not the client's error.
+                raise WorkerUnreachable(f"/{call.path} or {theirs!r} is unknown", failure=FailureKind.REFUSED)
             yield _Renamed(answer, theirs, call.model)
 
     async def probe(self) -> WorkerReport:
-        """What it serves is in the settings. One that wants to be asked less is there all the same."""
+        """Ask whether the provider serves; its models are in the settings.
+
+        A provider that answers 429 is reachable all the same.
+        """
         try:
             return await self._inner.probe()
         except WorkerUnreachable as err:
-            if not err.limited:
+            if not err.rate_limited:
                 raise
             return WorkerReport()
 
     def abandon(self) -> None:
+        """Fail all calls that wait for a first byte; see WorkerAdapter."""
         self._inner.abandon()
 
     def close(self) -> None:
+        """Close idle connections."""
         self._inner.close()
 
 
 class _Renamed:
-    """A WorkerAnswer that calls the model by our name."""
+    """A WorkerAnswer that names the model as the gateway does."""
 
     def __init__(self, answer: WorkerAnswer, theirs: str, ours: str) -> None:
         self.status = answer.status
@@ -146,7 +156,7 @@ class _Renamed:
         return b"data: " + self._object(found[1])
 
     def _object(self, text: bytes) -> bytes:
-        """A JSON object; whatever else it is stays as it is."""
+        """Return a JSON object with the model renamed; other text is returned unchanged."""
         if not any(name in text for name in _NAMES_WORKER):
             return text
         try:

@@ -1,4 +1,4 @@
-"""Kinds of workers to adapters: the built-in ones, and those that packages bring by entry point."""
+"""The registry of adapters by kind of worker: the built-in ones, and those that packages bring by entry point."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -11,6 +11,7 @@ from workers.adapters.sglang import EmbeddedAdapter, SglangAdapter
 from workers.adapters.vllm import VllmAdapter
 
 GROUP = "radixgate.worker_adapters"
+"""Entry-point group of further adapters; an entry point names a callable of a WorkerTarget."""
 
 NewAdapter = Callable[[WorkerTarget], WorkerAdapter]
 
@@ -24,17 +25,19 @@ BUILT_IN: Mapping[str, NewAdapter] = {
 
 @cache
 def adapters() -> Mapping[str, NewAdapter]:
-    """Every kind there is. A package cannot take the name of a built-in one.
+    """Return the adapter of every kind of worker. A package cannot take the name of a built-in kind.
 
-    Packages are looked at once: it means reading the disk, and every worker that is found is held against this.
+    Installed packages are searched only once: it means reading the disk, and every discovered worker asks for this.
     """
     found = {point.name: partial(_made, point) for point in entry_points(group=GROUP)}
     return MappingProxyType({**found, **BUILT_IN})
 
 
 def _made(point: EntryPoint, target: WorkerTarget) -> WorkerAdapter:
-    """An adapter of a package, which is loaded for the first worker of its kind. Raises ValueError where it cannot
-    be: workers of other kinds do not need it."""
+    """Make an adapter of a package, which is loaded for the first worker of its kind.
+
+    Raises ValueError where it cannot be loaded; workers of other kinds are not affected.
+    """
     try:
         made: NewAdapter = point.load()
     except (ImportError, AttributeError, SyntaxError) as err:

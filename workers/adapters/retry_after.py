@@ -1,6 +1,7 @@
-"""Retry-After (RFC 9110, 10.2.3): how long a busy worker wants to be let alone, in seconds or until a date.
+"""The Retry-After header (RFC 9110, 10.2.3): how long a busy worker asks to be left alone.
 
-A date is measured from the answer's own `Date`: both are by the worker's clock, whatever ours says.
+The header has a number of seconds, or a date. A date is measured from the answer's own `Date` header: both are by
+the worker's clock, whatever the gateway's says.
 """
 
 import re
@@ -8,17 +9,20 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 _SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,6})?")
-"""Some say fractions."""
+"""Some servers send fractions."""
 
 SECONDS_MAX = 99_999.0
-"""Who asks for more does not mean this."""
+"""A longer time is taken for a mistake and ignored."""
 
 
-def seconds_of(said: str, date: str, now: float) -> float | None:
-    """None where it says nothing that can be read. `date`: the answer's Date, or empty; `now`: our Unix time."""
-    if _SECONDS.fullmatch(said):
-        return float(said)
-    until = _unix_time(said)
+def retry_after_seconds(value: str, date: str, now: float) -> float | None:
+    """Return the seconds that a Retry-After value asks for; None if it cannot be read.
+
+    `date` is the answer's Date header, or empty; `now` is the gateway's Unix time.
+    """
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    until = _unix_time(value)
     if until is None:
         return None
     sent = _unix_time(date)
@@ -27,7 +31,7 @@ def seconds_of(said: str, date: str, now: float) -> float | None:
 
 
 def _unix_time(date: str) -> float | None:
-    """Of any of HTTP's three forms of a date, which are always in GMT."""
+    """Return the Unix time of any of HTTP's three date formats, which are always in GMT; None if it is none."""
     try:
         return parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):

@@ -1,7 +1,7 @@
-"""Adapter for SGLang, and for the embedded engine, which speaks as SGLang does.
+"""The adapters of kinds `sglang` and `embedded` (the embedded engine, which has the same API).
 
-`/ready` is the cheap probe (`/health` generates a token); `/server_info` tells the size of the KV cache,
-`/v1/loads` how busy it is, as its load feed does unasked (workers/load_reports/load_feed.py). Cached tokens are reported with
+`/ready` is the cheap probe (`/health` generates a token); `/server_info` has the size of the KV cache, `/v1/loads`
+the load, which the load feed also publishes (workers/load_reports/load_feed.py). Cached tokens are reported with
 `--enable-cache-report`.
 """
 
@@ -13,16 +13,19 @@ import msgspec
 from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters import tokenize_endpoint
-from workers.adapters.http import NotThere
-from workers.adapters.openai import OpenAIAdapter, raw
+from workers.adapters.http import PathNotFound
+from workers.adapters.openai import OpenAIAdapter, raw_json
 from workers.kv_events.source import EventSource, reachable
-from workers.load_reports.engine_loads import EngineLoad, Loads, of_ranks
+from workers.load_reports.engine_loads import EngineLoad, SglangLoads, sum_of_ranks
 from workers.load_reports.load_feed import LoadSource
 from workers.worker import Role
 
 
-class KvEvents(msgspec.Struct):
-    """`kv_events` of /server_info. Ports are those of rank 0; rank r has port + r. So too for its load feed."""
+class KvEventsInfo(msgspec.Struct):
+    """The object `kv_events` of /server_info, with the ports of KV events and of the load feed.
+
+    Ports are those of rank 0; rank r has port + r.
+    """
 
     endpoint_host: str = "*"
     endpoint_port_base: int | None = None
@@ -35,101 +38,110 @@ class KvEvents(msgspec.Struct):
 
 
 class ServerInfo(msgspec.Struct):
-    """What is read of /server_info. `instance_id` is the embedded engine's: new with every start."""
+    """The part of /server_info that is read."""
 
     max_total_num_tokens: int | None = None
     chunked_prefill_size: int | None = None
     instance_id: str | None = None
-    kv_events: KvEvents | None = None
+    """New with every start; only the embedded engine has it."""
+    kv_events: KvEventsInfo | None = None
     disaggregation_mode: str | None = None
     disaggregation_bootstrap_port: int | None = None
     dp_size: int | None = None
 
 
 SLEEP_SECONDS_MAX = 120.0
-"""Weights are copied to host memory, or back."""
+"""Longest time to fall asleep or wake up: weights are copied to host memory, or back."""
 
 RANKS_MAX = 1024
-"""Of one worker: those beyond are not chosen, nor heard."""
+"""Data-parallel ranks of one worker that are used; further ones are ignored."""
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
 
 class SglangAdapter(OpenAIAdapter):
-    """See WorkerAdapter."""
+    """The WorkerAdapter of kind `sglang`."""
 
     isolates = True
     lowest_first = False
-    chat_ids: str | None = "input_ids"
+    """Whether the engine serves the lowest `priority` first; SGLang serves the highest."""
+    chat_ids_field: str | None = "input_ids"
+    """Field for the tokens of a chat prompt; None: the engine takes none."""
     streams_whole = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = tokenize_endpoint.with_ids(super().body(call), call, self.chat_ids)
-        fields["rid"] = raw(call.id)
+        """Return the fields of the body, with SGLang's own."""
+        fields = tokenize_endpoint.with_prompt_ids(super().body(call), call, self.chat_ids_field)
+        fields["rid"] = raw_json(call.id)
         if call.cache_salt:
-            fields["cache_salt"] = raw(call.cache_salt)
+            fields["cache_salt"] = raw_json(call.cache_salt)
         if call.priority is not None:
-            fields["priority"] = raw(call.priority if self.lowest_first else -call.priority)
+            fields["priority"] = raw_json(call.priority if self.lowest_first else -call.priority)
         if call.rank is not None:
-            fields["routed_dp_rank"] = raw(call.rank)
+            fields["routed_dp_rank"] = raw_json(call.rank)
         return fields
 
     async def probe(self) -> WorkerReport:
-        with suppress(NotThere):  # Older versions; whether it serves, its models say as well.
+        """Ask whether the worker serves, and for everything in WorkerReport. Raises WorkerUnreachable."""
+        with suppress(PathNotFound):  # Older versions lack /ready; the list of models tells as well.
             await self.http.get_json("ready", None)
         info = await self._info()
         listed = await self.models()
         return WorkerReport(
             models=listed.names,
-            contexts=listed.contexts,
+            context_lengths=listed.context_lengths,
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
-            instance=info.instance_id,
+            instance_id=info.instance_id,
             events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
             loads=tuple(_load_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
             role=_ROLES.get(info.disaggregation_mode or "", Role.BOTH),
-            handoff=(self.http.host, info.disaggregation_bootstrap_port),
+            bootstrap_address=(self.http.host, info.disaggregation_bootstrap_port),
             ranks=min(max(1, info.dp_size or 1), RANKS_MAX),
             load=await self._load(),
         )
 
     async def sleep(self) -> None:
-        """Needs --enable-memory-saver, and that nothing runs. It does not say later that it sleeps."""
-        await self.http.tell("release_memory_occupation", SLEEP_SECONDS_MAX)
+        """Make the engine release its memory.
+
+        It needs --enable-memory-saver and no running requests, and does not report later that it sleeps.
+        """
+        await self.http.post_command("release_memory_occupation", SLEEP_SECONDS_MAX)
 
     async def wake(self) -> None:
-        await self.http.tell("resume_memory_occupation", SLEEP_SECONDS_MAX)
+        """Make the engine take its memory back."""
+        await self.http.post_command("resume_memory_occupation", SLEEP_SECONDS_MAX)
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
-        """See Tokenizes."""
+        """Return the tokens of a prompt; see SupportsTokenize."""
         return await tokenize_endpoint.tokenize(self.http, fields, seconds_max)
 
     async def _info(self) -> ServerInfo:
-        """Under its name, or its older one."""
+        """Return /server_info, which older versions call /get_server_info; empty if there is neither."""
         for path in ("server_info", "get_server_info"):
-            with suppress(NotThere):
-                told: ServerInfo = await self.http.get_json(path, ServerInfo)
-                return told
+            with suppress(PathNotFound):
+                info: ServerInfo = await self.http.get_json(path, ServerInfo)
+                return info
         return ServerInfo()
 
     async def _load(self) -> EngineLoad | None:
-        """SGLang before 0.5.23 does not say."""
+        """Return the load; None from SGLang before 0.5.23."""
         try:
-            told: Loads = await self.http.get_json("v1/loads", Loads)
+            loads: SglangLoads = await self.http.get_json("v1/loads", SglangLoads)
         except WorkerUnreachable:
             return None
-        return of_ranks(told.loads)
+        return sum_of_ranks(loads.loads)
 
 
 class EmbeddedAdapter(SglangAdapter):
-    """The embedded engine, which lets the lowest `priority` go first, as vLLM does."""
+    """The WorkerAdapter of kind `embedded`, which serves the lowest `priority` first, as vLLM does."""
 
     lowest_first = True
-    chat_ids = None
+    chat_ids_field = None
 
 
-def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:
-    """One a rank."""
+def _sources(events: KvEventsInfo, host: str) -> Iterator[EventSource]:
+    """Yield the source of KV events of each rank."""
     if events.endpoint_port_base is None:
         return
     at = f"tcp://{events.endpoint_host or '*'}"
@@ -143,8 +155,11 @@ def _sources(events: KvEvents, host: str) -> Iterator[EventSource]:
         )
 
 
-def _load_sources(events: KvEvents, host: str) -> Iterator[LoadSource]:
-    """One a rank. Engines listen for it everywhere, also where they publish their KV events on one address."""
+def _load_sources(events: KvEventsInfo, host: str) -> Iterator[LoadSource]:
+    """Yield the source of load reports of each rank.
+
+    Engines publish them on all addresses, also where they publish their KV events on one.
+    """
     if events.load_endpoint_port_base is None:
         return
     for rank in range(min(events.dp_size, RANKS_MAX)):

@@ -1,7 +1,7 @@
-"""Tokens instead of texts, as vLLM, SGLang and the embedded engine have them: asked for, and handed over.
+"""Tokens in place of text, for vLLM, SGLang and the embedded engine: asked of /tokenize, and sent with a prompt.
 
-A long answer is read in a thread, its tokens in slices: a decoder keeps the interpreter until it returns, and half
-a million tokens are 20 ms for everybody.
+A long answer is decoded in a thread, its tokens in slices: a decoder holds the interpreter lock until it returns,
+and half a million tokens would stop all requests for 20 ms.
 """
 
 import asyncio
@@ -14,22 +14,26 @@ import msgspec
 
 from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerUnreachable
-from workers.adapters.http import ANSWERS, HttpWorker
+from workers.adapters.http import REFUSAL_STATUSES, HttpWorker
 
 ANSWER_BYTES_MAX = 16 * 1024**2
-"""Of two million tokens, about."""
+"""Longest answer: about two million tokens."""
 
 LONG_BYTES = 128 * 1024
+"""Longer answers are decoded in a thread."""
+
 SLICE_BYTES = 32 * 1024
+"""Bytes that are decoded without a pause."""
+
 REST_SLICES, REST_SECONDS = 8, 0.001
-"""After so many slices others go on."""
+"""After so many slices the thread rests for so long, so that other threads run."""
 
 NOT_FOUND = 404
 COMPLETIONS = "v1/completions"
 
 
 class Tokenized(msgspec.Struct):
-    """What is read of its answer. More than one prompt was never asked about."""
+    """The part of a /tokenize answer that is read; it is always for one prompt."""
 
     tokens: list[int]
 
@@ -39,43 +43,50 @@ _NO_TOKEN = -1
 _IDS = msgspec.json.Decoder(list[int])
 
 
-def with_ids(
+def with_prompt_ids(
     fields: dict[str, msgspec.Raw], call: WorkerCall, chat_field: str | None = None
 ) -> dict[str, msgspec.Raw]:
-    """The prompt as tokens: a completion's in place of its text, a chat's beside its messages under that name."""
+    """Return the fields of a call with its prompt as tokens, if the call has them.
+
+    A completion's tokens replace its text; a chat's go beside its messages, in the field `chat_field`.
+    """
     field = "prompt" if call.path == COMPLETIONS else chat_field
-    if call.ids is None or field is None:
+    if call.prompt_ids is None or field is None:
         return fields
-    return {**fields, field: msgspec.Raw(call.ids)}
+    return {**fields, field: msgspec.Raw(call.prompt_ids)}
 
 
 async def tokenize(http: HttpWorker, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
-    """See Tokenizes. An engine without this is as good as one that does not answer."""
+    """Return the tokens of a prompt; see SupportsTokenize. Raises WorkerUnreachable, also without /tokenize."""
     status, text = await http.post("tokenize", msgspec.json.encode(fields), seconds_max, ANSWER_BYTES_MAX)
-    if status in ANSWERS and status != NOT_FOUND:
+    if status in REFUSAL_STATUSES and status != NOT_FOUND:
         return None
     if status != 200:
         raise WorkerUnreachable(f"status {status} from /tokenize")
     try:
-        return await asyncio.to_thread(in_slices, text) if len(text) > LONG_BYTES else in_one_piece(text)
+        return (
+            await asyncio.to_thread(decode_in_slices, text)
+            if len(text) > LONG_BYTES
+            else decode_at_once(text)
+        )
     except (msgspec.DecodeError, UnicodeError, OverflowError) as err:
         raise WorkerUnreachable(f"/tokenize: not the JSON that was expected: {err}") from err
 
 
-def in_one_piece(text: bytes) -> Tokens:
-    """The tokens of an answer. Raises msgspec.DecodeError, UnicodeError and OverflowError."""
+def decode_at_once(text: bytes) -> Tokens:
+    """Return the tokens of an answer. Raises msgspec.DecodeError, UnicodeError and OverflowError."""
     return array("I", msgspec.json.decode(text, type=Tokenized).tokens)
 
 
-def in_slices(text: bytes) -> Tokens:
-    """The same, for a thread."""
+def decode_in_slices(text: bytes) -> Tokens:
+    """Return the tokens of an answer, decoded slice by slice with rests in between; for use in a thread."""
     found = _LIST.search(text)
     end = text.find(b"]", found.end()) if found is not None else -1
     if found is None or end < 0:
-        return in_one_piece(text)
+        return decode_at_once(text)
     rest = b"%b[%d]%b" % (text[: found.end()], _NO_TOKEN, text[end + 1 :])
     if msgspec.json.decode(rest, type=Tokenized).tokens != [_NO_TOKEN]:
-        return in_one_piece(text)  # It was another list of that name.
+        return decode_at_once(text)  # The list found first was another one of that name.
     tokens: Tokens = array("I")
     start, slices = found.end() + 1, 0
     while start <= end:

@@ -1,6 +1,6 @@
-"""Adapter for vLLM: OpenAI's API with `cache_salt`, and a cheap /health that fails when the engine has died.
+"""The adapter of kind `vllm`: OpenAI's API with `cache_salt`, and a cheap /health that fails if the engine is dead.
 
-Cached tokens are reported with `--enable-prompt-tokens-details`. The size of the KV cache and the load stand in
+Cached tokens are reported with `--enable-prompt-tokens-details`. The size of the KV cache and the load are in
 /metrics, which is long: it is read with every third probe.
 """
 
@@ -10,22 +10,24 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from radix_cache.blocks import Tokens
-from workers.adapter import Part, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapter import FormPart, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters import multipart, tokenize_endpoint
-from workers.adapters.openai import OpenAIAdapter, raw
+from workers.adapters.openai import OpenAIAdapter, raw_json
 from workers.kv_events.source import EventSource, reachable
-from workers.load_reports.engine_loads import EngineLoad, in_metrics
+from workers.load_reports.engine_loads import EngineLoad, load_in_vllm_metrics
 
 INCLUDE_USAGE = "stream_include_usage"
-"""`stream_options.include_usage` of a form."""
+"""Form field that stands for `stream_options.include_usage`."""
 
-PROBES_A_LOAD = 3
+PROBES_PER_METRICS = 3
+"""/metrics is read with one probe of so many."""
+
 SLEEP_SECONDS_MAX = 120.0
-"""Weights are copied to host memory, or back."""
+"""Longest time to fall asleep or wake up: weights are copied to host memory, or back."""
 
 
 class VllmAdapter(OpenAIAdapter):
-    """See WorkerAdapter."""
+    """The WorkerAdapter of kind `vllm`."""
 
     isolates = True
     streams_whole = True
@@ -36,41 +38,45 @@ class VllmAdapter(OpenAIAdapter):
         self._ranks = 1
         self._load: EngineLoad | None = None
         self._probes = 0
-        self._tells_sleep = True
+        self._reports_sleep = True
 
     def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        fields = tokenize_endpoint.with_ids(super().body(call), call)
-        fields["request_id"] = raw(call.id)
+        """Return the fields of the body, with vLLM's own."""
+        fields = tokenize_endpoint.with_prompt_ids(super().body(call), call)
+        fields["request_id"] = raw_json(call.id)
         if call.cache_salt:
-            fields["cache_salt"] = raw(call.cache_salt)
+            fields["cache_salt"] = raw_json(call.cache_salt)
         if call.priority is not None:
-            fields["priority"] = raw(call.priority)
+            fields["priority"] = raw_json(call.priority)
         return fields
 
-    def form(self, call: WorkerCall, parts: Iterable[Part]) -> list[Part]:
+    def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:
+        """Return the parts of a form, with usage asked for in a stream."""
         found = super().form(call, parts)
         if not call.stream:
             return found
         asked = [part for part in found if part.field != INCLUDE_USAGE]
-        return [*asked, multipart.text(INCLUDE_USAGE, "true")]
+        return [*asked, multipart.text_part(INCLUDE_USAGE, "true")]
 
     def headers(self, call: WorkerCall) -> str:
+        """Return the header that names the data-parallel rank."""
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
 
     async def probe(self) -> WorkerReport:
+        """Ask whether the worker serves, and for everything in WorkerReport. Raises WorkerUnreachable."""
         try:
             await self.http.get_json("health", None)
         except WorkerUnreachable:
-            # Whoever comes back may have another size, and other routes.
-            self._kv_tokens_max, self._tells_sleep = None, True
+            # After a restart the worker may have another cache size, and other paths.
+            self._kv_tokens_max, self._reports_sleep = None, True
             raise
-        if self._kv_tokens_max is None or self._probes % PROBES_A_LOAD == 0:
-            await self._look_at_metrics()
+        if self._kv_tokens_max is None or self._probes % PROBES_PER_METRICS == 0:
+            await self._read_metrics()
         self._probes += 1
         listed = await self.models()
         return WorkerReport(
             models=listed.names,
-            contexts=listed.contexts,
+            context_lengths=listed.context_lengths,
             kv_tokens_max=self._kv_tokens_max,
             events=await self._events(),
             ranks=self._ranks,
@@ -79,41 +85,44 @@ class VllmAdapter(OpenAIAdapter):
         )
 
     async def sleep(self) -> None:
-        """Needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1."""
-        await self.http.tell("sleep?level=1", SLEEP_SECONDS_MAX)
+        """Make the engine sleep at level 1; it needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1."""
+        await self.http.post_command("sleep?level=1", SLEEP_SECONDS_MAX)
 
     async def wake(self) -> None:
-        await self.http.tell("wake_up", SLEEP_SECONDS_MAX)
+        """Wake the engine."""
+        await self.http.post_command("wake_up", SLEEP_SECONDS_MAX)
 
     async def _asleep(self) -> bool:
-        """Most servers do not have this, and are asked once."""
-        if not self._tells_sleep:
+        """Return whether the engine sleeps; a server without /is_sleeping is asked only once."""
+        if not self._reports_sleep:
             return False
         try:
-            told: Sleep = await self.http.get_json("is_sleeping", Sleep)
+            state: SleepState = await self.http.get_json("is_sleeping", SleepState)
         except WorkerUnreachable as err:
-            self._tells_sleep = err.timed_out
+            self._reports_sleep = err.timed_out
             return False
-        return told.is_sleeping
+        return state.is_sleeping
 
     async def tokenize(self, fields: Mapping[str, msgspec.Raw], seconds_max: float) -> Tokens | None:
-        """See Tokenizes."""
+        """Return the tokens of a prompt; see SupportsTokenize."""
         return await tokenize_endpoint.tokenize(self.http, fields, seconds_max)
 
-    async def _look_at_metrics(self) -> None:
-        """Of all engines behind this server; None where metrics are not to be had."""
+    async def _read_metrics(self) -> None:
+        """Read KV size, ranks and load of all engines behind this server from /metrics; no load without metrics."""
         try:
             metrics = await self.http.get("metrics")
         except WorkerUnreachable:
             self._load = None
             return
-        self._kv_tokens_max, self._ranks = kv_tokens_in(metrics), ranks_in(metrics)
-        self._load = in_metrics(metrics, self._kv_tokens_max)
+        self._kv_tokens_max, self._ranks = kv_tokens_in_metrics(metrics), ranks_in_metrics(metrics)
+        self._load = load_in_vllm_metrics(metrics, self._kv_tokens_max)
 
     async def _events(self) -> tuple[EventSource, ...]:
-        """By rank. Servers that are older than 0.32 do not say."""
+        """Return the source of KV events of each rank; none from servers that are older than 0.32."""
         try:
-            ranks: dict[str, EventRank] = await self.http.get_json("kv_event_sources", dict[str, EventRank])
+            ranks: dict[str, EventSourceInfo] = await self.http.get_json(
+                "kv_event_sources", dict[str, EventSourceInfo]
+            )
         except WorkerUnreachable:
             return ()
         return tuple(
@@ -127,33 +136,34 @@ class VllmAdapter(OpenAIAdapter):
         )
 
 
-class Sleep(msgspec.Struct):
-    """/is_sleeping."""
+class SleepState(msgspec.Struct):
+    """The answer of /is_sleeping."""
 
     is_sleeping: bool
 
 
-class EventRank(msgspec.Struct):
-    """One rank of /kv_event_sources."""
+class EventSourceInfo(msgspec.Struct):
+    """One rank in the answer of /kv_event_sources."""
 
     endpoint: str = ""
     replay_endpoint: str | None = None
     topic: str = ""
 
 
-def kv_tokens_in(metrics: bytes) -> int | None:
-    """Tokens that fit into the KV caches that vllm:cache_config_info tells of, one an engine; None if none does."""
+def kv_tokens_in_metrics(metrics: bytes) -> int | None:
+    """Return the tokens that fit into the KV caches of all engines in vllm:cache_config_info; None without any."""
     tokens = 0
     for labels in re.findall(rb"^vllm:cache_config_info\{(.*)\}", metrics, re.M):
-        told = dict(re.findall(rb'(\w+)="(\d+)"', labels))
-        tokens += int(told.get(b"block_size", 0)) * int(told.get(b"num_gpu_blocks", 0))
+        sizes = dict(re.findall(rb'(\w+)="(\d+)"', labels))
+        tokens += int(sizes.get(b"block_size", 0)) * int(sizes.get(b"num_gpu_blocks", 0))
     return tokens or None
 
 
-def ranks_in(metrics: bytes) -> int:
-    """Data-parallel ranks that one server has: the engines of vllm:cache_config_info, if they are numbered from 0.
+def ranks_in_metrics(metrics: bytes) -> int:
+    """Return the data-parallel ranks of one server: the engines of vllm:cache_config_info, if numbered from 0.
 
-    Where they are not, others of them stand behind other servers, and how ranks are counted here is not told.
+    Where they are numbered otherwise, further engines are behind other servers, and how ranks are counted here is
+    not known: then 1.
     """
     engines = re.findall(rb'^vllm:cache_config_info\{[^\n]*\bengine="(\d+)"', metrics, re.M)
     numbers = set(map(int, engines))

@@ -1,1 +1,5 @@
-"""How busy an engine says it is: asked for (engine_loads.py, read this first), or published by it (load_feed.py)."""
+"""The load of an engine by its own account, asked for or published.
+
+Read engine_loads.py first (the value, and what engines answer when asked), then load_feed.py (what SGLang
+publishes).
+"""

@@ -1,7 +1,7 @@
-"""How busy an engine says it is: SGLang's and the embedded engine's /v1/loads, vLLM's /metrics. Pure. SGLang's load
-feed, which it tells by itself, is in load_feed.py.
+"""The load that an engine reports when asked: /v1/loads of SGLang and the embedded engine, /metrics of vLLM.
 
-It tells what a gateway cannot know: requests that came some other way. See WorkerLoad in gateway/fleet/loads.py.
+These are pure functions of an answer; SGLang's load feed, which it publishes unasked, is in load_feed.py. A
+reported load includes what a gateway cannot know: requests that came some other way. See gateway/fleet/loads.py.
 """
 
 import re
@@ -11,15 +11,17 @@ import msgspec
 
 
 class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Of all data-parallel ranks. `streams`: requests that run or wait; `tokens_queued`: prompt tokens of those
-    that wait, less what is cached; `kv_tokens`: that requests hold."""
+    """The load of an engine, over all of its data-parallel ranks."""
 
     streams: int = 0
+    """Requests that run or wait."""
     tokens_queued: int = 0
+    """Uncached prompt tokens of the requests that wait."""
     kv_tokens: int = 0
+    """Tokens in the KV memory of requests."""
 
-    def beyond(self, streams: int, tokens_queued: int, kv_tokens: int) -> "EngineLoad":
-        """What of it is nobody's whose load that is."""
+    def excess_over(self, streams: int, tokens_queued: int, kv_tokens: int) -> "EngineLoad":
+        """Return the part of the load that exceeds this one, and so belongs to other sources of requests."""
         return EngineLoad(
             streams=max(0, self.streams - streams),
             tokens_queued=max(0, self.tokens_queued - tokens_queued),
@@ -33,8 +35,8 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             kv_tokens=self.kv_tokens + other.kv_tokens,
         )
 
-    def least(self, other: "EngineLoad") -> "EngineLoad":
-        """What both have."""
+    def minimum(self, other: "EngineLoad") -> "EngineLoad":
+        """Return the smaller of two loads, value by value."""
         return EngineLoad(
             streams=min(self.streams, other.streams),
             tokens_queued=min(self.tokens_queued, other.tokens_queued),
@@ -46,7 +48,7 @@ NO_LOAD = EngineLoad()
 
 
 class SglangRankLoad(msgspec.Struct, frozen=True):
-    """One rank in /v1/loads."""
+    """One data-parallel rank in the answer of /v1/loads."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
@@ -54,13 +56,14 @@ class SglangRankLoad(msgspec.Struct, frozen=True):
     num_used_tokens: int = 0
 
 
-class Loads(msgspec.Struct, frozen=True):
-    """/v1/loads."""
+class SglangLoads(msgspec.Struct, frozen=True):
+    """The answer of /v1/loads."""
 
     loads: list[SglangRankLoad] = []
 
 
-def of_ranks(ranks: Iterable[SglangRankLoad]) -> EngineLoad:
+def sum_of_ranks(ranks: Iterable[SglangRankLoad]) -> EngineLoad:
+    """Return the load of an engine with these ranks."""
     streams = queued = used = 0
     for rank in ranks:
         streams += rank.num_running_reqs + rank.num_waiting_reqs
@@ -75,17 +78,19 @@ _GAUGE = re.compile(
 )
 
 
-def in_metrics(metrics: bytes, kv_tokens_max: int | None) -> EngineLoad | None:
-    """Of vLLM's /metrics, of all engines behind it; None if they do not tell. Waiting prompts are counted, not
-    measured: how long they are it does not say."""
-    streams, shares, told = 0.0, [], False
+def load_in_vllm_metrics(metrics: bytes, kv_tokens_max: int | None) -> EngineLoad | None:
+    """Return the load in vLLM's /metrics, over all engines behind the server; None if the metrics lack it.
+
+    Waiting prompts count as streams only: how long they are vLLM does not say.
+    """
+    streams, shares, found = 0.0, [], False
     for name, value in _GAUGE.findall(metrics):
-        told = True
+        found = True
         if name == b"kv_cache_usage_perc":
             shares.append(float(value))
         else:
             streams += float(value)
-    if not told:
+    if not found:
         return None
     share = sum(shares) / len(shares) if shares else 0.0
     return EngineLoad(streams=int(streams), kv_tokens=int(share * (kv_tokens_max or 0)))

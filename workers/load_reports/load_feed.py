@@ -1,9 +1,9 @@
-"""The load feed of an engine: SGLang tells by itself how busy each of its data-parallel ranks is.
+"""The load feed of an engine: SGLang publishes by itself how busy each of its data-parallel ranks is.
 
-PUB (engine, one port a rank)  -> SUB     topic, number, ["LoadStat", running, waiting, ...]
+ZMQ PUB (engine, one port for each rank)  -> SUB     topic, sequence number, ["LoadStat", running, waiting, ...]
 
-It comes when something has changed, and every second when nothing has. Only the newest counts: a reading that was
-missed is made up for by the next one, so numbers are not looked at, and who reads too slowly leaves readings out.
+A reading comes when something has changed, and every second when nothing has. Only the newest counts: the next
+reading makes up for a missed one, so sequence numbers are ignored, and a slow reader leaves readings out.
 """
 
 import asyncio
@@ -21,11 +21,14 @@ from workers.load_reports.engine_loads import EngineLoad
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-"""At most so often something is made of a feed; an engine may publish after every step."""
+"""Least time between two readings that are used; an engine may publish after every step."""
+
 SILENT_SECONDS = 3.0
-"""After three heartbeats that did not come nothing is known from it any more."""
+"""Silence (three missed heartbeats) after which the last reading is out of date."""
+
 CONNECT_SECONDS = 10.0
-"""After so long without a word one connects anew: ZMQ leaves a peer that spoke nonsense alone for good."""
+"""Silence after which the listener connects again: ZMQ never reconnects to a peer that sent a malformed message."""
+
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 5000
 RECEIVED_MAX = 256
 MESSAGE_BYTES_MAX = 64 * 1024
@@ -35,21 +38,22 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSource:
-    """Where one rank publishes, as ZMQ has it."""
+    """The ZMQ address and topic where one rank publishes its load."""
 
     endpoint: str
     topic: str = "load"
 
 
 class LoadStat(msgspec.Struct, frozen=True, array_like=True, tag="LoadStat", gc=False):
-    """One reading, as it comes: fields by their place. The first versions end after `rank`; more may follow.
+    """One reading, as it is published: an array of fields.
 
-    `kv_tokens`: that are held. `prefilled_tokens`, `prefill_us`: since the engine's start, and how long it took.
+    The first versions end after `rank`; more fields may follow.
     """
 
     running: Count
     waiting: Count
     kv_tokens: Count
+    """Tokens in use."""
     kv_tokens_max: Count = 0
     rank: int | None = None
     waiting_uncached_tokens: Count = 0
@@ -57,9 +61,11 @@ class LoadStat(msgspec.Struct, frozen=True, array_like=True, tag="LoadStat", gc=
     running_max: Count = 0
     prefilled_tokens: Count = 0
     prefill_us: Count = 0
+    """Microseconds that computing the `prefilled_tokens` took, both since the engine's start."""
 
     @property
     def load(self) -> EngineLoad:
+        """The reading as an EngineLoad."""
         return EngineLoad(
             streams=self.running + self.waiting,
             tokens_queued=self.waiting_uncached_tokens,
@@ -71,16 +77,20 @@ _READER = msgspec.msgpack.Decoder(LoadStat)
 
 
 class LoadListener:
-    """`readings` for as long as somebody iterates."""
+    """A subscriber to the load feed of one rank."""
 
     def __init__(self, source: LoadSource, context: "zmq.asyncio.Context") -> None:
-        """`context`: one for all, since each has threads."""
+        """Make a listener; all listeners share one ZMQ context, since each context has threads."""
         self.source = source
         self.unreadable = 0
+        """Readings that could not be decoded."""
         self._context = context
 
     async def readings(self) -> AsyncGenerator[LoadStat]:
-        """The newest one each time. An engine that goes is waited for. Raises OSError for what is no address."""
+        """Yield the newest reading each time, and wait for an engine that is gone.
+
+        Raises OSError for an invalid address.
+        """
         while True:
             socket: zmq.asyncio.Socket | None = None
             try:
@@ -115,12 +125,12 @@ class LoadListener:
             return _READER.decode(frames[-1])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
             self.unreadable += 1
-            log.debug("an unreadable load from %s: %s", self.source.endpoint, err)
+            log.debug("unreadable load reading from %s: %s", self.source.endpoint, err)
             return None
 
 
 async def _newest(socket: zmq.asyncio.Socket) -> list[bytes] | None:
-    """What lies there last, waited for if nothing does; None after a long silence."""
+    """Return the newest received message, waiting for one if there is none; None after a long silence."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             newest: list[bytes] = await socket.recv_multipart()

@@ -10,7 +10,7 @@ from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.adapter import FailureKind, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters import disaggregation
-from workers.adapters.disaggregation import DisaggregatedLeg, DisaggregatedCall
+from workers.adapters.disaggregation import DisaggregatedCall, DisaggregatedLeg
 from workers.adapters.registry import BUILT_IN
 
 pytestmark = pytest.mark.any_loop

@@ -92,7 +92,7 @@ async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
         pass
     sent = inner.call
     assert (sent.model, dict(sent.fields)) == ("m", {"seed": msgspec.Raw(b"1")})
-    assert (sent.cache_salt, sent.traceparent, sent.priority, sent.rank, sent.ids) == (
+    assert (sent.cache_salt, sent.traceparent, sent.priority, sent.rank, sent.prompt_ids) == (
         "",
         None,
         None,

@@ -3,7 +3,13 @@
 import pytest
 
 from gateway.fleet.loads import Place, WorkerLoad
-from workers.load_reports.engine_loads import NO_LOAD, EngineLoad, SglangRankLoad, load_in_vllm_metrics, sum_of_ranks
+from workers.load_reports.engine_loads import (
+    NO_LOAD,
+    EngineLoad,
+    SglangRankLoad,
+    load_in_vllm_metrics,
+    sum_of_ranks,
+)
 
 METRICS = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
