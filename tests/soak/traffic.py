@@ -61,7 +61,7 @@ class Traffic:
         return self
 
     def tour(self) -> Iterator[Ask]:
-        """Yield each kind of request once for every tenant, so that all that is kept for a kind exists from then on.
+        """Yield each kind of request once for every tenant: everything kept for a kind exists from then on.
 
         The engine gets more requests here, since it later gets one in a hundred only.
         """
