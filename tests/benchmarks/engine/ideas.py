@@ -8,7 +8,7 @@ import numpy as np
 from tests.benchmarks.engine.models import Model
 from tests.benchmarks.engine.speed import prompts, submit
 from tests.benchmarks.engine.stopwatch import Times
-from workers.engine.ablation.measurement import climb
+from workers.engine.ablation.measurement import measure_engine
 from workers.engine.ablation.traffic import Arrival
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
@@ -82,13 +82,13 @@ def continuous_batching(model: Model, config: EngineConfig) -> Figures:
     asked = prompts(4 * STREAMS, 24, model.shape["vocab"], seed=5)
     # One in four is eight times as long. By theory a static batch is filled to mean / max.
     arrivals = [
-        Arrival(at=0.0, prompt=tuple(prompt), max_tokens=64 if place % 4 == 0 else 8)
+        Arrival(at_seconds=0.0, prompt=tuple(prompt), max_tokens=64 if place % 4 == 0 else 8)
         for place, prompt in enumerate(asked)
     ]
     figures: Figures = {}
     for batching in ("continuous", "static"):
         chosen = replace(config, batching=batching, running_max=STREAMS, chunk_tokens=STREAMS * 24)
-        done = climb(Engine.load(chosen), arrivals)
+        done = measure_engine(Engine.load(chosen), arrivals)
         figures[f"rows_of_{STREAMS}_{batching}"] = done.rows
         figures[f"tokens_per_second_{batching}"] = done.tokens_per_second
         figures[f"steps_{batching}"] = done.steps

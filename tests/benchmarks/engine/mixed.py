@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.benchmarks.engine.generate import Generate
-from workers.engine.ablation.measurement import climb
-from workers.engine.ablation.traffic import Arrival, Shape, traffic
+from workers.engine.ablation.measurement import measure_engine
+from workers.engine.ablation.traffic import Arrival, TrafficShape, traffic
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -33,7 +33,7 @@ BATCH_MAX = 16
 
 def requests(name: str, vocab: int, *, count: int, seconds: float) -> list[Arrival]:
     """The traffic of that name."""
-    return traffic(Shape(requests=count, seconds=seconds, **SHAPES[name]), vocab=vocab, seed=1)
+    return traffic(TrafficShape(requests=count, seconds=seconds, **SHAPES[name]), vocab=vocab, seed=1)
 
 
 def compared(
@@ -47,7 +47,7 @@ def compared(
         lambda: theirs(generate, arrivals, batch_max=BATCH_MAX),
     )
     # Kernels are made for shapes that are met for the first time; not in anybody's time.
-    ours(chosen, [replace(arrival, at=0.0) for arrival in arrivals[: 2 * BATCH_MAX]])
+    ours(chosen, [replace(arrival, at_seconds=0.0) for arrival in arrivals[: 2 * BATCH_MAX]])
     found: list[list[Figures]] = [[] for _ in sides]
     for _ in range(rounds):
         for side, figures in zip(sides, found, strict=True):
@@ -60,7 +60,7 @@ def compared(
 
 def ours(config: EngineConfig, arrivals: Sequence[Arrival]) -> Figures:
     """The engine, as it was told."""
-    figures = climb(Engine.load(config), arrivals)
+    figures = measure_engine(Engine.load(config), arrivals)
     return {
         "tokens_per_second": figures.tokens_per_second,
         "cpu_ms_per_token": 1e3 * figures.cpu_seconds / figures.output_tokens,
@@ -81,12 +81,12 @@ def theirs(
     waits: list[float] = []
     while done < len(arrivals):
         now = clock() - start
-        batch = [a for a in arrivals[done : done + batch_max] if a.at <= now]
+        batch = [a for a in arrivals[done : done + batch_max] if a.at_seconds <= now]
         if not batch:
-            time.sleep(arrivals[done].at - now)
+            time.sleep(arrivals[done].at_seconds - now)
             continue
         generate([arrival.prompt for arrival in batch], max(arrival.max_tokens for arrival in batch))
-        waits += [clock() - start - arrival.at for arrival in batch]
+        waits += [clock() - start - arrival.at_seconds for arrival in batch]
         done += len(batch)
     seconds, cpu = clock() - start, time.process_time() - cpu
     tokens = sum(arrival.max_tokens for arrival in arrivals)
@@ -100,7 +100,7 @@ def theirs(
 
 def same_tokens(directory: Path, config: EngineConfig, generate: Generate, asked: Sequence[Arrival]) -> bool:
     """Do both give the same answers, one at a time? Only then are the other figures worth something."""
-    figures = climb(Engine.load(config), asked)
+    figures = measure_engine(Engine.load(config), asked)
     return all(
         list(tokens) == generate([arrival.prompt], arrival.max_tokens)[0]
         for tokens, arrival in zip(figures.tokens, asked, strict=True)

@@ -1,7 +1,11 @@
-"""From the naive to the modern, one idea at a time: the same requests on every rung, and what each idea brings.
+"""The ladder (`radixgate ladder`): measures what each technique of the engine brings.
 
-rungs     what a rung is: the settings of the one below, and one of them changed
-traffic   the requests: mixed lengths, shared beginnings, arriving over time
-climb     runs one rung and measures it
-report    the table, the plot, the JSON
+The same requests run on seven engines, the rungs. Each has one technique more than the one before.
+
+rungs         the rungs: the settings of the rung below with one setting changed
+traffic       the requests: mixed lengths, shared beginnings, arriving over time
+measurement   runs the requests on one engine and measures it
+kv_waste      how much of the KV pool holds no token
+report        the table, the plot and the values for JSON
+command       the command line
 """

@@ -1,4 +1,4 @@
-"""python -m workers.engine.ablation: the same requests on every rung, a table, and a plot if one is asked for."""
+"""Runs the ladder without the gateway: python -m workers.engine.ablation prints a table, and can draw a plot."""
 
 from workers.engine.ablation.command import main
 

@@ -1,4 +1,4 @@
-"""The command line of the ladder; needs nothing but what the engine needs (and matplotlib to draw)."""
+"""The command line of the ladder; it needs only what the engine needs, and matplotlib to draw."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import torch
 
-from workers.engine.ablation.measurement import LadderResult, climb
+from workers.engine.ablation.measurement import LadderResult, measure_engine
 from workers.engine.ablation.report import PlotImpossible, plot, table, values
 from workers.engine.ablation.rungs import CHANGES, LadderRung, rungs
 from workers.engine.ablation.traffic import Arrival, TrafficShape, traffic
@@ -31,16 +31,17 @@ SMALL_MODEL: dict[str, Any] = {
     "kv_heads": 2,
     "intermediate": 704,
     "vocab": 2048,
-    # Such a model soon repeats itself, as text and code do: then there is something to guess.
+    # A model with such weights soon repeats itself, as text and code do, so that drafts can be accepted.
     "init": 0.05,
 }
 SECONDS_MAX = 3600
-_ROOM = 4
-"""The KV pool holds so many of the longest requests by default: memory is short enough to matter."""
+"""Longest time of arrivals."""
+_LONGEST_REQUESTS_IN_POOL = 4
+"""How many of the longest requests the KV pool holds by default: memory is short enough to matter."""
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m workers.engine.ablation") -> int:
-    """Run and print; the exit code."""
+    """Run the ladder, print its table, and return the exit code."""
     options = _parser(prog).parse_args(arguments)
     shape = QUICK if options.quick else TrafficShape(requests=options.requests, seconds=options.seconds)
     torch.set_num_threads(options.threads)
@@ -56,50 +57,50 @@ def _run(options: argparse.Namespace, model: Path, shape: TrafficShape) -> int:
     vocab = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     arrivals = traffic(shape, vocab=vocab, seed=options.seed)
     base = _base(options, model, arrivals)
-    told = {"machine": _machine(base), "versions": _versions(), "traffic": _told_of(arrivals)}
-    for title, entries in told.items():
+    setup = {"machine": _machine(base), "versions": _versions(), "traffic": _described(arrivals)}
+    for title, entries in setup.items():
         print(f"{title}: {', '.join(f'{name} {value}' for name, value in entries.items())}")
     print(
         f"engine: {base.kv_tokens} KV tokens, {base.running_max} sequences, steps of {base.chunk_tokens} tokens\n"
     )
     runs: dict[str, dict[str, Any]] = {}
     answers: dict[str, tuple[tuple[int, ...], ...]] = {}
-    # The first steps of a process pay for what no later one pays for.
-    climb(Engine.load(base), [Arrival(at=0.0, prompt=(16,) * 64, max_tokens=8)] * 2)
+    # The first steps of a process are slower, so a small run comes before the measured ones.
+    measure_engine(Engine.load(base), [Arrival(at_seconds=0.0, prompt=(16,) * 64, max_tokens=8)] * 2)
     for rung in rungs(base):
         if options.only and rung.name not in options.only:
             continue
-        figures, bytes_per_token = _measured(rung, arrivals)
-        runs[rung.name] = values(figures, bytes_per_token)
-        answers[rung.name] = figures.tokens
-        print(f"{rung.name}: {figures.seconds:.1f} s", file=sys.stderr, flush=True)
+        result_of_rung, bytes_per_token = _measured(rung, arrivals)
+        runs[rung.name] = values(result_of_rung, bytes_per_token)
+        answers[rung.name] = result_of_rung.tokens
+        print(f"{rung.name}: {result_of_rung.seconds:.1f} s", file=sys.stderr, flush=True)
     print(table(runs))
     equal = len(set(answers.values())) == 1
     print(f"\nanswers: {'the same tokens on every rung' if equal else 'NOT the same on every rung'}")
     if options.json:
         result = {
-            "machine": told["machine"],
-            "versions": told["versions"],
+            "machine": setup["machine"],
+            "versions": setup["versions"],
             "settings": _settings(base, shape) | {"same_tokens": equal},
             "runs": {name: {"all": run, "tenants": {}} for name, run in runs.items()},
         }
         options.json.write_text(json.dumps(result, indent=2, default=str) + "\n", encoding="utf-8")
     if options.plot:
         plot(runs, options.plot)
-    # In half precision two orders of the same sum may choose differently; that is no failure.
+    # In half precision another order of the same sum may lead to another token; that is no failure.
     return 0 if equal or base.dtype != "float32" else 1
 
 
 def _measured(rung: LadderRung, arrivals: Sequence[Arrival]) -> tuple[LadderResult, int]:
     engine = Engine.load(rung.config)
-    return climb(engine, arrivals), engine.info.kv_bytes_per_token
+    return measure_engine(engine, arrivals), engine.info.kv_bytes_per_token
 
 
 def _base(options: argparse.Namespace, model: Path, arrivals: Sequence[Arrival]) -> EngineConfig:
     longest = max(arrival.tokens for arrival in arrivals)
     return EngineConfig(
         model=model,
-        kv_tokens=options.kv_tokens or _ROOM * (longest + 16),
+        kv_tokens=options.kv_tokens or _LONGEST_REQUESTS_IN_POOL * (longest + 16),
         running_max=options.running_max,
         waiting_max=len(arrivals),
         chunk_tokens=options.chunk_tokens,
@@ -111,7 +112,7 @@ def _base(options: argparse.Namespace, model: Path, arrivals: Sequence[Arrival])
 
 @contextmanager
 def _checkpoint(given: Path | None) -> Iterator[Path]:
-    """The model that was named, or a small one with random weights, made for the occasion."""
+    """Yield the given checkpoint, or a temporary small one with random weights."""
     if given is not None:
         yield given
         return
@@ -134,10 +135,10 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__}
 
 
-def _told_of(arrivals: Sequence[Arrival]) -> dict[str, str]:
+def _described(arrivals: Sequence[Arrival]) -> dict[str, str]:
     prompts, outputs = ([len(a.prompt) for a in arrivals], [a.max_tokens for a in arrivals])
     return {
-        "requests": f"{len(arrivals)} over {arrivals[-1].at:.1f} s",
+        "requests": f"{len(arrivals)} over {arrivals[-1].at_seconds:.1f} s",
         "prompts": f"{min(prompts)} to {max(prompts)} tokens ({sum(prompts)} in all)",
         "outputs": f"{min(outputs)} to {max(outputs)} tokens ({sum(outputs)} in all)",
     }
@@ -169,21 +170,34 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", type=Path, help="checkpoint directory; by default a small random one is made"
     )
-    parser.add_argument("--requests", type=_count, default=32, help="default %(default)s")
-    parser.add_argument("--seconds", type=_seconds, default=2.0, help="of arrivals; default %(default)s")
+    parser.add_argument("--requests", type=_count, default=32, help="number of requests; default %(default)s")
     parser.add_argument(
-        "--running-max", type=_count, default=16, help="sequences at a time; default %(default)s"
+        "--seconds", type=_seconds, default=2.0, help="time over which requests arrive; default %(default)s"
     )
     parser.add_argument(
-        "--chunk-tokens", type=_count, default=128, help="tokens of a step; default %(default)s"
+        "--running-max",
+        type=_count,
+        default=16,
+        help="sequences computed at the same time; default %(default)s",
     )
-    parser.add_argument("--kv-tokens", type=_count, help="KV pool; by default four of the longest requests")
-    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32")
-    parser.add_argument("--device", choices=get_args(Device), default="auto")
-    parser.add_argument("--threads", type=_count, default=torch.get_num_threads())
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="a few short requests")
-    parser.add_argument("--only", action="append", choices=list(CHANGES), help="this rung; may be repeated")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw into this .png, .svg or .pdf")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument(
+        "--chunk-tokens", type=_count, default=128, help="token budget of a step; default %(default)s"
+    )
+    parser.add_argument(
+        "--kv-tokens",
+        type=_count,
+        help="tokens that the KV pool holds; by default four of the longest requests",
+    )
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="data type of the model")
+    parser.add_argument("--device", choices=get_args(Device), default="auto", help="device that computes")
+    parser.add_argument(
+        "--threads", type=_count, default=torch.get_num_threads(), help="CPU threads of torch"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the traffic and the model")
+    parser.add_argument("--quick", action="store_true", help="run only a few short requests")
+    parser.add_argument(
+        "--only", action="append", choices=list(CHANGES), help="run only this rung; may be repeated"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a plot into this .png, .svg or .pdf")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     return parser

@@ -1,4 +1,4 @@
-"""Runs one engine through the traffic, as fast as it can but nobody before its time, and measures."""
+"""Runs the traffic on one engine, no request before its arrival, and measures the engine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,85 +15,94 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderResult:
-    """What one rung did with the traffic. Times in seconds, memory in tokens, shares in 0 to 1."""
+    """The measurements of one rung. Times are in seconds, memory is in tokens, shares are from 0 to 1."""
 
     seconds: float
-    """From the first arrival to the last token."""
+    """Time from the first arrival to the last token."""
     cpu_seconds: float
-    """Of the whole process; less disturbed by others on the machine."""
+    """CPU time of the whole process; other processes on the machine disturb it less."""
     output_tokens: int
     steps: int
     ttft: Sequence[float] = field(repr=False)
+    """Time to first token, one entry for each request."""
     itl: Sequence[float] = field(repr=False)
+    """Inter-token latency: every gap between two outputs of a request."""
     rows: float
-    """Sequences that a step computed something for, on average: how full the batch was."""
+    """Sequences that advanced in a step, on average: how full the batch was."""
     kv_tokens_max: int
-    """The most that the KV pool had to hold for requests at one moment."""
+    """The most tokens that the KV pool held for requests at one moment."""
     kv_lost: float
-    """Of the KV memory that was taken, the share that held no token, on average over the steps."""
+    """The share of the occupied KV memory that held no token, on average over the steps."""
     computed: int
+    """Token positions that the model computed."""
     wasted: dict[str, int]
+    """Computed token positions with an unused result, by reason."""
     cached_tokens: int
+    """Prompt tokens read from the prefix cache."""
     accepted_length: float
+    """Tokens that one verification of drafts yields on average."""
     preemptions: int
     tokens: tuple[tuple[int, ...], ...] = field(repr=False)
-    """Every answer, in the order of the requests."""
+    """The tokens of every answer, in the order of the requests."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens over the whole time."""
+        """Output tokens per second over the whole time."""
         return self.output_tokens / self.seconds
 
     @property
     def useful(self) -> float:
-        """Of all token positions that were computed, the share that somebody needed."""
+        """The share of the computed token positions with a result that was used."""
         return 1 - sum(self.wasted.values()) / self.computed
 
-    def percentile(self, of: Sequence[float], share: float) -> float:
-        """Of times, in seconds; 0 when there are none."""
-        return float(np.percentile(of, share * 100)) if len(of) else 0.0
+    def percentile(self, times: Sequence[float], share: float) -> float:
+        """Return a percentile of times, in seconds; `share` is from 0 to 1. The result is 0 without times."""
+        return float(np.percentile(times, share * 100)) if len(times) else 0.0
 
 
 @dataclass
-class _Watch:
-    """Everything that is noted while the engine runs."""
+class _Recording:
+    """Everything that is recorded while the engine runs."""
 
     tokens: list[list[int]]
     ttft: list[float] = field(default_factory=list)
     itl: list[float] = field(default_factory=list)
-    lost: list[float] = field(default_factory=list)
-    last: dict[int, float] = field(default_factory=dict)
+    lost_shares: list[float] = field(default_factory=list)
+    last_output: dict[int, float] = field(default_factory=dict)
     kv_tokens_max: int = 0
     rows: int = 0
 
 
-def climb(
+def measure_engine(
     engine: Engine, arrivals: Sequence[Arrival], clock: Callable[[], float] = time.perf_counter
 ) -> LadderResult:
-    """Submit each request in its time, step until all are answered; greedy, so that rungs can be compared."""
-    watch = _Watch(tokens=[[] for _ in arrivals])
+    """Submit each request at its arrival, and step until all are answered.
+
+    Sampling is greedy, so that the answers of all rungs can be compared.
+    """
+    recording = _Recording(tokens=[[] for _ in arrivals])
     start, cpu, submitted = clock(), time.process_time(), 0
     while submitted < len(arrivals) or engine.has_work:
         now = clock() - start
-        while submitted < len(arrivals) and arrivals[submitted].at <= now:
+        while submitted < len(arrivals) and arrivals[submitted].at_seconds <= now:
             engine.submit(_request(submitted, arrivals[submitted]))
             submitted += 1
         if not engine.has_work:
-            time.sleep(max(0.0, arrivals[submitted].at - now))
+            time.sleep(max(0.0, arrivals[submitted].at_seconds - now))
             continue
-        _step(engine, arrivals, watch, lambda: clock() - start)
+        _step(engine, arrivals, recording, lambda: clock() - start)
     seconds, cpu = clock() - start, time.process_time() - cpu
     counts, work = engine.metrics, engine.metrics.work
     return LadderResult(
         seconds=seconds,
         cpu_seconds=cpu,
-        output_tokens=sum(map(len, watch.tokens)),
+        output_tokens=sum(map(len, recording.tokens)),
         steps=counts.steps,
-        ttft=watch.ttft,
-        itl=watch.itl,
-        rows=watch.rows / counts.steps,
-        kv_tokens_max=watch.kv_tokens_max,
-        kv_lost=float(np.mean(watch.lost)) if watch.lost else 0.0,
+        ttft=recording.ttft,
+        itl=recording.itl,
+        rows=recording.rows / counts.steps,
+        kv_tokens_max=recording.kv_tokens_max,
+        kv_lost=float(np.mean(recording.lost_shares)) if recording.lost_shares else 0.0,
         computed=work.computed,
         wasted={
             "recomputed": work.recomputed,
@@ -104,7 +113,7 @@ def climb(
         cached_tokens=counts.hit_tokens,
         accepted_length=counts.speculation.accepted_length,
         preemptions=counts.preemptions,
-        tokens=tuple(map(tuple, watch.tokens)),
+        tokens=tuple(map(tuple, recording.tokens)),
     )
 
 
@@ -113,19 +122,21 @@ def _request(number: int, arrival: Arrival) -> Request:
     return Request(id=str(number), prompt=arrival.prompt, params=params)
 
 
-def _step(engine: Engine, arrivals: Sequence[Arrival], watch: _Watch, now: Callable[[], float]) -> None:
+def _step(
+    engine: Engine, arrivals: Sequence[Arrival], recording: _Recording, now: Callable[[], float]
+) -> None:
     outputs = engine.step()
     moment = now()
     for output in outputs:
         number = int(output.id)
-        watch.tokens[number] += output.tokens
-        if number in watch.last:
-            watch.itl.append(moment - watch.last[number])
+        recording.tokens[number] += output.tokens
+        if number in recording.last_output:
+            recording.itl.append(moment - recording.last_output[number])
         else:
-            watch.ttft.append(moment - arrivals[number].at)
-        watch.last[number] = moment
+            recording.ttft.append(moment - arrivals[number].at_seconds)
+        recording.last_output[number] = moment
     pool, loads = engine.tree.pool, engine.loads()
-    watch.rows += len(outputs)
-    watch.kv_tokens_max = max(watch.kv_tokens_max, loads.used_tokens)
+    recording.rows += len(outputs)
+    recording.kv_tokens_max = max(recording.kv_tokens_max, loads.used_tokens)
     if loads.used_tokens:
-        watch.lost.append(measure_kv_waste(engine.scheduler, pool).lost_share)
+        recording.lost_shares.append(measure_kv_waste(engine.scheduler, pool).lost_share)

@@ -1,4 +1,4 @@
-"""What was measured, for people and for programs."""
+"""The results of the ladder as a table, as a plot, and as values for JSON."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,10 @@ COLUMNS = {
     "ITL p50": ("itl_ms_p50", "gap between two outputs of a stream, ms"),
     "p99 ": ("itl_ms_p99", ""),
     "rows": ("rows", "sequences that advanced in a step, on average"),
-    "KV MB": ("kv_megabytes_max", "KV memory taken, at most"),
-    "lost": ("kv_lost", "of it, the share that held no token, on average"),
-    "computed": ("computed_tokens", "token positions that went through the model"),
-    "useful": ("useful", "of them, the share that was needed"),
+    "KV MB": ("kv_megabytes_max", "most KV memory occupied"),
+    "lost": ("kv_lost", "share of the occupied KV memory that held no token, on average"),
+    "computed": ("computed_tokens", "token positions computed by the model"),
+    "useful": ("useful", "share of them with a result that was used"),
 }
 _DIGITS = {"seconds": 2, "kv_megabytes_max": 2, "useful": 2, "kv_lost": 2, "rows": 1}
 _DIGITS |= {"ttft_ms_p50": 1, "ttft_ms_p99": 1, "itl_ms_p50": 1, "itl_ms_p99": 1}
@@ -27,42 +27,42 @@ PLOTS = (
     ("tokens_per_second", "Output tokens per second"),
     ("ttft_ms_p99", "TTFT p99 (ms)"),
     ("itl_ms_p99", "ITL p99 (ms)"),
-    ("kv_megabytes_max", "KV memory taken at most (MB)"),
-    ("useful", "Share of the computed that was needed"),
+    ("kv_megabytes_max", "Most KV memory occupied (MB)"),
+    ("useful", "Share of computed positions that was used"),
 )
 
 
 class PlotImpossible(Exception):
-    """Nothing to draw with, or nowhere to draw to."""
+    """Raised when matplotlib is missing or the file cannot be written."""
 
 
-def values(figures: LadderResult, bytes_per_token: int) -> dict[str, Any]:
-    """Everything about one rung, units in the names."""
+def values(result: LadderResult, bytes_per_token: int) -> dict[str, Any]:
+    """Return all values of one rung; the names have the units."""
     return {
-        "seconds": figures.seconds,
-        "cpu_seconds": figures.cpu_seconds,
-        "tokens_per_second": figures.tokens_per_second,
-        "output_tokens": figures.output_tokens,
-        "steps": figures.steps,
-        "ttft_ms_p50": 1e3 * figures.percentile(figures.ttft, 0.5),
-        "ttft_ms_p99": 1e3 * figures.percentile(figures.ttft, 0.99),
-        "itl_ms_p50": 1e3 * figures.percentile(figures.itl, 0.5),
-        "itl_ms_p99": 1e3 * figures.percentile(figures.itl, 0.99),
-        "rows": figures.rows,
-        "kv_tokens_max": figures.kv_tokens_max,
-        "kv_megabytes_max": figures.kv_tokens_max * bytes_per_token / 1e6,
-        "kv_lost": figures.kv_lost,
-        "computed_tokens": figures.computed,
-        "useful": figures.useful,
-        "cached_tokens": figures.cached_tokens,
-        "accepted_length": figures.accepted_length,
-        "preemptions": figures.preemptions,
-        **{f"wasted_{reason}_tokens": count for reason, count in figures.wasted.items()},
+        "seconds": result.seconds,
+        "cpu_seconds": result.cpu_seconds,
+        "tokens_per_second": result.tokens_per_second,
+        "output_tokens": result.output_tokens,
+        "steps": result.steps,
+        "ttft_ms_p50": 1e3 * result.percentile(result.ttft, 0.5),
+        "ttft_ms_p99": 1e3 * result.percentile(result.ttft, 0.99),
+        "itl_ms_p50": 1e3 * result.percentile(result.itl, 0.5),
+        "itl_ms_p99": 1e3 * result.percentile(result.itl, 0.99),
+        "rows": result.rows,
+        "kv_tokens_max": result.kv_tokens_max,
+        "kv_megabytes_max": result.kv_tokens_max * bytes_per_token / 1e6,
+        "kv_lost": result.kv_lost,
+        "computed_tokens": result.computed,
+        "useful": result.useful,
+        "cached_tokens": result.cached_tokens,
+        "accepted_length": result.accepted_length,
+        "preemptions": result.preemptions,
+        **{f"wasted_{reason}_tokens": count for reason, count in result.wasted.items()},
     }
 
 
 def table(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """One line a rung; what each column says stands below."""
+    """Return the table: one line for each rung, and an explanation of each column below."""
     width = max(map(len, runs))
     lines = [" " * width + "".join(f"{title.strip():>10}" for title in COLUMNS)]
     for name, run in runs.items():
@@ -74,22 +74,22 @@ def table(runs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def plot(runs: Mapping[str, Mapping[str, Any]], file: Path) -> None:
-    """Six panels of bars into `file` (.png, .svg, .pdf); PlotImpossible says why not."""
+    """Draw six panels of bars into `file` (.png, .svg or .pdf). Raises PlotImpossible."""
     try:
-        # Not pyplot: it keeps every figure and looks for a display.
+        # pyplot is avoided because it keeps every figure and looks for a display.
         from matplotlib.figure import Figure
     except ImportError as err:
         raise PlotImpossible("drawing needs matplotlib; install it, or the extra `plots`") from err
     figure = Figure(figsize=(12, 7), layout="constrained")
-    for place, (key, title) in enumerate(PLOTS):
-        panel = figure.add_subplot(2, 3, place + 1)
+    for index, (key, title) in enumerate(PLOTS):
+        panel = figure.add_subplot(2, 3, index + 1)
         bars = panel.barh(list(runs), [run[key] for run in runs.values()], color="#4477aa")
         panel.bar_label(bars, fmt=f"%.{_DIGITS.get(key, 0)}f", padding=2, fontsize=8)
         panel.set_title(title, fontsize=10)
         panel.invert_yaxis()
         panel.margins(x=0.18)
         panel.tick_params(labelsize=8)
-        if place % 3:
+        if index % 3:
             panel.set_yticklabels([])
     try:
         figure.savefig(file)

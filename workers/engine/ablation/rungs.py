@@ -1,14 +1,14 @@
-"""The rungs: each has the settings of the one below it, and one of them changed.
+"""The rungs of the ladder: each has the settings of the one below it, with one setting changed.
 
     no KV cache            every step computes every sequence from its first token
-    contiguous KV          one run of memory for each request, for all that it may ever need
-    paged KV               memory in blocks, taken when they are needed
-    continuous batching    a finished request's place is taken in the next step
+    contiguous KV          one run of memory for each request, for all tokens that it may ever need
+    paged KV               memory in blocks, allocated when they are needed
+    continuous batching    a waiting request takes a finished one's place in the next step
     chunked prefill        long prompts are computed beside the decodes of others
-    prefix caching         what was computed once is read again
+    prefix caching         the KV of equal prefixes is computed once and reused
     speculation            several tokens are verified in one step
 
-The first three compute in static batches: a batch is let in when the last of the one before has finished.
+The first three compute in static batches: a batch starts when the last request of the previous one has finished.
 """
 
 from collections.abc import Iterator
@@ -38,14 +38,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRung:
-    """One engine to measure, and how it differs from the one before."""
+    """One rung: the configuration of an engine to measure."""
 
     name: str
     config: EngineConfig
 
 
 def rungs(base: EngineConfig) -> Iterator[LadderRung]:
-    """All of them, from the lowest; `base` gives model, memory and sizes."""
+    """Yield all rungs from the lowest; `base` gives the model, the memory and the sizes."""
     config = replace(base, **NAIVE)
     for name, change in CHANGES.items():
         config = replace(config, **change)

@@ -1,4 +1,4 @@
-"""Runs `grammar_check`, the process that checks grammars before they are compiled, and kills it when one is slow."""
+"""Runs the process that checks grammars before they are compiled (`grammar_check`), and kills a slow one."""
 
 import json
 import subprocess

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workers.engine.ablation.command import main
-from workers.engine.ablation.measurement import LadderResult, climb
+from workers.engine.ablation.measurement import LadderResult, measure_engine
 from workers.engine.ablation.rungs import CHANGES, rungs
 from workers.engine.ablation.traffic import Arrival, TrafficShape, traffic
 from workers.engine.config.engine_config import EngineConfig
@@ -44,7 +44,7 @@ def climbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LadderResult]
         dtype="float32",
         seed=0,
     )
-    return {rung.name: climb(Engine.load(rung.config), arrivals) for rung in rungs(base)}
+    return {rung.name: measure_engine(Engine.load(rung.config), arrivals) for rung in rungs(base)}
 
 
 def test_each_rung_changes_one_setting_of_the_one_below(checkpoint: Callable[[str], Path]) -> None:
@@ -79,7 +79,7 @@ def test_traffic_is_the_same_for_the_same_seed_and_mixed() -> None:
     shape = TrafficShape(requests=200, seconds=3.0)
     arrivals = traffic(shape, vocab=512, seed=1)
     assert arrivals == traffic(shape, vocab=512, seed=1) != traffic(shape, vocab=512, seed=2)
-    assert sorted(arrival.at for arrival in arrivals) == [arrival.at for arrival in arrivals]
+    assert sorted(arrival.at_seconds for arrival in arrivals) == [arrival.at_seconds for arrival in arrivals]
     outputs = sorted(arrival.max_tokens for arrival in arrivals)
     assert outputs[-1] > 2 * outputs[100] > 0
     heads = [arrival.prompt[:96] for arrival in arrivals]
@@ -89,8 +89,8 @@ def test_traffic_is_the_same_for_the_same_seed_and_mixed() -> None:
 
 def test_a_request_is_not_submitted_before_its_time(load: Callable[..., Engine]) -> None:
     engine = load()
-    arrivals = [Arrival(at=at, prompt=(20, 21, 22), max_tokens=2) for at in (0.0, 0.05)]
-    figures = climb(engine, arrivals)
+    arrivals = [Arrival(at_seconds=at, prompt=(20, 21, 22), max_tokens=2) for at in (0.0, 0.05)]
+    figures = measure_engine(engine, arrivals)
     assert figures.seconds >= 0.05
     assert [len(tokens) for tokens in figures.tokens] == [2, 2]
     assert all(seconds > 0 for seconds in figures.ttft)
