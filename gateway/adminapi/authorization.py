@@ -1,13 +1,13 @@
-"""Authorization: who asks, and as what.
+"""Authorization of callers of the operators' listener: which principal a request comes from, with which role.
 
     admin.token of the settings             owner
     a token of `radixgate operators`        its role, for as long as it lives
     a token of one of admin.issuers         the highest role that it names
     a session of a login at such an issuer  the role that it had at its login
-    none, on loopback, without admin.token  viewer; not where people can log in
+    none, on loopback, without admin.token  viewer, unless a browser login is configured
 
-A token comes as a bearer token. Pages take admin.token as ?token= too, and from a cookie of their own, which the
-API never takes. Who presents what opens nothing is made to wait, as at the tenants' door.
+A token is sent as a bearer token. Pages also take admin.token as ?token=, and from a cookie, which the API never
+takes. Addresses that present wrong tokens too often have to wait, as with tenants' API keys.
 """
 
 import hmac
@@ -30,23 +30,26 @@ from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.keys import HASH_PREFIX, OPERATOR_PREFIX, claimed_id, key_digest
 from gateway.tenants.token_errors import IssuerUnavailable
 
-if TYPE_CHECKING:  # who takes no such tokens need not have what they are verified with
+if TYPE_CHECKING:  # imports PyJWT, which is needed only where issuers are configured
     from gateway.adminapi.issuer_tokens import IssuerTokenVerifier
 
 PAGE_COOKIE = "radixgate_admin"
+"""The cookie in which pages send admin.token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTokenStore:
-    """Where operators' tokens are kept. `pepper`: of their hashes. `upgrades`: of tables of an older version."""
+    """The database of operators' tokens, and what is needed to check a token."""
 
     store: TenantStore
     pepper: bytes
+    """The secret of the tokens' hashes."""
     upgrades: bool
+    """Whether tables of an older version are upgraded."""
 
 
 class Authorization:
-    """`operators`: None without a database. `tokens`, `sessions`: None where there is no such issuer."""
+    """Authorizes requests to the operators' listener."""
 
     def __init__(
         self,
@@ -57,53 +60,76 @@ class Authorization:
         sessions: OperatorSessions | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """Create the authorization.
+
+        Args:
+            admin: Settings of the listener.
+            operators: The tokens of `radixgate operators`; None without a database.
+            auth_throttle: Counts wrong tokens by address.
+            tokens: Verifies the tokens of identity providers; None where none is configured.
+            sessions: The sessions of browser logins; None where none is configured.
+            wall: Unix time in seconds.
+        """
         self.sessions = sessions
         self.open = admin.token is None and sessions is None and is_loopback(admin.host)
-        """May whoever is on this machine look?"""
+        """Whether every caller on this machine is a viewer."""
         self._token = admin.token.reveal() if admin.token is not None else None
         self._operators = operators
         self._auth_throttle = auth_throttle
         self._tokens = tokens
         self._wall = wall
 
-    async def admit(self, http: web.Request, least: Role, *, page: bool = False) -> Principal:
-        """Whoever asks, if that is enough. `page`: a page, or what one shows.
+    async def authorize(self, http: web.Request, least: Role, *, page: bool = False) -> Principal:
+        """Return the principal of a request, if it has at least the given role.
 
-        Raises Problem (401, 403, 429, 503), DatabaseDown, TimeoutError.
+        Args:
+            http: The request.
+            least: The role that is needed.
+            page: Whether the request is for a page or its data, which also take admin.token from a cookie.
+
+        Raises:
+            Problem: With status 401, 403, 429 or 503.
+            DatabaseDown: The database does not answer.
+            TimeoutError: The database is too slow.
         """
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
         try:
-            asker = await self._asker(token) if token else await self._without_token(http, page)
+            principal = await self._principal_of(token) if token else await self._without_token(http, page)
         except IssuerUnavailable as err:
-            raise Problem(503, "Tokens cannot be checked at present.", {"retry-after": "1"}) from err
-        if asker is None:
-            raise self._refusal(http, token or (page and http.query.get("token")), page)
-        if not asker.has_role(least):
-            raise Problem(403, f"This needs the role {least}; yours is {asker.role}.")
-        return asker
+            raise Problem(
+                503,
+                "The identity provider does not answer: tokens cannot be checked at present.",
+                {"retry-after": "1"},
+            ) from err
+        if principal is None:
+            raise self._problem(http, token or (page and http.query.get("token")), page)
+        if not principal.has_role(least):
+            raise Problem(403, f"This needs the role {least}; yours is {principal.role}.")
+        return principal
 
     def is_admin_token(self, token: str) -> bool:
+        """Return whether a token is admin.token of the settings, compared in constant time."""
         return self._token is not None and hmac.compare_digest(_bytes(token), _bytes(self._token))
 
-    async def _asker(self, token: str) -> Principal | None:
+    async def _principal_of(self, token: str) -> Principal | None:
         if self.is_admin_token(token):
             return Principal(name="admin.token", role="owner")
-        asker = await self._operator(token)
-        if asker is None and self._tokens is not None:
-            return await self._tokens.asker(token)
-        return asker
+        principal = await self._operator_principal(token)
+        if principal is None and self._tokens is not None:
+            return await self._tokens.principal(token)
+        return principal
 
-    async def _operator(self, token: str) -> Principal | None:
+    async def _operator_principal(self, token: str) -> Principal | None:
         identity = claimed_id(token, OPERATOR_PREFIX)
         if self._operators is None or not identity or not identity.isalnum():
             return None
         store = self._operators.store
-        await schema.ready(store.database, upgrades=self._operators.upgrades)
+        await schema.ensure_current(store.database, upgrades=self._operators.upgrades)
         found = await store.operator(identity)
         digest = HASH_PREFIX + key_digest(token, self._operators.pepper).hex()
-        right = hmac.compare_digest(digest, found.hash if found is not None else HASH_PREFIX)
-        if found is None or not right or not found.active(self._wall()):
+        matches = hmac.compare_digest(digest, found.hash if found is not None else HASH_PREFIX)
+        if found is None or not matches or not found.active(self._wall()):
             return None
         return Principal(name=f"operator:{found.id}", role=found.role)
 
@@ -116,7 +142,7 @@ class Authorization:
             return Principal(name=session.name, role=session.role)
         return Principal(name="loopback", role="viewer") if self.open else None
 
-    def _refusal(self, http: web.Request, given: object, page: bool) -> Problem:
+    def _problem(self, http: web.Request, given: object, page: bool) -> Problem:
         wait = self._auth_throttle.record_failure(address_of(http.remote or "")) if given else 0.0
         if wait:
             return Problem(
@@ -136,5 +162,5 @@ class Authorization:
 
 
 def _bytes(text: str) -> bytes:
-    # Any bytes may come in a header, also such as are no text.
+    # A header may contain any bytes, also bytes that are not valid text.
     return text.encode("utf-8", "surrogatepass")

@@ -1,8 +1,9 @@
-"""OperatorSessions that were logged out of, known to all gateways until they would have ended anyway.
+"""The sessions that operators have logged out of, known to all gateways until the sessions would have ended anyway.
 
     {rg:sessions}:ended:<session id>     expires when the session would have
 
-While Redis is away each gateway knows its own alone: that is when operators need their page.
+While Redis does not answer, each gateway knows only the logouts at itself, and accepts other sessions: operators
+need the dashboard especially then.
 """
 
 import logging
@@ -17,11 +18,13 @@ from radix_cache.redis.scripts import ScriptCaller
 log = logging.getLogger(__name__)
 
 KNOWN_MAX = 10_000
+"""Ended sessions that a gateway remembers itself."""
 ANSWER_SECONDS_MAX = 0.5
+"""Wait for Redis."""
 
 
 class EndedSessions:
-    """`wall`: Unix time in seconds."""
+    """The ended sessions, in Redis and in memory. `wall` is Unix time in seconds."""
 
     def __init__(self, redis: ScriptCaller, prefix: str, wall: Callable[[], float] = time.time) -> None:
         self._redis = redis
@@ -30,8 +33,11 @@ class EndedSessions:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     async def add(self, identity: str, ends: float) -> bool:
-        """`ends`: Unix time from which it would be good for nothing. False: no other gateway knows of it."""
-        self._know(identity)
+        """Record that a session has ended; return False if the other gateways could not be told.
+
+        `ends` is the Unix time at which the session would have ended anyway.
+        """
+        self._remember(identity)
         left_ms = round((ends - self._wall()) * 1000)
         if left_ms <= 0:
             return True
@@ -41,13 +47,13 @@ class EndedSessions:
             )
         except (RedisDown, TimeoutError) as err:
             log.warning(
-                "a session has ended in this gateway alone: %s", str(err) or "Redis does not answer in time"
+                "a logout is known to this gateway only: %s", str(err) or "Redis does not answer in time"
             )
             return False
         return True
 
     async def has(self, identity: str) -> bool:
-        """Was it logged out of, as far as is known?"""
+        """Return whether a session has ended, as far as this gateway can tell."""
         if identity in self._known:
             return True
         try:
@@ -56,10 +62,10 @@ class EndedSessions:
                 return False
         except (RedisDown, TimeoutError):
             return False
-        self._know(identity)
+        self._remember(identity)
         return True
 
-    def _know(self, identity: str) -> None:
+    def _remember(self, identity: str) -> None:
         self._known[identity] = None
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Tokens of identity providers (OpenID Connect) that operators come with: whose they are, and what they may do."""
+"""Operators' tokens of identity providers (OpenID Connect): the principal and the role that a token names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,51 +9,55 @@ from jwt.exceptions import PyJWTError
 from gateway.adminapi.principal import Principal
 from gateway.database.operators import ROLES
 from gateway.settings.token_issuers import OperatorIssuerSettings, Role
-from gateway.tenants.issuer import Issuer
-from gateway.tenants.token_failures import TokenInvalid
-from gateway.tenants.tokens import TOKEN_LENGTH_MAX, claim, words_of
+from gateway.tenants.token_errors import TokenInvalid
+from gateway.tenants.token_issuer import Issuer
+from gateway.tenants.token_verifier import TOKEN_LENGTH_MAX, claim, texts_of
 
-NAME_MAX = 150
+NAME_LENGTH_MAX = 150
+"""Characters of a subject's name in the audit log."""
 
 
 class IssuerTokenVerifier:
-    """Of these issuers."""
+    """Verifies the tokens of the configured identity providers."""
 
     def __init__(self, issuers: Sequence[Issuer[OperatorIssuerSettings]]) -> None:
         self._issuers = {issuer.rules.issuer: issuer for issuer in issuers}
 
-    async def asker(self, token: str) -> Principal | None:
-        """Whom it names; None if it is no good token, or names no role. Raises IssuerAway."""
+    async def principal(self, token: str) -> Principal | None:
+        """Return the principal that a token names; None for an invalid token or one without a role.
+
+        Raises IssuerUnavailable.
+        """
         if token.count(".") != 2 or not token.isascii() or len(token) > TOKEN_LENGTH_MAX:
             return None
         try:
-            said = jwt.decode_complete(token, options={"verify_signature": False})
+            unverified = jwt.decode_complete(token, options={"verify_signature": False})
         except (PyJWTError, RecursionError, ValueError):
             return None
-        # Nothing of it is verified yet: it only says who has to be asked.
-        named = said["payload"].get("iss")
+        # Nothing is verified yet: the claim only selects the issuer that verifies the token.
+        named = unverified["payload"].get("iss")
         issuer = self._issuers.get(named) if isinstance(named, str) else None
         if issuer is None:
             return None
         try:
-            claims = await issuer.claims(token, said["header"])
+            claims = await issuer.claims(token, unverified["header"])
         except TokenInvalid:
             return None
         role = role_of(issuer.rules, claim(claims, issuer.rules.role_claim))
         return Principal(name=f"token:{name_of(claims)}", role=role) if role is not None else None
 
 
-def role_of(rules: OperatorIssuerSettings, told: Any) -> Role | None:
-    """The highest of those that a claim names; None if it names none."""
-    words = told.split() if isinstance(told, str) else words_of(told)
+def role_of(rules: OperatorIssuerSettings, role_claim: Any) -> Role | None:
+    """Return the highest role that a claim names; None if it names none."""
+    words = role_claim.split() if isinstance(role_claim, str) else texts_of(role_claim)
     own: dict[str, Role] = {role: role for role in ROLES}
     found = [known for word in words if (known := (rules.roles or own).get(word)) is not None]
     return max(found, key=ROLES.index, default=None)
 
 
 def name_of(claims: Any) -> str:
-    """For the audit log."""
+    """Return the subject of a token for the audit log, without control characters."""
     subject = claims.get("sub")
     text = subject if isinstance(subject, str) else "nobody"
     printable = "".join(c if c.isprintable() else "?" for c in text)
-    return printable[:NAME_MAX]
+    return printable[:NAME_LENGTH_MAX]

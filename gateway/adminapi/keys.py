@@ -1,4 +1,4 @@
-"""Keys: listed and shown without what opens them; made and replaced, shown that once; ended one by one or many."""
+"""Operations on API keys: list and show (without the secret), create, rotate, expire, revoke one or many."""
 
 import time
 from collections.abc import Mapping
@@ -7,20 +7,21 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation, page_limit
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse, page_limit
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import LISTING, AdminPage
-from gateway.database.rows import KeyState, StoredKey, guarded, key_of, no_key
+from gateway.database.row_conversion import KeyState, StoredKey, disabled_key, key_from_row, read_or_disable
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier, Moment, Name
-from gateway.tenants.key_life import UNMADE
+from gateway.tenants.key_lifecycle import KEY_PLACEHOLDER
 
 IDENTITIES_MAX = 10_000
+"""Keys that one request may revoke."""
 GRACE_SECONDS_MAX = 366 * 86_400
 
 
 class KeyShown(msgspec.Struct, kw_only=True):
-    """A key, without what opens it. `rules`: as in the settings, less `id` and `hash`."""
+    """An API key without its secret. `rules` are the key's settings, without `id` and `hash`."""
 
     id: str
     tenant: str
@@ -31,7 +32,7 @@ class KeyShown(msgspec.Struct, kw_only=True):
 
 
 class KeyMade(msgspec.Struct, kw_only=True):
-    """A key that was just made. `key` is shown now, and never again."""
+    """An API key that was just created. `key` is the secret, which is shown only now."""
 
     id: str
     tenant: str
@@ -39,26 +40,26 @@ class KeyMade(msgspec.Struct, kw_only=True):
 
 
 class KeyCreation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A key to be made. `rules`: as in the settings, less `id` and `hash`."""
+    """An API key to create. `rules` are the key's settings, without `id` and `hash`."""
 
     tenant: Identifier
     rules: dict[str, Any] = {}
 
 
 class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`grace_seconds`: how long the old key stays good."""
+    """The replacement of an API key. The old key stays valid for `grace_seconds`."""
 
     grace_seconds: Annotated[float, Meta(ge=0, le=GRACE_SECONDS_MAX)] = 86_400.0
 
 
 class KeyExpiry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`expires`: last day of use (UTC), or a moment with its zone."""
+    """The expiry of an API key. `expires` is the last day of use (UTC), or a time with its zone."""
 
     expires: Moment
 
 
 class Revocation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which: `ids`, or all active ones of `tenant`. `dry_run`: only say which."""
+    """The API keys to revoke: those in `ids`, or all active ones of `tenant`. A `dry_run` only lists them."""
 
     ids: Annotated[list[Name], Meta(max_length=IDENTITIES_MAX)] | None = None
     tenant: Identifier | None = None
@@ -66,7 +67,7 @@ class Revocation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Revoked(msgspec.Struct, kw_only=True):
-    """`ids`: those that were (or would be) revoked. `already`: of these, those that were of no use before."""
+    """The API keys that were revoked, or would be. `already` names those of them that were invalid before."""
 
     ids: list[str]
     already: list[str]
@@ -74,129 +75,142 @@ class Revoked(msgspec.Struct, kw_only=True):
 
 
 def operations() -> list[Operation]:
+    """Return the operations on API keys."""
     return [
         Operation(
             method="GET",
             path="/keys",
             role="viewer",
-            does="List keys; never what they are.",
+            summary="List API keys, without their secrets.",
             handle=_list,
-            gives=AdminPage,
-            parameters={**LISTING, "tenant": "Only this tenant's."},
+            response_type=AdminPage,
+            query_parameters={**LISTING, "tenant": "Only keys of this tenant."},
         ),
         Operation(
             method="POST",
             path="/keys",
             role="operator",
-            does="Make a key. It is shown once.",
+            summary="Create an API key. Its secret is shown once.",
             handle=_create,
-            gives=KeyMade,
-            takes=KeyCreation,
+            response_type=KeyMade,
+            request_type=KeyCreation,
             status=201,
         ),
         Operation(
             method="POST",
             path="/keys/revoke",
             role="operator",
-            does="KeyExpiry many keys at once and for ever: all that are named, or none.",
+            summary="Revoke many API keys at once, permanently: all that are named, or none.",
             handle=_revoke,
-            gives=Revoked,
-            takes=Revocation,
+            response_type=Revoked,
+            request_type=Revocation,
         ),
         Operation(
-            method="GET", path="/keys/{id}", role="viewer", does="Show one key.", handle=_show, gives=KeyShown
+            method="GET",
+            path="/keys/{id}",
+            role="viewer",
+            summary="Show an API key.",
+            handle=_show,
+            response_type=KeyShown,
         ),
         Operation(
             method="POST",
             path="/keys/{id}/rotate",
             role="operator",
-            does="Make a key in place of another, which stays good for a grace period.",
+            summary="Replace an API key. The old key stays valid for a grace period.",
             handle=_rotate,
-            gives=KeyMade,
-            takes=Rotation,
+            response_type=KeyMade,
+            request_type=Rotation,
             status=201,
         ),
         Operation(
             method="POST",
             path="/keys/{id}/expire",
             role="operator",
-            does="Let a key end at a moment.",
+            summary="Set the expiry of an API key.",
             handle=_expire,
-            gives=KeyShown,
-            takes=KeyExpiry,
+            response_type=KeyShown,
+            request_type=KeyExpiry,
         ),
         Operation(
             method="POST",
             path="/keys/{id}/revoke",
             role="operator",
-            does="KeyExpiry a key at once and for ever.",
+            summary="Revoke an API key at once, permanently.",
             handle=_revoke_one,
-            gives=KeyShown,
+            response_type=KeyShown,
         ),
     ]
 
 
-async def _list(call: OperationRequest) -> OperationResponse:
-    asked = call.parameters("limit", "after", "tenant")
+async def _list(request: OperationRequest) -> OperationResponse:
+    asked = request.query_parameters("limit", "after", "tenant")
     limit, tenant = page_limit(asked.get("limit")), asked.get("tenant")
     where = {"tenant": tenant} if tenant is not None else {}
-    rows = await call.store.page("keys", after=asked.get("after", ""), limit=limit, **where)
+    rows = await request.store.page("keys", after=asked.get("after", ""), limit=limit, **where)
     following = rows[-1]["id"] if len(rows) == limit else None
-    return OperationResponse(value=AdminPage(data=[_shown(guarded(key_of, no_key, row)) for row in rows], next=following))
+    return OperationResponse(
+        value=AdminPage(
+            data=[_shown(read_or_disable(key_from_row, disabled_key, row)) for row in rows], next=following
+        )
+    )
 
 
-async def _show(call: OperationRequest) -> OperationResponse:
-    call.parameters()
-    return OperationResponse(value=await _one(call))
+async def _show(request: OperationRequest) -> OperationResponse:
+    request.query_parameters()
+    return OperationResponse(value=await _one(request))
 
 
-async def _create(call: OperationRequest) -> OperationResponse:
-    asked = await call.body(KeyCreation)
-    made = await call.life.create(asked.tenant, _rules(asked.rules))
+async def _create(request: OperationRequest) -> OperationResponse:
+    asked = await request.body(KeyCreation)
+    made = await request.key_lifecycle.create(asked.tenant, _rules(asked.rules))
     return OperationResponse(value=KeyMade(id=made.id, tenant=asked.tenant, key=made.text), status=201)
 
 
-async def _rotate(call: OperationRequest) -> OperationResponse:
-    asked, old = await call.body(Rotation), await _one(call)
-    made = await call.life.rotate(old.id, asked.grace_seconds)
+async def _rotate(request: OperationRequest) -> OperationResponse:
+    asked, old = await request.body(Rotation), await _one(request)
+    made = await request.key_lifecycle.rotate(old.id, asked.grace_seconds)
     return OperationResponse(value=KeyMade(id=made.id, tenant=old.tenant, key=made.text), status=201)
 
 
-async def _expire(call: OperationRequest) -> OperationResponse:
-    asked, old = await call.body(KeyExpiry), await _one(call)
-    await call.life.expire(old.id, asked.expires)
-    return OperationResponse(value=await _one(call))
+async def _expire(request: OperationRequest) -> OperationResponse:
+    asked, old = await request.body(KeyExpiry), await _one(request)
+    await request.key_lifecycle.expire(old.id, asked.expires)
+    return OperationResponse(value=await _one(request))
 
 
-async def _revoke_one(call: OperationRequest) -> OperationResponse:
-    old = await _one(call)
-    await call.life.revoke([old.id])
-    return OperationResponse(value=await _one(call))
+async def _revoke_one(request: OperationRequest) -> OperationResponse:
+    old = await _one(request)
+    await request.key_lifecycle.revoke([old.id])
+    return OperationResponse(value=await _one(request))
 
 
-async def _revoke(call: OperationRequest) -> OperationResponse:
-    asked = await call.body(Revocation)
+async def _revoke(request: OperationRequest) -> OperationResponse:
+    asked = await request.body(Revocation)
     if (asked.ids is None) == (asked.tenant is None):
         raise Problem(400, "Name keys (ids), or all keys of one tenant (tenant).")
-    chosen = await call.life.chosen(asked.ids, asked.tenant)
+    chosen = await request.key_lifecycle.select(asked.ids, asked.tenant)
     if not asked.dry_run:
-        await call.life.revoke(chosen.ids)
-    return OperationResponse(value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=asked.dry_run))
+        await request.key_lifecycle.revoke(chosen.ids)
+    return OperationResponse(
+        value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=asked.dry_run)
+    )
 
 
-async def _one(call: OperationRequest) -> KeyShown:
-    row = await call.store.row("keys", call.part("id"))
+async def _one(request: OperationRequest) -> KeyShown:
+    """Return the key that the path names. Raises Problem."""
+    row = await request.store.row("keys", request.path_parameter("id"))
     if row is None:
-        raise Problem(404, f"There is no key {call.part('id')[:200]!r}.")
-    return _shown(guarded(key_of, no_key, row))
+        raise Problem(404, f"There is no key {request.path_parameter('id')[:200]!r}.")
+    return _shown(read_or_disable(key_from_row, disabled_key, row))
 
 
 def _rules(given: Mapping[str, Any]) -> ApiKeySettings:
-    """Raises Problem."""
-    for name in UNMADE:
+    """Return the settings of a new key. Raises Problem."""
+    for name in KEY_PLACEHOLDER:
         if name in given:
-            raise Problem(400, f"$.rules.{name}: is made here, and nowhere else.")
-    return OperationRequest.converted({**given, **UNMADE}, ApiKeySettings, "$.rules")
+            raise Problem(400, f"$.rules.{name}: the gateway makes this value itself.")
+    return OperationRequest.convert({**given, **KEY_PLACEHOLDER}, ApiKeySettings, "$.rules")
 
 
 def _shown(stored: StoredKey) -> KeyShown:
@@ -207,5 +221,5 @@ def _shown(stored: StoredKey) -> KeyShown:
         state=stored.state(time.time()),
         created=Moment.at(stored.created).text,
         revoked=Moment.at(stored.revoked).text if stored.revoked is not None else None,
-        rules={name: value for name, value in rules.items() if name not in UNMADE},
+        rules={name: value for name, value in rules.items() if name not in KEY_PLACEHOLDER},
     )

@@ -11,12 +11,14 @@ from gateway.adminapi.problems import TITLES
 from gateway.settings.types import Moment, Network, Secret
 
 BASE = "/admin/v1"
-ALWAYS = (401, 403, 429, 503)
+ALWAYS_POSSIBLE = (401, 403, 429, 503)
 
 
-def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
-    """As `openapi.json` has it."""
-    types = {each for operation in operations for each in (operation.gives, operation.takes) if each}
+def admin_api_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    """Return the OpenAPI document of the given operations."""
+    types = {
+        each for operation in operations for each in (operation.response_type, operation.request_type) if each
+    }
     ordered = sorted(types, key=lambda kind: str(kind.__name__))
     _, schemas = msgspec.json.schema_components(
         ordered, schema_hook=_schema, ref_template="#/components/schemas/{name}"
@@ -32,7 +34,7 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
         "security": [{"operator": []}],
         "paths": paths,
         "components": {
-            "schemas": {**_of_ecma(schemas), "Problem": PROBLEM},
+            "schemas": {**_ecma_patterns(schemas), "Problem": PROBLEM},
             "responses": {
                 f"Problem{status}": {
                     "description": title,
@@ -47,7 +49,7 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
 
 PROBLEM = {
     "type": "object",
-    "description": "A refusal (RFC 9457).",
+    "description": "An error (RFC 9457).",
     "required": ["type", "title", "status", "detail"],
     "properties": {
         "type": {"type": "string"},
@@ -59,29 +61,31 @@ PROBLEM = {
 }
 
 
-def _of_ecma(schema: Any) -> Any:
-    """With patterns as JSON Schema has them, where `$` is the end and nothing else is."""
+def _ecma_patterns(schema: Any) -> Any:
+    """Return a schema with patterns as JSON Schema (ECMA-262) writes them, with `$` as the end of the text."""
     if isinstance(schema, list):
-        return [_of_ecma(each) for each in schema]
+        return [_ecma_patterns(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        name: each.replace(r"\Z", "$") if name == "pattern" and isinstance(each, str) else _of_ecma(each)
+        name: each.replace(r"\Z", "$")
+        if name == "pattern" and isinstance(each, str)
+        else _ecma_patterns(each)
         for name, each in schema.items()
     }
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
     statuses = [operation.status] if operation.method != "PUT" else [200, 201]
-    problems = {*ALWAYS, *((400, 408, 409, 413, 415) if operation.takes else (400,))}
+    problems = {*ALWAYS_POSSIBLE, *((400, 408, 409, 413, 415) if operation.request_type else (400,))}
     if "{" in operation.path:
         problems.add(404)
     if operation.conditional:
         problems.add(412)
-    schema = {"$ref": f"#/components/schemas/{operation.gives.__name__}"}
+    schema = {"$ref": f"#/components/schemas/{operation.response_type.__name__}"}
     body = {"application/json": {"schema": schema}}
     found: dict[str, Any] = {
-        "summary": operation.does,
+        "summary": operation.summary,
         "description": f"Needs the role {operation.role}.",
         "operationId": _identity(operation),
         "parameters": _parameters(operation),
@@ -90,8 +94,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
             **{str(s): {"$ref": f"#/components/responses/Problem{s}"} for s in sorted(problems)},
         },
     }
-    if operation.takes:
-        taken = {"$ref": f"#/components/schemas/{operation.takes.__name__}"}
+    if operation.request_type:
+        taken = {"$ref": f"#/components/schemas/{operation.request_type.__name__}"}
         found["requestBody"] = {"required": True, "content": {"application/json": {"schema": taken}}}
     return found
 
@@ -108,7 +112,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     ]
     in_query = [
         {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
-        for name, text in (operation.parameters or {}).items()
+        for name, text in (operation.query_parameters or {}).items()
     ]
     in_headers = [
         {"name": name, "in": "header", "schema": {"type": "string"}}

@@ -1,4 +1,4 @@
-"""One call of the admin API: what an operation is, what it is given, and how it is answered."""
+"""Operations of the admin API: their description, the request that one is given, and its response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,25 +13,28 @@ from gateway.adminapi.problems import HEADERS, Problem
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.error_messages import explain_error
 from gateway.settings.token_issuers import Role
-from gateway.tenants.key_life import KeyLife
+from gateway.tenants.key_lifecycle import KeyLifecycle
 
 BODY_BYTES_MAX = 256 * 1024
 BODY_SECONDS_MAX = 10.0
-PAGE = 100
-PAGE_MAX = 1000
+PAGE_LIMIT = 100
+"""Entries of a page where the request names no limit."""
+PAGE_LIMIT_MAX = 1000
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationResponse:
-    """`value`: what is shown as JSON."""
+    """The response of an operation."""
 
     value: Any
+    """The body, which is sent as JSON."""
     status: int = 200
     headers: Mapping[str, str] | None = None
 
     def response(self) -> web.Response:
+        """Return the HTTP response."""
         body = msgspec.json.encode(self.value, enc_hook=str)
         headers = {**HEADERS, **(self.headers or {})}
         return web.Response(status=self.status, body=body, content_type="application/json", headers=headers)
@@ -39,34 +42,40 @@ class OperationResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRequest:
-    """`store`, `life`: what they change is told as done by `asker`."""
+    """A request for an operation, from an authorized principal.
+
+    The audit log records the changes made through `store` and `key_lifecycle` as the principal's.
+    """
 
     http: web.Request
-    asker: Principal
+    principal: Principal
     store: TenantStore
-    life: KeyLife
+    key_lifecycle: KeyLifecycle
 
-    def part(self, name: str) -> str:
-        """Of the path. Raises Problem for what can be nobody's name."""
+    def path_parameter(self, name: str) -> str:
+        """Return a parameter of the path. Raises Problem for unprintable characters."""
         text = self.http.match_info[name]
         if not text.isprintable():
-            raise Problem(404, "There is nothing of that name.")
+            raise Problem(404, "There is no object of that name.")
         return text
 
-    def parameters(self, *names: str) -> dict[str, str]:
-        """Those of the query; there may be no others, and none twice. Raises Problem."""
+    def query_parameters(self, *names: str) -> dict[str, str]:
+        """Return the query parameters. Raises Problem for other names than these, and for repeated ones."""
         found: dict[str, str] = {}
         for name, text in self.http.query.items():
             if name not in names:
                 known = ", ".join(names) or "none"
-                raise Problem(400, f"There is no parameter {name[:100]!r} here; there are: {known}.")
+                raise Problem(400, f"Unknown query parameter {name[:100]!r}; known here: {known}.")
             if name in found or "\x00" in text:
-                raise Problem(400, f"The parameter {name} cannot be that.")
+                raise Problem(400, f"The query parameter {name} is repeated, or contains a NUL character.")
             found[name] = text
         return found
 
     async def body(self, kind: type[Value], **fields: Any) -> Value:
-        """The JSON that was sent, with these fields added. Raises Problem."""
+        """Return the JSON body as a value of the given type. Raises Problem.
+
+        `fields` are values that the path determines: they are added to the body, which may not contradict them.
+        """
         try:
             given = msgspec.json.decode(await self._read())
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
@@ -75,12 +84,15 @@ class OperationRequest:
             raise Problem(400, "The body has to be a JSON object.")
         for name, value in fields.items():
             if given.setdefault(name, value) != value:
-                raise Problem(400, f"$.{name}: the address says {value!r}.")
-        return self.converted(given, kind)
+                raise Problem(400, f"$.{name}: the path says {value!r}.")
+        return self.convert(given, kind)
 
     @staticmethod
-    def converted(given: dict[str, Any], kind: type[Value], at: str = "$") -> Value:
-        """A value of that type, held against the rules that settings have. Raises Problem."""
+    def convert(given: dict[str, Any], kind: type[Value], at: str = "$") -> Value:
+        """Return a value of the given type, validated as settings are. Raises Problem.
+
+        `at` is the path of the value in the body.
+        """
         try:
             return msgspec.convert(given, kind, dec_hook=lambda wanted, text: wanted(text))
         except msgspec.ValidationError as err:
@@ -91,7 +103,7 @@ class OperationRequest:
         if content_type != "application/json":
             raise Problem(415, "The body has to be application/json.")
         if self.http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-            raise Problem(415, "The body has to come as it is, without Content-Encoding.")
+            raise Problem(415, "The body has to be sent without Content-Encoding.")
         read = bytearray()
         try:
             async with asyncio.timeout(BODY_SECONDS_MAX):
@@ -105,31 +117,35 @@ class OperationRequest:
 
 
 Handle = Callable[[OperationRequest], Awaitable[OperationResponse]]
+"""Perform an operation. Raises Problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One thing that can be done. `path`: below /admin/v1. `takes`, `gives`: types of bodies, for the document.
-
-    `parameters`: of the query, with what each is. `status`: where all is well.
-    """
+    """An operation of the admin API: its HTTP method and path, its role, its handler, its documentation."""
 
     method: str
     path: str
+    """The path below /admin/v1."""
     role: Role
-    does: str
+    summary: str
     handle: Handle
-    gives: Any
-    takes: Any = None
-    parameters: Mapping[str, str] | None = None
+    response_type: Any
+    """Type of the response's body, for the OpenAPI document."""
+    request_type: Any = None
+    """Type of the request's body, for the OpenAPI document; None without a body."""
+    query_parameters: Mapping[str, str] | None = None
+    """Query parameters, with the description of each."""
     status: int = 200
+    """Status of a successful response."""
     conditional: bool = False
+    """Whether the headers If-Match and If-None-Match are supported."""
 
 
 def page_limit(text: str | None) -> int:
-    """How many entries of a page are asked for. Raises Problem."""
+    """Return how many entries of a page are asked for at most. Raises Problem."""
     if text is None:
-        return PAGE
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_MAX:
-        raise Problem(400, f"limit: expected a whole number from 1 to {PAGE_MAX}.")
+        return PAGE_LIMIT
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_LIMIT_MAX:
+        raise Problem(400, f"limit: expected a whole number from 1 to {PAGE_LIMIT_MAX}.")
     return int(text)

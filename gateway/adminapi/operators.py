@@ -1,17 +1,17 @@
-"""OperatorTokenStore: who may use this API. A token is made here and shown once; only owners may look or change."""
+"""Operations on operators' tokens: list, create, revoke. Only owners may use them; a token is shown once."""
 
 import time
 from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import AdminPage
 from gateway.database.operators import Operator
 from gateway.settings.token_issuers import Role
 from gateway.settings.types import Moment, Name
-from gateway.tenants.operator_life import OperatorLife
+from gateway.tenants.operator_lifecycle import OperatorLifecycle
 
 
 class OperatorShown(msgspec.Struct, kw_only=True):
@@ -27,7 +27,7 @@ class OperatorShown(msgspec.Struct, kw_only=True):
 
 
 class NewOperator(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`expires`: last day of use (UTC), or a moment with its zone."""
+    """An operator to create. `expires` is the last day of use (UTC), or a time with its zone."""
 
     name: Name
     role: Role
@@ -35,54 +35,64 @@ class NewOperator(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class OperatorMade(msgspec.Struct, kw_only=True):
-    """`token` is shown now, and never again."""
+    """An operator that was just created. `token` is shown only now."""
 
     id: str
     token: str
 
 
-def operations(life: OperatorLife) -> list[Operation]:
-    async def create(call: OperationRequest) -> OperationResponse:
-        asked = await call.body(NewOperator)
+def operations(life: OperatorLifecycle) -> list[Operation]:
+    """Return the operations on operators."""
+
+    async def create(request: OperationRequest) -> OperationResponse:
+        asked = await request.body(NewOperator)
         expires = asked.expires.seconds if asked.expires is not None else None
-        made = await life.acting(call.store).create(asked.name, asked.role, expires)
+        made = await life.acting(request.store).create(asked.name, asked.role, expires)
         return OperationResponse(value=OperatorMade(id=made.id, token=made.text), status=201)
 
-    async def revoke(call: OperationRequest) -> OperationResponse:
-        identity = call.part("id")
-        if await call.store.operator(identity) is None:
+    async def revoke(request: OperationRequest) -> OperationResponse:
+        identity = request.path_parameter("id")
+        if await request.store.operator(identity) is None:
             raise Problem(404, f"There is no operator {identity[:200]!r}.")
-        return OperationResponse(value=shown(await life.acting(call.store).revoke(identity)))
+        return OperationResponse(value=shown(await life.acting(request.store).revoke(identity)))
 
     parts: list[dict[str, Any]] = [
-        {"method": "GET", "path": "/operators", "does": "List operators.", "handle": _list, "gives": AdminPage},
+        {
+            "method": "GET",
+            "path": "/operators",
+            "summary": "List operators.",
+            "handle": _list,
+            "response_type": AdminPage,
+        },
         {
             "method": "POST",
             "path": "/operators",
-            "does": "Make a token for an operator. It is shown once.",
+            "summary": "Create a token for an operator. It is shown once.",
             "handle": create,
-            "gives": OperatorMade,
-            "takes": NewOperator,
+            "response_type": OperatorMade,
+            "request_type": NewOperator,
             "status": 201,
         },
         {
             "method": "POST",
             "path": "/operators/{id}/revoke",
-            "does": "KeyExpiry a token at once and for ever.",
+            "summary": "Revoke an operator's token at once, permanently.",
             "handle": revoke,
-            "gives": OperatorShown,
+            "response_type": OperatorShown,
         },
     ]
     return [Operation(role="owner", **part) for part in parts]
 
 
-async def _list(call: OperationRequest) -> OperationResponse:
-    call.parameters()
-    return OperationResponse(value=AdminPage(data=[shown(operator) for operator in await call.store.operators()]))
+async def _list(request: OperationRequest) -> OperationResponse:
+    request.query_parameters()
+    return OperationResponse(
+        value=AdminPage(data=[shown(operator) for operator in await request.store.operators()])
+    )
 
 
 def shown(operator: Operator) -> OperatorShown:
-    """As it may be seen."""
+    """Return an operator as the API shows it."""
     return OperatorShown(
         id=operator.id,
         name=operator.name,

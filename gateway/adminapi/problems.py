@@ -1,4 +1,4 @@
-"""Refusals of the operators' listener, as RFC 9457 has them."""
+"""Error responses of the operators' listener, as problem documents (RFC 9457)."""
 
 import logging
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ TITLES = {
 
 
 class Problem(Exception):
-    """`detail`: one sentence, safe for whoever asked."""
+    """An error that is answered as a problem document. `detail` is one sentence, safe to show to the caller."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -38,7 +38,7 @@ class Problem(Exception):
         self.headers = headers or {}
 
     def response(self, instance: str | None) -> web.Response:
-        """`instance`: the path that was asked for; None where nobody could read it."""
+        """Return the HTTP response. `instance` is the path of the request; None where the request was malformed."""
         body = {
             "type": "about:blank",
             "title": TITLES.get(self.status) or HTTPStatus(self.status).phrase,
@@ -55,7 +55,7 @@ class Problem(Exception):
         )
 
 
-def no_database(err: Exception) -> Problem:
-    """It is there, and does not answer."""
-    log.warning("the admin API: the database: %s", str(err) or "no answer in time")
-    return Problem(503, "The database cannot be asked.", {"retry-after": "1"})
+def database_problem(err: Exception) -> Problem:
+    """Return the problem for a database that does not answer, and log the cause."""
+    log.warning("the admin API: the database does not answer: %s", str(err) or "timeout")
+    return Problem(503, "The database does not answer.", {"retry-after": "1"})

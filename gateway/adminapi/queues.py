@@ -1,16 +1,18 @@
-"""Who waits, and what each tenant has received: in all gateways together.
+"""The operation that shows the queues of all gateways: waiting requests, and what each tenant has received.
 
-The operators' listener answers it itself (gateway/web/admin_app.py), also where there is no database, and while that is
-away; here it stands for the document.
+The operators' listener serves it itself (gateway/web/admin_app.py), because it works without a database; here it is
+part of the OpenAPI document.
 """
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.queueing.queue_report import AllQueues, QueueReport
 
 
 def operations(queues: AllQueues) -> list[Operation]:
-    async def look(call: OperationRequest) -> OperationResponse:
-        call.parameters()
+    """Return the operation that shows the queues."""
+
+    async def show_queues(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
         return OperationResponse(value=await queues.report())
 
     return [
@@ -18,8 +20,8 @@ def operations(queues: AllQueues) -> list[Operation]:
             method="GET",
             path="/queue",
             role="viewer",
-            does="Who waits, how long and why, and what each tenant received against its share, in all gateways.",
-            handle=look,
-            gives=QueueReport,
+            summary="Show which requests wait, how long and why, and what each tenant received against its share.",
+            handle=show_queues,
+            response_type=QueueReport,
         )
     ]

@@ -1,36 +1,36 @@
-"""Usage of all tenants, and the audit log."""
+"""Operations that report the usage of all tenants, and the audit log."""
 
 from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation, page_limit
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse, page_limit
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import AdminPage
 from gateway.database.audit_log import AuditEntry, AuditLog
 from gateway.database.usage_query import ROW_COLUMNS, UsageReader
-from gateway.ledger.usage_query_text import QueryProblem, moment_text, query_of, shown
+from gateway.ledger.usage_query_parsing import QueryProblem, moment_text, parse_query, shown
 
 USAGE_PARAMETERS = {
-    "since": "A day (its beginning) or a moment.",
-    "until": "A day (its end) or a moment.",
-    "by": f"What sums are apart by, with commas: hour, day, {', '.join(ROW_COLUMNS)}, tag:NAME.",
+    "since": "A day (from its beginning) or a time.",
+    "until": "A day (to its end) or a time.",
+    "by": f"Dimensions of the groups, separated by commas: hour, day, {', '.join(ROW_COLUMNS)}, tag:NAME.",
     "tag": "NAME=VALUE; may be repeated.",
     **{name: f"Only this {name}." for name in ROW_COLUMNS},
-    "limit": "Groups at most.",
-    "offset": "Groups to leave out.",
+    "limit": "Largest number of groups.",
+    "offset": "Number of groups to skip.",
 }
 
 
 class UsageShown(msgspec.Struct, kw_only=True):
-    """`source`: days, hours or rows, of which the last are kept for the shortest time. Costs are millionths."""
+    """Sums of usage. `source`: days, hours or rows; rows are stored most briefly. Costs are in millionths."""
 
     data: list[dict[str, Any]]
     source: str
 
 
 class AuditShown(msgspec.Struct, kw_only=True):
-    """`before`, `after`: what has been changed; null where there was nothing."""
+    """An entry of the audit log. `before` and `after`: the changed object; null where it did not exist."""
 
     number: int
     at: str
@@ -44,7 +44,7 @@ class AuditShown(msgspec.Struct, kw_only=True):
 
 
 class AuditVerified(msgspec.Struct, kw_only=True):
-    """`broken`: the first number that does not follow from those before; null if all do."""
+    """The result of a verification. `broken`: the first entry that does not follow from those before, or null."""
 
     broken: int | None
     number: int
@@ -52,16 +52,20 @@ class AuditVerified(msgspec.Struct, kw_only=True):
 
 
 def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
-    async def sums(call: OperationRequest) -> OperationResponse:
+    """Return the operations that report usage and changes."""
+
+    async def sums(request: OperationRequest) -> OperationResponse:
         try:
-            query = query_of(call.http.query.items())
+            query = parse_query(request.http.query.items())
         except QueryProblem as err:
             raise Problem(400, f"{err}.") from err
         found = await usage.sums(query)
-        return OperationResponse(value=UsageShown(data=[shown(group) for group in found], source=query.source))
+        return OperationResponse(
+            value=UsageShown(data=[shown(group) for group in found], source=query.source)
+        )
 
-    async def log(call: OperationRequest) -> OperationResponse:
-        asked = call.parameters("limit", "after", "kind", "subject")
+    async def log(request: OperationRequest) -> OperationResponse:
+        asked = request.query_parameters("limit", "after", "kind", "subject")
         limit, after = page_limit(asked.get("limit")), asked.get("after")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after: expected the `next` of the page before.")
@@ -72,50 +76,54 @@ def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
             subject=asked.get("subject"),
         )
         following = str(found[-1].number) if len(found) == limit else None
-        return OperationResponse(value=AdminPage(data=[audit_shown(entry) for entry in found], next=following))
+        return OperationResponse(
+            value=AdminPage(data=[audit_shown(entry) for entry in found], next=following)
+        )
 
-    async def verify(call: OperationRequest) -> OperationResponse:
-        call.parameters()
+    async def verify(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
         found = await audit.verify()
-        return OperationResponse(value=AuditVerified(broken=found.broken, number=found.number, hash=found.hash))
+        return OperationResponse(
+            value=AuditVerified(broken=found.broken, number=found.number, hash=found.hash)
+        )
 
     return [
         Operation(
             method="GET",
             path="/usage",
             role="viewer",
-            does="Sums of what was used.",
+            summary="Sum the usage of all tenants.",
             handle=sums,
-            gives=UsageShown,
-            parameters=USAGE_PARAMETERS,
+            response_type=UsageShown,
+            query_parameters=USAGE_PARAMETERS,
         ),
         Operation(
             method="GET",
             path="/audit",
             role="viewer",
-            does="Who changed what, the latest first.",
+            summary="List changes, the latest first.",
             handle=log,
-            gives=AdminPage,
-            parameters={
+            response_type=AdminPage,
+            query_parameters={
                 "limit": "Entries at most, 1 to 1000; 100 by default.",
                 "after": "The `next` of the page before.",
                 "kind": "organisations, plans, tenants, keys or operators.",
-                "subject": "Name of what was changed.",
+                "subject": "Name of the changed object.",
             },
         ),
         Operation(
             method="GET",
             path="/audit/verification",
             role="viewer",
-            does="Whether the log's chain is whole.",
+            summary="Verify the hash chain of the audit log.",
             handle=verify,
-            gives=AuditVerified,
+            response_type=AuditVerified,
         ),
     ]
 
 
 def audit_shown(entry: AuditEntry) -> AuditShown:
-    """As people read it."""
+    """Return an entry as the API shows it."""
     return AuditShown(
         number=entry.number,
         at=moment_text(entry.at_ms),

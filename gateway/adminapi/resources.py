@@ -1,8 +1,8 @@
-"""Organisations, plans and tenants: listed, shown, put.
+"""Operations on organisations, plans and tenants: list, show, put.
 
-PUT replaces the whole, and doing it twice is doing it once. `ETag` names a state; with `If-Match` a change is made
-only to the state that was seen, with `If-None-Match: *` only where there is nothing yet. Nothing is deleted: a
-tenant or an organisation is disabled.
+PUT replaces the whole object, and is idempotent. `ETag` names a state of an object: with `If-Match` a change is
+made only to that state, with `If-None-Match: *` only where the object does not exist. Nothing is deleted: tenants
+and organisations are disabled.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Handle, Operation, page_limit
+from gateway.adminapi.operation import Handle, Operation, OperationRequest, OperationResponse, page_limit
 from gateway.adminapi.problems import Problem
-from gateway.database.rows import organisation_of, plan_of, tenant_of
-from gateway.database.tenant_store import Change
+from gateway.database.row_conversion import organisation_from_row, plan_from_row, tenant_from_row
+from gateway.database.tenant_store import TenantChange
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
 LISTING = {"limit": "Entries at most, 1 to 1000; 100 by default.", "after": "The `next` of the page before."}
 
 
 class AdminPage(msgspec.Struct, kw_only=True):
-    """`next`: for `after`, to see more; null where there is no more."""
+    """A page of a list. `next` is the value of `after` for the next page; null on the last page."""
 
     data: list[Any]
     next: str | None = None
@@ -29,14 +29,17 @@ class AdminPage(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceKind:
-    """`name`: in addresses, and of the table. `identity`: the field that names one."""
+    """A kind of object that is listed, shown and put in the same way."""
 
     name: str
+    """Plural, as in paths and as the name of the table."""
     one: str
+    """Singular, for texts."""
     identity: str
+    """The field that identifies an object."""
     type: Any
     of: Callable[[Mapping[str, Any]], Any]
-    put: Callable[[Change, Any], Awaitable[None]]
+    put: Callable[[TenantChange, Any], Awaitable[None]]
 
 
 KINDS = (
@@ -45,18 +48,30 @@ KINDS = (
         one="organisation",
         identity="id",
         type=OrganisationSettings,
-        of=organisation_of,
-        put=Change.put_organisation,
+        of=organisation_from_row,
+        put=TenantChange.put_organisation,
     ),
-    ResourceKind(name="plans", one="plan", identity="name", type=PlanSettings, of=plan_of, put=Change.put_plan),
     ResourceKind(
-        name="tenants", one="tenant", identity="id", type=TenantSettings, of=tenant_of, put=Change.put_tenant
+        name="plans",
+        one="plan",
+        identity="name",
+        type=PlanSettings,
+        of=plan_from_row,
+        put=TenantChange.put_plan,
+    ),
+    ResourceKind(
+        name="tenants",
+        one="tenant",
+        identity="id",
+        type=TenantSettings,
+        of=tenant_from_row,
+        put=TenantChange.put_tenant,
     ),
 )
 
 
-def operations(plans_of_file: Callable[[], Collection[str]]) -> list[Operation]:
-    """`plans_of_file`: plans of the settings file, which tenants may be on too."""
+def operations(file_plans: Callable[[], Collection[str]]) -> list[Operation]:
+    """Return the operations. `file_plans`: names of the settings file's plans, which tenants may have too."""
     found = []
     for kind in KINDS:
         path = f"/{kind.name}/{{{kind.identity}}}"
@@ -65,27 +80,27 @@ def operations(plans_of_file: Callable[[], Collection[str]]) -> list[Operation]:
                 method="GET",
                 path=f"/{kind.name}",
                 role="viewer",
-                does=f"List {kind.name}.",
+                summary=f"List {kind.name}.",
                 handle=_list(kind),
-                gives=AdminPage,
-                parameters=LISTING,
+                response_type=AdminPage,
+                query_parameters=LISTING,
             ),
             Operation(
                 method="GET",
                 path=path,
                 role="viewer",
-                does=f"Show one {kind.one}.",
+                summary=f"Show one {kind.one}.",
                 handle=_show(kind),
-                gives=kind.type,
+                response_type=kind.type,
             ),
             Operation(
                 method="PUT",
                 path=path,
                 role="operator",
-                does=f"Make or replace one {kind.one}.",
-                handle=_put(kind, plans_of_file),
-                gives=kind.type,
-                takes=kind.type,
+                summary=f"Create or replace one {kind.one}.",
+                handle=_put(kind, file_plans),
+                response_type=kind.type,
+                request_type=kind.type,
                 conditional=True,
             ),
         ]
@@ -93,10 +108,10 @@ def operations(plans_of_file: Callable[[], Collection[str]]) -> list[Operation]:
 
 
 def _list(kind: ResourceKind) -> Handle:
-    async def handle(call: OperationRequest) -> OperationResponse:
-        asked = call.parameters("limit", "after")
+    async def handle(request: OperationRequest) -> OperationResponse:
+        asked = request.query_parameters("limit", "after")
         limit = page_limit(asked.get("limit"))
-        rows = await call.store.page(kind.name, after=asked.get("after", ""), limit=limit)
+        rows = await request.store.page(kind.name, after=asked.get("after", ""), limit=limit)
         following = rows[-1][kind.identity] if len(rows) == limit else None
         return OperationResponse(value=AdminPage(data=[kind.of(row) for row in rows], next=following))
 
@@ -104,28 +119,28 @@ def _list(kind: ResourceKind) -> Handle:
 
 
 def _show(kind: ResourceKind) -> Handle:
-    async def handle(call: OperationRequest) -> OperationResponse:
-        call.parameters()
-        row = await call.store.row(kind.name, call.part(kind.identity))
+    async def handle(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
+        row = await request.store.row(kind.name, request.path_parameter(kind.identity))
         if row is None:
-            raise Problem(404, f"There is no {kind.one} {call.part(kind.identity)[:200]!r}.")
+            raise Problem(404, f"There is no {kind.one} {request.path_parameter(kind.identity)[:200]!r}.")
         return OperationResponse(value=kind.of(row), headers={"etag": _etag(row)})
 
     return handle
 
 
-def _put(kind: ResourceKind, plans_of_file: Callable[[], Collection[str]]) -> Handle:
-    async def handle(call: OperationRequest) -> OperationResponse:
-        call.parameters()
-        identity = call.part(kind.identity)
-        value = await call.body(kind.type, **{kind.identity: identity})
+def _put(kind: ResourceKind, file_plans: Callable[[], Collection[str]]) -> Handle:
+    async def handle(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
+        identity = request.path_parameter(kind.identity)
+        value = await request.body(kind.type, **{kind.identity: identity})
         if getattr(value, "keys", ()):
-            raise Problem(400, "$.keys: keys are made at /admin/v1/keys.")
-        async with call.store.change() as change:
+            raise Problem(400, "$.keys: keys are created at /admin/v1/keys.")
+        async with request.store.change() as change:
             before = await change.row(kind.name, identity)
-            _check(call, before)
+            _check(request, before)
             plan = value.plan if isinstance(value, TenantSettings) else None
-            if plan is not None and not await change.has_plan(plan, plans_of_file()):
+            if plan is not None and not await change.has_plan(plan, file_plans()):
                 raise Problem(
                     409, f"There is no plan {plan!r}, neither in the database nor in the settings file."
                 )
@@ -138,14 +153,14 @@ def _put(kind: ResourceKind, plans_of_file: Callable[[], Collection[str]]) -> Ha
     return handle
 
 
-def _check(call: OperationRequest, before: Mapping[str, Any] | None) -> None:
-    """Is it as whoever changes it believes? Raises Problem."""
-    headers = call.http.headers
+def _check(request: OperationRequest, before: Mapping[str, Any] | None) -> None:
+    """Check If-Match and If-None-Match against the object's state before the change. Raises Problem."""
+    headers = request.http.headers
     wanted, unwanted = headers.get("If-Match"), headers.get("If-None-Match")
     if wanted is not None and (before is None or wanted not in ("*", _etag(before))):
-        raise Problem(412, "It has changed since you have seen it.")
+        raise Problem(412, "The object has changed since you read it.")
     if unwanted is not None and (unwanted != "*" or before is not None):
-        raise Problem(412, "It is there already.")
+        raise Problem(412, "The object exists already.")
 
 
 def _etag(row: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""Where a request would go now, and why: each worker with its rank and what its cost is made of. Nothing is sent.
+"""The operation that explains a route: how each worker would rank for a request now, and why. Nothing is sent.
 
-For operators only: it says which worker holds how much of a tenant's prompt.
+It is for operators only: it shows which worker holds how much of a tenant's prompt in its cache.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
-from gateway.dispatch.provider_overflow import Overflow
+from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import Forbidden, GatewayError
 from gateway.domain.request import InferenceRequest, Surface
@@ -21,7 +21,8 @@ from gateway.pipeline import Services
 from gateway.routing.router import Decision
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier
-from gateway.tenants.directory import DirectoryAway, TenantDirectory, UnknownKey
+from gateway.telemetry.record import Progress
+from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey
 from gateway.tenants.keys import HASH_PREFIX
 from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms
@@ -29,13 +30,13 @@ from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Route
 
 Decode = Callable[[Surface, bytes], InferenceRequest]
-"""A body to what it asks for. Raises GatewayError."""
+"""Decode the body of a request. Raises GatewayError."""
 
-NOBODYS_KEY = ApiKeySettings(id="explain", hash=HASH_PREFIX + "0" * 64)
+EXPLAIN_KEY = ApiKeySettings(id="explain", hash=HASH_PREFIX + "0" * 64)
 
 
 class RouteAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`body`: as a client would send it. `tenant`: whose cache it is; `default` where there are no tenants."""
+    """A request to explain. `body`: as a client would send it. `tenant`: `default` where there are no tenants."""
 
     body: dict[str, Any]
     tenant: Identifier = "default"
@@ -43,11 +44,12 @@ class RouteAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkerRanked(msgspec.Struct, kw_only=True):
-    """One worker, best first. `rank`: from 1; null where it takes no part, and `reason` says why.
+    """A worker in the ranking.
 
-    `matched_tokens`: of the prompt, held there or on their way; of these `host_tokens` and `disk_tokens` off the
-    GPU; `doubted_tokens` more are in doubt. `has_window`: it would be sent at once. `terms`: what `cost_ms` is made
-    of.
+    `rank`: from 1, the best; null for a worker that is no candidate, with the cause in `reason`. `matched_tokens`:
+    tokens of the prompt in the worker's cache, also those about to be; of these, `host_tokens` and `disk_tokens`
+    are not in GPU memory. `doubted_tokens`: further tokens that may be in the cache. `has_window`: the request
+    would be sent at once. `terms`: the parts of `cost_ms`.
     """
 
     worker: str
@@ -70,7 +72,10 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
 
 
 class RouteExplained(msgspec.Struct, kw_only=True):
-    """`model`: that would answer, after aliases, splits and fallbacks. `waiting`: for it, already."""
+    """The ranking of all workers for a request.
+
+    `model`: the model that would answer, after aliases, splits and fallbacks. `waiting`: requests that wait for it.
+    """
 
     tenant: str
     asked: str
@@ -84,19 +89,21 @@ class RouteExplained(msgspec.Struct, kw_only=True):
     workers: list[WorkerRanked]
 
 
-def operations(at: Services, decode: Decode) -> list[Operation]:
-    async def explain(call: OperationRequest) -> OperationResponse:
-        call.parameters()
-        asked = await call.body(RouteAsked)
+def operations(services: Services, decode: Decode) -> list[Operation]:
+    """Return the operation that explains a route."""
+
+    async def explain(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
+        asked = await request.body(RouteAsked)
         try:
-            return OperationResponse(value=await explained(at, decode, asked))
+            return OperationResponse(value=await explain_route(services, decode, asked))
         except GatewayError as err:
             raise Problem(err.status if err.status in (400, 403, 404, 413) else 503, err.message) from err
         except PolicyContractBroken as err:
             raise Problem(500, f"The {err}.") from err
         except UnknownKey:
             raise Problem(404, f"There is no tenant {asked.tenant!r}.") from None
-        except DirectoryAway:
+        except DirectoryUnavailable:
             raise Problem(503, "Tenants are not known at present.", {"retry-after": "1"}) from None
 
     return [
@@ -104,63 +111,77 @@ def operations(at: Services, decode: Decode) -> list[Operation]:
             method="POST",
             path="/route",
             role="viewer",
-            does="Rank the workers for a request as of now, and say why. It is not sent.",
+            summary="Rank the workers for a request, with the reasons. The request is not sent.",
             handle=explain,
-            gives=RouteExplained,
-            takes=RouteAsked,
+            response_type=RouteExplained,
+            request_type=RouteAsked,
         )
     ]
 
 
-async def explained(at: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
-    """Raises GatewayError, UnknownKey, DirectoryAway."""
-    tenant = _tenant(at.authentication.directory, asked.tenant)
+async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
+    """Return the ranking of the workers for a request. Raises GatewayError, UnknownKey, DirectoryUnavailable."""
+    tenant = _tenant(services.authentication.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
-    model = at.catalogue.find(request.model)
+    model = services.catalogue.find(request.model)
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
-    model = at.model_selection.split(model, request, tenant)
-    ctx = RequestContext(id="explain", tenant=tenant, model=model, request=request, received_at=at.clock())
-    if not at.model_selection.is_served(model.name, tenant):
-        ctx = next(at.model_selection.fallbacks(ctx), ctx)
-    prompt = await at.prompt_hasher.blocks(ctx)
-    by = at.reservations
-    output_tokens = by.estimates.expected(ctx)
-    decision = by.router.now_ranked(ctx, prompt, output_tokens=output_tokens)
-    window = by.queue.share_of(by.bounds.release_window_tokens)
+    model = services.model_selection.split(model, request, tenant)
+    ctx = RequestContext(
+        id="explain", tenant=tenant, model=model, request=request, received_at=services.clock()
+    )
+    if not services.model_selection.is_served(model.name, tenant):
+        ctx = next(services.model_selection.fallbacks(ctx), ctx)
+    prompt = await services.prompt_hasher.blocks(ctx)
+    dispatch = services.dispatch
+    output_tokens = dispatch.estimates.expected(ctx)
+    decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
+    window = dispatch.window.tokens
     ranked = [
         _ranked(rank, route, decision, prompt.prompt_tokens, window)
         for rank, route in enumerate(decision.routes, start=1)
     ]
     taking_part = {route.worker for route in decision.routes}
-    overflow = Overflow(
-        ctx, by.fleet, by.allowances, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens
+    pending = PendingRequest(
+        ctx,
+        prompt,
+        Progress(ctx.id, asked.api, services.clock, services.wall),
+        dispatch.acquisition.limits,
+        sequence=0,
+        output_tokens=output_tokens,
+        session=None,
+        by_shadow=False,
     )
-    waits = overflow.after_seconds(ctx.service_class.ttft_seconds)
-    for route in overflow.routes(f"asked where nobody here takes it within {(waits or 0) * 1000:.0f} ms"):
+    overflow = dispatch.provider_overflow
+    waits = overflow.waits_seconds(pending)
+    why = f"asked if no worker here takes the request within {(waits or 0) * 1000:.0f} ms"
+    for route in overflow.routes(pending, why):
         taking_part.add(route.worker)
-        ranked.append(_provider(len(ranked) + 1, by.fleet[route.worker], route))
-    others = [_out(worker, ctx, by.fleet.now()) for worker in by.fleet if worker.id not in taking_part]
+        ranked.append(_provider(len(ranked) + 1, dispatch.fleet[route.worker], route))
+    rooms = dispatch.rooms.all()
+    others = [
+        _out(worker, ctx, dispatch.fleet.now()) for worker in dispatch.fleet if worker.id not in taking_part
+    ]
     return RouteExplained(
         tenant=tenant.id,
         asked=request.model,
         model=ctx.model.name,
-        policy=by.router.policy_name,
+        policy=dispatch.router.policy_name,
         prompt_tokens=prompt.prompt_tokens,
         exact=prompt.exact,
         blocks=len(prompt.hashes),
         output_tokens=output_tokens,
-        waiting=len(by.rooms()[ctx.model.name]) if ctx.model.name in by.rooms() else 0,
+        waiting=len(rooms[ctx.model.name]) if ctx.model.name in rooms else 0,
         workers=ranked + others,
     )
 
 
 def _tenant(directory: TenantDirectory, named: str) -> Tenant:
-    """Raises UnknownKey, DirectoryAway."""
+    """Return the tenant of the given name. Raises UnknownKey, DirectoryUnavailable."""
     try:
-        return directory.by_id(named, NOBODYS_KEY)
+        return directory.by_id(named, EXPLAIN_KEY)
     except UnknownKey:
-        # Where there are no tenants, whoever comes without a key is one that stands in no list.
+        # Where there are no tenants, requests without a key belong to a tenant that is in no list.
         keyless = directory.by_key(None)
         if keyless.id != named:
             raise
@@ -195,7 +216,7 @@ def _ranked(
 
 
 def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
-    """One that is asked after all others. What it costs there in time, nobody knows."""
+    """Return the entry of a provider, which is asked after all workers. Its latency is unknown."""
     return WorkerRanked(
         worker=worker.id,
         rank=rank,
@@ -207,18 +228,18 @@ def _provider(rank: int, worker: Worker, route: Route) -> WorkerRanked:
 
 
 def _out(worker: Worker, ctx: RequestContext, now: float) -> WorkerRanked:
-    """One that takes no part."""
+    """Return the entry of a worker that is no candidate."""
     state = worker.health.health.value
     if ctx.model.name not in worker.models:
-        reason = f"it does not serve {ctx.model.name}"
+        reason = f"does not serve {ctx.model.name}"
     elif worker.provider is not None and not ctx.tenant.overflows:
-        reason = f"it is a provider, and {ctx.tenant.id} has not consented (overflow: deny)"
+        reason = f"a provider, and {ctx.tenant.id} has not consented to providers (overflow: deny)"
     elif worker.able and (seconds := worker.rests_until - now) > 0:
-        reason = f"it is a provider that wants to be let alone for {seconds:.0f} seconds"
+        reason = f"a provider that asks for no requests for another {seconds:.0f} seconds (retry-after)"
     elif worker.health.trial:
-        reason = "it is on trial, and has its one request"
+        reason = "its circuit is half open, and its one trial request is under way"
     elif worker.health.open:
         reason = "its circuit is open: too many of its requests failed"
     else:
-        reason = f"it is {state}{f': {worker.trouble}' if worker.trouble else ''}"
+        reason = f"{state}{f': {worker.trouble}' if worker.trouble else ''}"
     return WorkerRanked(worker=worker.id, rank=None, state=state, reason=reason)

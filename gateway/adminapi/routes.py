@@ -1,4 +1,4 @@
-"""Puts the admin API into an application: every operation behind the gate, every failure a problem."""
+"""The routes of the admin API: every operation needs authorization, every failure is answered as a problem."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
@@ -8,8 +8,8 @@ from aiohttp import web
 
 from gateway.adminapi import keys, openapi, operators, queues, reports, resources, route_explanation, workers
 from gateway.adminapi.authorization import Authorization
-from gateway.adminapi.operation import OperationResponse, OperationRequest, Operation
-from gateway.adminapi.problems import Problem, no_database
+from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
+from gateway.adminapi.problems import Problem, database_problem
 from gateway.adminapi.route_explanation import Decode
 from gateway.database import schema
 from gateway.database.audit_log import AuditLog
@@ -20,8 +20,8 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.pipeline import Services
 from gateway.queueing.queue_report import AllQueues
-from gateway.tenants.key_life import KeyLife, KeyProblem
-from gateway.tenants.operator_life import OperatorLife
+from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
+from gateway.tenants.operator_lifecycle import OperatorLifecycle
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
@@ -29,84 +29,93 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminApiServices:
-    """What the API is about. `changed`: called after a change, so that this gateway looks at once.
-
-    `upgrades`: of tables of an older version. `decode`: of requests that are explained. `plans_of_file`:
-    names of the settings file's plans.
-    """
+    """The parts of a gateway that the operations of the admin API use."""
 
     store: TenantStore
     audit: AuditLog
     usage: UsageReader
     pepper: bytes
+    """The secret of the keys' hashes."""
     upgrades: bool
+    """Whether tables of an older version are upgraded."""
     version: str
     changed: Callable[[], None]
-    services: Services
+    """Called after a change, so that this gateway reads the changed tables at once."""
+    gateway_services: Services
     discovery: Discovery
     registry: WorkerRegistry
     decode: Decode
+    """Decodes a request that is to be explained."""
     queues: AllQueues
-    plans_of_file: Callable[[], Collection[str]]
+    file_plans: Callable[[], Collection[str]]
+    """Names of the settings file's plans."""
 
 
-def mount(app: web.Application, records: AdminApiServices, gate: Authorization) -> None:
-    """Adds everything below /admin/v1, behind the gate."""
-    every = all_operations(records)
-    served = openapi.document(every, records.version)
+def add_routes(app: web.Application, services: AdminApiServices, authorization: Authorization) -> None:
+    """Add every operation below /admin/v1 to an application, and the OpenAPI document of all of them."""
+    operations = all_operations(services)
+    document = openapi.admin_api_document(operations, services.version)
 
-    async def describe(call: OperationRequest) -> OperationResponse:
-        return OperationResponse(value=served)
+    async def describe(request: OperationRequest) -> OperationResponse:
+        return OperationResponse(value=document)
 
     description = Operation(
         method="GET",
         path="/openapi.json",
         role="viewer",
-        does="This document.",
+        summary="Show this OpenAPI document.",
         handle=describe,
-        gives=dict,
+        response_type=dict,
     )
-    for operation in (*every, description):
-        answering = _answering(operation, records, gate)
-        app.router.add_route(operation.method, openapi.BASE + operation.path, answering)
+    for operation in (*operations, description):
+        handler = _handler(operation, services, authorization)
+        app.router.add_route(operation.method, openapi.BASE + operation.path, handler)
 
 
-def all_operations(records: AdminApiServices) -> list[Operation]:
+def all_operations(services: AdminApiServices) -> list[Operation]:
+    """Return every operation of the admin API."""
     return [
-        *resources.operations(records.plans_of_file),
+        *resources.operations(services.file_plans),
         *keys.operations(),
-        *reports.operations(records.usage, records.audit),
-        *operators.operations(OperatorLife(records.store, records.pepper)),
-        *workers.operations(records.services.reservations.fleet, records.discovery, records.registry),
-        *route_explanation.operations(records.services, records.decode),
-        *queues.operations(records.queues),
+        *reports.operations(services.usage, services.audit),
+        *operators.operations(OperatorLifecycle(services.store, services.pepper)),
+        *workers.operations(services.gateway_services.dispatch.fleet, services.discovery, services.registry),
+        *route_explanation.operations(services.gateway_services, services.decode),
+        *queues.operations(services.queues),
     ]
 
 
-def _answering(
-    operation: Operation, records: AdminApiServices, gate: Authorization
+def _handler(
+    operation: Operation, services: AdminApiServices, authorization: Authorization
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(http: web.Request) -> web.Response:
         try:
-            asker = await gate.admit(http, operation.role)
-            await schema.ready(records.store.database, upgrades=records.upgrades)
-            store = records.store.acting(asker.name)
-            call = OperationRequest(http=http, asker=asker, store=store, life=KeyLife(store, records.pepper))
-            answer = await operation.handle(call)
+            principal = await authorization.authorize(http, operation.role)
+            await schema.ensure_current(services.store.database, upgrades=services.upgrades)
+            store = services.store.acting(principal.name)
+            request = OperationRequest(
+                http=http,
+                principal=principal,
+                store=store,
+                key_lifecycle=KeyLifecycle(store, services.pepper),
+            )
+            answer = await operation.handle(request)
         except Problem as problem:
             return problem.response(http.path)
         except KeyProblem as err:
             return Problem(409, f"{str(err)[:1].upper()}{str(err)[1:]}.").response(http.path)
         except DatabaseConflict as err:
-            log.warning("the admin API: %s", err)
-            return Problem(409, "It refers to what is not there, or is there already.").response(http.path)
+            log.warning("the admin API: the database refuses a change: %s", err)
+            return Problem(409, "The object refers to one that does not exist, or exists already.").response(
+                http.path
+            )
         except (DatabaseDown, TimeoutError) as err:
-            return no_database(err).response(http.path)
+            return database_problem(err).response(http.path)
         except RedisDown as err:
-            log.warning("the admin API: Redis: %s", err)
-            return Problem(503, "Redis cannot be asked.", {"retry-after": "1"}).response(http.path)
+            log.warning("the admin API: Redis does not answer: %s", err)
+            return Problem(503, "Redis does not answer.", {"retry-after": "1"}).response(http.path)
         if operation.method != "GET":
-            records.changed()
+            services.changed()
         return answer.response()
 
     return handle

@@ -1,4 +1,4 @@
-"""What the operators' listener needs of a gateway: its records, who may look at them, and how to log in."""
+"""What the operators' listener needs of a gateway: authorization, the services of the admin API, browser login."""
 
 import time
 from dataclasses import dataclass
@@ -23,23 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminServices:
-    """`records`: None where there is no database. `login`: None where nobody can log in with a browser."""
+    """The parts of the operators' listener."""
 
-    gate: Authorization
-    records: AdminApiServices | None
+    authorization: Authorization
+    api: AdminApiServices | None
+    """None without a database: then there is no admin API."""
     login: "BrowserLogin | None"
+    """None where no identity provider for browser logins is configured."""
 
 
 def admin_services(gateway: Gateway, decode: Decode) -> AdminServices:
-    """All of it, put together. `decode`: the body of a request that is to be explained to what it asks for."""
+    """Build the parts of the operators' listener. `decode` decodes the body of a request to explain."""
     settings, secret = gateway.settings, deployment_secret(gateway.settings)
-    records = _records(gateway, secret, decode)
+    api = _api_services(gateway, secret, decode)
     operators = None
-    if records is not None:
-        operators = OperatorTokenStore(store=records.store, pepper=records.pepper, upgrades=records.upgrades)
+    if api is not None:
+        operators = OperatorTokenStore(store=api.store, pepper=api.pepper, upgrades=api.upgrades)
     auth_throttle = AuthThrottle(settings.authentication.failures_per_minute_max, time.monotonic)
     if not gateway.issuers:
-        return AdminServices(gate=Authorization(settings.admin, operators, auth_throttle), records=records, login=None)
+        return AdminServices(
+            authorization=Authorization(settings.admin, operators, auth_throttle), api=api, login=None
+        )
 
     from gateway.adminapi.issuer_tokens import IssuerTokenVerifier
     from gateway.adminapi.login import BrowserLogin
@@ -49,15 +53,15 @@ def admin_services(gateway: Gateway, decode: Decode) -> AdminServices:
     sessions = None
     if issuer is not None:
         ended = EndedSessions(gateway.scripts, settings.redis.prefix)
-        sessions = OperatorSessions(issuer.rules, CookieSigner.of(secret), ended)
+        sessions = OperatorSessions(issuer.rules, CookieSigner.from_deployment_secret(secret), ended)
     return AdminServices(
-        gate=Authorization(settings.admin, operators, auth_throttle, tokens, sessions),
-        records=records,
+        authorization=Authorization(settings.admin, operators, auth_throttle, tokens, sessions),
+        api=api,
         login=BrowserLogin(issuer, sessions) if issuer is not None and sessions is not None else None,
     )
 
 
-def _records(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiServices | None:
+def _api_services(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiServices | None:
     ledger, directory = gateway.records.ledger, gateway.records.directory
     if ledger is None or directory is None:
         return None
@@ -68,11 +72,11 @@ def _records(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiService
         pepper=pepper(secret),
         upgrades=ledger.upgrades,
         version=gateway.version,
-        changed=directory.ring,
-        services=gateway.services,
+        changed=directory.poll_now,
+        gateway_services=gateway.services,
         discovery=gateway.discovery,
         registry=gateway.discovery.registry,
         decode=decode,
         queues=gateway.queues,
-        plans_of_file=directory.plans_of_file,
+        file_plans=directory.file_plans,
     )

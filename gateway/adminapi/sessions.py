@@ -1,8 +1,8 @@
-"""OperatorSessions of operators who have logged in with a browser: a sealed cookie, good in every gateway until it ends, or
-until its operator logs out of any of them.
+"""Browser sessions of operators, each in a signed cookie.
 
-It is sent by no page of somebody else's with a request that changes anything (SameSite=Lax), and what changes
-something has to come from a page of ours besides: a cookie goes wherever its host does, whoever asks for it.
+Every gateway accepts a session until it ends, or until its operator logs out at any of them. Browsers do not send
+the cookie with changing requests of other sites' pages (SameSite=Lax). A changing request must also come from a
+page of this listener: a cookie is sent to every port of its host.
 """
 
 import secrets
@@ -10,32 +10,35 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import msgspec
 from aiohttp import web
 
 from gateway.adminapi.ended_sessions import EndedSessions
-from gateway.adminapi.signed_cookies import CookieSigner
+from gateway.adminapi.signed_cookies import CookieSigner, CookieValue
 from gateway.settings.token_issuers import OperatorIssuerSettings, Role
 
 SECURE_COOKIE = "__Host-radixgate_session"
-"""Browsers take it over https only, from this host only, for all of it (RFC 6265bis, 4.1.3)."""
+"""Browsers accept a cookie with this prefix over https only, and only for its whole host (RFC 6265bis, 4.1.3)."""
 COOKIE = "radixgate_session"
 
 SAFE_METHODS = ("GET", "HEAD")
 
 
-class OperatorSession(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: as the audit log knows whoever it is. `ends`: Unix time."""
+class OperatorSession(CookieValue, frozen=True, kw_only=True):
+    """The session of a logged-in operator."""
+
+    cookie_kind = "Session"
 
     id: str
     name: str
+    """The name under which the audit log records the operator."""
     role: Role
     issuer: str
     ends: float
+    """Unix time in seconds."""
 
 
 class OperatorSessions:
-    """`rules`: of the issuer that people log in with. `wall`: Unix time in seconds."""
+    """The browser sessions of operators."""
 
     def __init__(
         self,
@@ -44,6 +47,14 @@ class OperatorSessions:
         ended: EndedSessions,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """Create the sessions.
+
+        Args:
+            rules: Settings of the issuer at which operators log in.
+            signer: Signs the cookies.
+            ended: The sessions that were ended before their time.
+            wall: Unix time in seconds.
+        """
         assert rules.login is not None
         self.signer = signer
         self.wall = wall
@@ -52,18 +63,21 @@ class OperatorSessions:
         self._ended = ended
 
     def base(self, http: web.BaseRequest) -> str:
-        """Where the browser has found this listener, without a slash at the end."""
+        """Return the URL at which the browser has found this listener, without a slash at the end."""
         if self._login.url is not None:
             return self._login.url.rstrip("/")
-        # Whoever forges it is led astray alone: a provider sends people back to addresses that it knows.
+        # A forged header misleads only its sender: a provider sends browsers back to registered addresses only.
         behind_tls = http.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
         return f"{'https' if behind_tls or http.secure else 'http'}://{http.host}"
 
     def secure(self, http: web.BaseRequest) -> bool:
+        """Return whether the browser has found this listener by https."""
         return self.base(http).startswith("https:")
 
-    def begin(self, http: web.BaseRequest, response: web.StreamResponse, name: str, role: Role) -> OperatorSession:
-        """Somebody has logged in: the browser keeps it from here on."""
+    def begin(
+        self, http: web.BaseRequest, response: web.StreamResponse, name: str, role: Role
+    ) -> OperatorSession:
+        """Begin the session of an operator after the login, and set its cookie."""
         seconds = self._login.session_seconds
         session = OperatorSession(
             id=secrets.token_urlsafe(16),
@@ -75,7 +89,7 @@ class OperatorSessions:
         secure = self.secure(http)
         response.set_cookie(
             SECURE_COOKIE if secure else COOKIE,
-            self.signer.seal(session),
+            self.signer.sign(session),
             max_age=int(seconds),
             path="/",
             httponly=True,
@@ -85,9 +99,9 @@ class OperatorSessions:
         return session
 
     async def find(self, http: web.BaseRequest) -> OperatorSession | None:
-        """The session that a request comes with, if it may be used for that request."""
+        """Return the valid session of a request, if it may be used for that request."""
         name = SECURE_COOKIE if self.secure(http) else COOKIE
-        session = self.signer.open(OperatorSession, http.cookies.get(name, ""))
+        session = self.signer.verify(OperatorSession, http.cookies.get(name, ""))
         if session is None or session.ends <= self.wall() or session.issuer != self._rules.issuer:
             return None
         if not (http.method in SAFE_METHODS or self._own_page(http)):
@@ -95,12 +109,12 @@ class OperatorSessions:
         return session if not await self._ended.has(session.id) else None
 
     async def end(self, http: web.BaseRequest, response: web.StreamResponse) -> OperatorSession | None:
-        """The browser forgets it; and no gateway takes a copy of it any more."""
+        """End the session of a request: delete its cookie, and make every gateway refuse copies of it."""
         session = await self.find(http)
         if session is not None:
             await self._ended.add(session.id, session.ends)
         secure = self.secure(http)
-        # A browser drops a cookie of this name only where it would have taken it.
+        # A browser deletes a cookie of this name only with the attributes with which it would accept one.
         response.del_cookie(
             SECURE_COOKIE if secure else COOKIE, path="/", secure=secure, httponly=True, samesite="Lax"
         )

@@ -1,4 +1,7 @@
-"""Workers: who serves and how they fare, here; who gets no new requests and who is registered, in all gateways."""
+"""Operations on workers: list those that this gateway knows; drain, resume, put to sleep, wake, register, remove.
+
+Draining and registration apply to all gateways.
+"""
 
 from collections.abc import Awaitable
 from typing import Annotated
@@ -23,12 +26,12 @@ from workers.worker import Health
 
 
 class WorkerShown(msgspec.Struct, kw_only=True):
-    """One worker, as this gateway knows it.
+    """A worker as this gateway knows it.
 
-    `found`: in the settings, or in which source. `state`: up, suspect, down, draining, asleep; `circuit`: open
-    where its requests fail though its probes do not, trial where it is tried again. `trouble`: why its last probe
-    failed.
-    `streams`, `tokens_queued`, `kv_tokens`: of all gateways. `load_heard`: its load feed says how busy it is.
+    `found`: where the worker is configured: the settings, or a discovery source. `state`: up, suspect, down,
+    draining, asleep. `circuit`: open while its requests fail although its probes succeed, trial while one request
+    is tried. `trouble`: why its last probe failed. `streams`, `tokens_queued` and `kv_tokens` are those of all
+    gateways. `load_heard`: whether a load feed of the worker is received.
     """
 
     id: str
@@ -51,7 +54,7 @@ class WorkerShown(msgspec.Struct, kw_only=True):
 
 
 class NewWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A worker to be registered. `models`: by default those that it reports."""
+    """A worker to register. `models`: by default those that the worker reports."""
 
     kind: str
     url: HttpUrl
@@ -59,26 +62,28 @@ class NewWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WorkerStateChange(msgspec.Struct, kw_only=True):
-    """What all gateways do within a second or two."""
+    """The state of a worker after a change; all gateways apply it within a second or two."""
 
     id: str
     state: str
 
 
 def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> list[Operation]:
+    """Return the operations on workers."""
+
     async def list_(request: OperationRequest) -> OperationResponse:
         request.query_parameters()
         return OperationResponse(value=AdminPage(data=[shown(worker, discovery) for worker in fleet]))
 
     async def drain(request: OperationRequest) -> OperationResponse:
-        return await told(request, "drain", Health.DRAINING)
+        return await change_state(request, "drain", Health.DRAINING)
 
     async def resume(request: OperationRequest) -> OperationResponse:
-        return await told(request, "resume", Health.SUSPECT)
+        return await change_state(request, "resume", Health.SUSPECT)
 
-    async def told(request: OperationRequest, action: str, state: Health) -> OperationResponse:
+    async def change_state(request: OperationRequest, action: str, state: Health) -> OperationResponse:
         request.query_parameters()
-        identity = known(request)
+        identity = known_worker(request)
         async with request.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
@@ -86,46 +91,50 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         return OperationResponse(value=WorkerStateChange(id=identity, state=state.value), status=202)
 
     async def sleep(request: OperationRequest) -> OperationResponse:
-        engine, identity = sleeper(request), request.path_parameter("id")
+        engine, identity = sleeping_adapter(request), request.path_parameter("id")
         load = fleet[WorkerId(identity)].load
 
         def streams() -> int:
             return load.streams + load.others.streams + load.external.streams
 
         if streams():
-            raise at_work(streams())
-        await noted(request, "sleep", identity)
-        return await done(identity, worker_sleep.put_to_sleep(registry, identity, engine, streams), "asleep")
+            raise requests_under_way(streams())
+        await record(request, "sleep", identity)
+        return await finished(
+            identity, worker_sleep.put_to_sleep(registry, identity, engine, streams), "asleep"
+        )
 
-    def at_work(streams: int) -> Problem:
-        # What an engine makes of them when its memory goes differs, and none of it is good.
-        return Problem(409, f"Requests under way there: {streams}. Drain it, and let them end first.")
+    def requests_under_way(streams: int) -> Problem:
+        # Engines differ in what they do with running requests when they give up their memory: none does it well.
+        return Problem(409, f"The worker has {streams} requests under way. Drain it, and let them end first.")
 
     async def wake(request: OperationRequest) -> OperationResponse:
-        engine, identity = sleeper(request), request.path_parameter("id")
-        await noted(request, "wake", identity)
-        return await done(identity, worker_sleep.wake_up(registry, identity, engine), Health.SUSPECT.value)
+        engine, identity = sleeping_adapter(request), request.path_parameter("id")
+        await record(request, "wake", identity)
+        return await finished(
+            identity, worker_sleep.wake_up(registry, identity, engine), Health.SUSPECT.value
+        )
 
-    def sleeper(request: OperationRequest) -> SupportsSleep:
+    def sleeping_adapter(request: OperationRequest) -> SupportsSleep:
         request.query_parameters()
-        worker = fleet[WorkerId(known(request))]
+        worker = fleet[WorkerId(known_worker(request))]
         if not isinstance(worker.adapter, SupportsSleep):
-            raise Problem(409, f"It is of a kind that does not sleep: {worker.kind}.")
+            raise Problem(409, f"Workers of the kind {worker.kind} cannot sleep.")
         return worker.adapter
 
-    async def noted(request: OperationRequest, action: str, identity: str) -> None:
-        """Before it is done: that takes as long as an engine copies weights, and others would wait."""
+    async def record(request: OperationRequest, action: str, identity: str) -> None:
+        """Record an action before it is done, because the transaction must not last as long as the action."""
         async with request.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
 
-    async def done(identity: str, doing: Awaitable[None], state: str) -> OperationResponse:
+    async def finished(identity: str, doing: Awaitable[None], state: str) -> OperationResponse:
         try:
             await doing
         except WorkerUnreachable as err:
-            raise Problem(503, f"The engine does not do as it is told: {err}.") from err
+            raise Problem(503, f"The engine does not carry out the command: {err}.") from err
         except worker_sleep.WorkerBusy as err:
-            raise at_work(err.streams) from err
+            raise requests_under_way(err.streams) from err
         return OperationResponse(value=WorkerStateChange(id=identity, state=state))
 
     async def put(request: OperationRequest) -> OperationResponse:
@@ -133,9 +142,9 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
         identity = request.path_parameter("id")
         asked = await request.body(NewWorker)
         if discovery.is_static(WorkerId(identity)):
-            raise Problem(409, f"Worker {identity[:200]!r} stands in the settings.")
+            raise Problem(409, f"Worker {identity[:200]!r} is defined in the settings.")
         if not discovery.uses_registry:
-            raise Problem(409, "Nobody would ask for it: discovery has no {kind: redis}.")
+            raise Problem(409, "No gateway would find it: discovery has no {kind: redis}.")
         given = {"id": identity, **msgspec.to_builtins(asked)}
         try:
             parse_worker(given)
@@ -156,7 +165,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             await change.note("workers", identity, {"id": identity})
         return OperationResponse(value=WorkerStateChange(id=identity, state="leaving"), status=202)
 
-    def known(request: OperationRequest) -> str:
+    def known_worker(request: OperationRequest) -> str:
         identity = request.path_parameter("id")
         if WorkerId(identity) not in fleet:
             raise Problem(404, f"There is no worker {identity[:200]!r}.")
@@ -167,7 +176,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="GET",
             path="/workers",
             role="viewer",
-            summary="List workers, and how they fare.",
+            summary="List workers, with their health and load.",
             handle=list_,
             response_type=AdminPage,
         ),
@@ -175,7 +184,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="PUT",
             path="/workers/{id}",
             role="operator",
-            summary="Register a worker, in all gateways that ask Redis for some.",
+            summary="Register a worker, for all gateways that discover workers in Redis.",
             handle=put,
             response_type=WorkerStateChange,
             request_type=NewWorker,
@@ -185,7 +194,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="DELETE",
             path="/workers/{id}",
             role="operator",
-            summary="Take a registered worker out. Its streams run to their end.",
+            summary="Remove a registered worker. Its streams run to their end.",
             handle=remove,
             response_type=WorkerStateChange,
             status=202,
@@ -194,7 +203,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="POST",
             path="/workers/{id}/drain",
             role="operator",
-            summary="Send it no new requests, from any gateway. Its streams run to their end.",
+            summary="Drain a worker: it gets no new requests from any gateway, its streams run to their end.",
             handle=drain,
             response_type=WorkerStateChange,
             status=202,
@@ -203,7 +212,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="POST",
             path="/workers/{id}/resume",
             role="operator",
-            summary="Take draining back.",
+            summary="Resume a drained worker.",
             handle=resume,
             response_type=WorkerStateChange,
             status=202,
@@ -212,7 +221,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="POST",
             path="/workers/{id}/sleep",
             role="operator",
-            summary="Drain an idle worker and have its engine give its memory away. Answers once that is done.",
+            summary="Drain an idle worker and put its engine to sleep, to free its memory. Answers when that is done.",
             handle=sleep,
             response_type=WorkerStateChange,
         ),
@@ -220,7 +229,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="POST",
             path="/workers/{id}/wake",
             role="operator",
-            summary="Have its engine take its memory back, and send it requests again.",
+            summary="Wake a sleeping worker's engine, and send it requests again.",
             handle=wake,
             response_type=WorkerStateChange,
         ),
@@ -228,7 +237,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
 
 
 def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
-    """As operators see it."""
+    """Return a worker as the API shows it."""
     load, settings = worker.load, discovery.settings_of(worker.id)
     return WorkerShown(
         id=worker.id,

@@ -18,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
 from gateway.adminapi.problems import Problem, database_problem
-from gateway.adminapi.routes import mount
+from gateway.adminapi.routes import add_routes
 from gateway.adminapi.services import admin_services
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
@@ -114,13 +114,13 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     app.router.add_get("/admin/v1/overview", _guarded(authorization, overview))
     app.router.add_get("/admin/v1/queue", _guarded(authorization, queue))
     if services.api is not None:
-        mount(app, services.api, authorization)
+        add_routes(app, services.api, authorization)
     else:
         app.router.add_route("*", "/admin/v1/{anything:.*}", _with_problems(no_database))
     if services.login is not None:
         app.router.add_get("/ui/login", _with_problems(services.login.begin))
-        app.router.add_get("/ui/callback", _with_problems(services.login.come_back))
-        app.router.add_post("/ui/logout", _with_problems(services.login.leave))
+        app.router.add_get("/ui/callback", _with_problems(services.login.callback))
+        app.router.add_post("/ui/logout", _with_problems(services.login.logout))
     app.router.add_get("/ui/session", _guarded(authorization, session))
     app.router.add_get("/ui/{file:.*}", _guarded(authorization, _page, to_login=services.login is not None))
     app.router.add_get("/ui", to_page)

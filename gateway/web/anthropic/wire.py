@@ -110,7 +110,7 @@ class AnthropicMessage(msgspec.Struct, frozen=True):
 
 
 class AnthropicTool(msgspec.Struct, frozen=True):
-    """A tool that the client runs. Tools that Anthropic's servers run have another `type`, and are not supported."""
+    """A tool that the client runs. Tools that Anthropic's servers run have another `type`, not supported."""
 
     name: str
     input_schema: dict[str, Any] | None = None

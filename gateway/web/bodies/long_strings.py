@@ -26,7 +26,7 @@ PAIR_BYTES = 12
 """Length of the longest sequence that may not be cut: a character written as two escapes (a surrogate pair)."""
 
 CUT_TRIES_MAX = 256
-"""Positions tried for a cut. Where escapes are too dense for a cut, the rest is decoded in one piece: further search
+"""Positions tried for a cut. Where escapes are too dense for a cut, the rest is decoded whole: to search on
 would take a hundred times as long."""
 
 _STRING = msgspec.json.Decoder(str)

@@ -14,7 +14,7 @@ from gateway.database.batch_store import CANCELLING, VALIDATING, BatchStore, Sto
 from gateway.database.pagination import CursorNotFound
 from gateway.domain.errors import BadRequest, FilesUnavailable, NotFound, TooManyBatches
 from gateway.domain.request import Surface
-from gateway.web.bodies.read_small_body import read_small_body
+from gateway.web.bodies.small_body import read_small_body
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.openai.files import expires_after_seconds, list_body

@@ -220,7 +220,7 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
             ("GET", "/nothing", None, 404, "There is nothing at GET /admin/v1/nothing."),
             ("DELETE", "/plans", None, 405, "This address answers GET only."),
             ("PUT", "/plans/p", {"concurency": 1}, 400, "$.concurency: unknown setting (did you mean"),
-            ("PUT", "/plans/p", {"name": "q"}, 400, "$.name: the address says 'p'."),
+            ("PUT", "/plans/p", {"name": "q"}, 400, "$.name: the path says 'p'."),
             ("PUT", "/tenants/a", {"plan": "none"}, 409, "There is no plan 'none', neither in the"),
             (
                 "PUT",
@@ -230,7 +230,7 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
                 "$.keys: keys are",
             ),
             ("POST", "/keys", {"tenant": "nobody"}, 409, "There is no tenant 'nobody'."),
-            ("POST", "/keys", {"tenant": "a", "rules": {"hash": "x"}}, 400, "$.rules.hash: is made here"),
+            ("POST", "/keys", {"tenant": "a", "rules": {"hash": "x"}}, 400, "$.rules.hash: the gateway makes this value itself"),
             ("POST", "/keys/revoke", {}, 400, "Name keys (ids), or all keys of one tenant"),
         ):
             found, problem, headers = await call(method, path, body)

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 
-from gateway.adminapi.sessions import COOKIE, SECURE_COOKIE, Session
+from gateway.adminapi.sessions import COOKIE, SECURE_COOKIE, OperatorSession
 from gateway.adminapi.signed_cookies import CookieSigner
 from gateway.settings.sources import load_settings
 from gateway.settings.types import SettingsProblem
@@ -268,10 +268,10 @@ async def test_a_session_that_is_not_of_here_and_now_opens_nothing(office, provi
     async with office() as browser:
         given = {"id": "x", "name": "login:eve", "role": "owner", "issuer": provider.issuer, "ends": 1e12}
         secret = changes.get("secret", SECRET)
-        good = CookieSigner.of(SECRET.encode()).seal(Session(**given))
+        good = CookieSigner.from_deployment_secret(SECRET.encode()).sign(OperatorSession(**given))
         assert (await browser.get("/admin/v1/overview", Cookie=f"{COOKIE}={good}"))[0] == 200
         given |= {name: value for name, value in changes.items() if name != "secret"}
-        bad = CookieSigner.of(secret.encode()).seal(Session(**given))
+        bad = CookieSigner.from_deployment_secret(secret.encode()).sign(OperatorSession(**given))
         assert (await browser.get("/admin/v1/overview", Cookie=f"{COOKIE}={bad}"))[0] == 401
 
 

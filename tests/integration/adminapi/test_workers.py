@@ -117,7 +117,7 @@ async def test_a_worker_that_cannot_sleep_goes_on_as_before(operated):
 async def test_a_worker_of_a_kind_that_does_not_sleep_is_not_asked_to(operated):
     async with ScriptedWorker() as one, operated(one, kind="openai") as running:
         status, problem = await call(running, "POST", "/workers/w0/wake")
-        assert (status, problem["detail"]) == (409, "It is of a kind that does not sleep: openai.")
+        assert (status, problem["detail"]) == (409, "Workers of the kind openai cannot sleep.")
 
 
 async def test_a_worker_at_work_is_not_put_to_sleep(operated):
@@ -128,7 +128,7 @@ async def test_a_worker_at_work_is_not_put_to_sleep(operated):
             status, problem = await call(running, "POST", "/workers/w0/sleep")
             assert (status, problem["detail"]) == (
                 409,
-                "Requests under way there: 1. Drain it, and let them end first.",
+                "The worker has 1 requests under way. Drain it, and let them end first.",
             )
         await running.until(lambda: running.idle)
 
@@ -187,7 +187,7 @@ async def test_a_worker_is_registered_and_taken_out_again(operated):
     [
         ("POST", "/workers/nobody/drain", None, 404, "no worker 'nobody'"),
         ("POST", "/workers/nobody/sleep", None, 404, "no worker 'nobody'"),
-        ("PUT", "/workers/w0", {"kind": "sglang", "url": "http://h:1"}, 409, "stands in the settings"),
+        ("PUT", "/workers/w0", {"kind": "sglang", "url": "http://h:1"}, 409, "is defined in the settings"),
         ("PUT", "/workers/x", {"kind": "sglang", "url": "http://h:1"}, 409, "discovery has no"),
         ("PUT", "/workers/x", {"kind": "sglang", "url": "h"}, 400, "url"),
         ("POST", "/route", {"tenant": "nobody", "body": {"model": "m"}}, 404, "no tenant"),
@@ -285,7 +285,7 @@ async def test_workers_that_take_no_part_are_shown_with_the_reason(operated):
                 ("w1", None),
                 ("w2", None),
             ]
-            assert [w["reason"] for w in found["workers"][1:]] == ["it does not serve m", "it is draining"]
+            assert [w["reason"] for w in found["workers"][1:]] == ["does not serve m", "draining"]
 
 
 async def test_no_client_sees_why_a_worker_was_chosen(operated):

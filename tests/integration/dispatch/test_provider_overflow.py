@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gateway.adminapi.route_explanation import RouteAsked, explained
+from gateway.adminapi.route_explanation import RouteAsked, explain_route
 from gateway.web.openai.inference_requests import decode_request
 from tests.fakes.scripted_worker import Script, ScriptedWorker
 from tests.integration.queueing.test_shared_turns import nothing_is_left, together
@@ -242,7 +242,7 @@ async def test_route_explains_why_a_provider_is_considered_or_not(gateway):
 
             async def told(tenant):
                 body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-                found = await explained(at, decode_request, RouteAsked(body=body, tenant=tenant))
+                found = await explain_route(at, decode_request, RouteAsked(body=body, tenant=tenant))
                 return [(worker.worker, worker.rank, worker.reason) for worker in found.workers]
 
             ours, provider = await told("acme")
@@ -250,12 +250,12 @@ async def test_route_explains_why_a_provider_is_considered_or_not(gateway):
             why = "overflow to a provider: asked where nobody here takes it within 200 ms"
             assert provider == ("p0", 2, why)
             ours, provider = await told("globex")
-            assert provider == ("p0", None, "it is a provider, and globex has not consented (overflow: deny)")
+            assert provider == ("p0", None, "a provider, and globex has not consented to providers (overflow: deny)")
             running.here.gateway.fleet.rest("p0", 30.0)
             assert (await told("acme"))[1] == (
                 "p0",
                 None,
-                "it is a provider that wants to be let alone for 30 seconds",
+                "a provider that asks for no requests for another 30 seconds (retry-after)",
             )
 
 
