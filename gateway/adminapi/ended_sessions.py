@@ -57,8 +57,8 @@ class EndedSessions:
         if identity in self._known:
             return True
         try:
-            asked = self._redis.ask("EXISTS", f"{self._tag}:{identity}")
-            if not await bounded_wait(asked, ANSWER_SECONDS_MAX):
+            exists = self._redis.ask("EXISTS", f"{self._tag}:{identity}")
+            if not await bounded_wait(exists, ANSWER_SECONDS_MAX):
                 return False
         except (RedisDown, TimeoutError):
             return False

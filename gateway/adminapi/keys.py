@@ -144,10 +144,10 @@ def operations() -> list[Operation]:
 
 
 async def _list(request: OperationRequest) -> OperationResponse:
-    asked = request.query_parameters("limit", "after", "tenant")
-    limit, tenant = page_limit(asked.get("limit")), asked.get("tenant")
+    query = request.query_parameters("limit", "after", "tenant")
+    limit, tenant = page_limit(query.get("limit")), query.get("tenant")
     where = {"tenant": tenant} if tenant is not None else {}
-    rows = await request.store.page("keys", after=asked.get("after", ""), limit=limit, **where)
+    rows = await request.store.page("keys", after=query.get("after", ""), limit=limit, **where)
     following = rows[-1]["id"] if len(rows) == limit else None
     return OperationResponse(
         value=AdminPage(
@@ -162,20 +162,20 @@ async def _show(request: OperationRequest) -> OperationResponse:
 
 
 async def _create(request: OperationRequest) -> OperationResponse:
-    asked = await request.body(KeyCreation)
-    made = await request.key_lifecycle.create(asked.tenant, _rules(asked.rules))
-    return OperationResponse(value=KeyMade(id=made.id, tenant=asked.tenant, key=made.text), status=201)
+    body = await request.body(KeyCreation)
+    made = await request.key_lifecycle.create(body.tenant, _rules(body.rules))
+    return OperationResponse(value=KeyMade(id=made.id, tenant=body.tenant, key=made.text), status=201)
 
 
 async def _rotate(request: OperationRequest) -> OperationResponse:
-    asked, old = await request.body(Rotation), await _one(request)
-    made = await request.key_lifecycle.rotate(old.id, asked.grace_seconds)
+    body, old = await request.body(Rotation), await _one(request)
+    made = await request.key_lifecycle.rotate(old.id, body.grace_seconds)
     return OperationResponse(value=KeyMade(id=made.id, tenant=old.tenant, key=made.text), status=201)
 
 
 async def _expire(request: OperationRequest) -> OperationResponse:
-    asked, old = await request.body(KeyExpiry), await _one(request)
-    await request.key_lifecycle.expire(old.id, asked.expires)
+    body, old = await request.body(KeyExpiry), await _one(request)
+    await request.key_lifecycle.expire(old.id, body.expires)
     return OperationResponse(value=await _one(request))
 
 
@@ -186,14 +186,14 @@ async def _revoke_one(request: OperationRequest) -> OperationResponse:
 
 
 async def _revoke(request: OperationRequest) -> OperationResponse:
-    asked = await request.body(Revocation)
-    if (asked.ids is None) == (asked.tenant is None):
+    body = await request.body(Revocation)
+    if (body.ids is None) == (body.tenant is None):
         raise Problem(400, "Name keys (ids), or all keys of one tenant (tenant).")
-    chosen = await request.key_lifecycle.select(asked.ids, asked.tenant)
-    if not asked.dry_run:
+    chosen = await request.key_lifecycle.select(body.ids, body.tenant)
+    if not body.dry_run:
         await request.key_lifecycle.revoke(chosen.ids)
     return OperationResponse(
-        value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=asked.dry_run)
+        value=Revoked(ids=list(chosen.ids), already=list(chosen.already), dry_run=body.dry_run)
     )
 
 

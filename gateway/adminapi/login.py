@@ -91,7 +91,7 @@ class BrowserLogin:
             ends=self._sessions.wall() + LOGIN_SECONDS_MAX,
         )
         challenge = hashlib.sha256(self._verifier(pending.state).encode()).digest()
-        asked = {
+        parameters = {
             "response_type": "code",
             "client_id": self._rules.client_id,
             "redirect_uri": self._callback(http),
@@ -101,7 +101,7 @@ class BrowserLogin:
             "code_challenge": urlsafe_b64encode(challenge).rstrip(b"=").decode(),
             "code_challenge_method": "S256",
         }
-        response = _redirect(_with_query(str(provider.authorization_endpoint), asked))
+        response = _redirect(_with_query(str(provider.authorization_endpoint), parameters))
         response.set_cookie(
             COOKIE,
             self._sessions.signer.sign(pending),
@@ -159,8 +159,8 @@ class BrowserLogin:
             else:
                 if provider.end_session_endpoint is not None:
                     back = f"{self._sessions.base(http)}{HOME}"
-                    asked = {"client_id": self._rules.client_id, "post_logout_redirect_uri": back}
-                    url = _with_query(provider.end_session_endpoint, asked)
+                    parameters = {"client_id": self._rules.client_id, "post_logout_redirect_uri": back}
+                    url = _with_query(provider.end_session_endpoint, parameters)
         response.body = msgspec.json.encode({"url": url})
         return response
 
@@ -245,8 +245,8 @@ def _redirect(url: str) -> web.Response:
     return web.Response(status=303, headers={**HEADERS, "location": url})
 
 
-def _with_query(url: str, asked: Mapping[str, str]) -> str:
-    return f"{url}{'&' if '?' in url else '?'}{urlencode(asked)}"
+def _with_query(url: str, parameters: Mapping[str, str]) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(parameters)}"
 
 
 def _unavailable(reason: str) -> Problem:

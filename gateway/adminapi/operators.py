@@ -41,20 +41,20 @@ class OperatorMade(msgspec.Struct, kw_only=True):
     token: str
 
 
-def operations(life: OperatorLifecycle) -> list[Operation]:
+def operations(lifecycle: OperatorLifecycle) -> list[Operation]:
     """Return the operations on operators."""
 
     async def create(request: OperationRequest) -> OperationResponse:
-        asked = await request.body(NewOperator)
-        expires = asked.expires.seconds if asked.expires is not None else None
-        made = await life.acting(request.store).create(asked.name, asked.role, expires)
+        body = await request.body(NewOperator)
+        expires = body.expires.seconds if body.expires is not None else None
+        made = await lifecycle.acting(request.store).create(body.name, body.role, expires)
         return OperationResponse(value=OperatorMade(id=made.id, token=made.text), status=201)
 
     async def revoke(request: OperationRequest) -> OperationResponse:
         identity = request.path_parameter("id")
         if await request.store.operator(identity) is None:
             raise Problem(404, f"There is no operator {identity[:200]!r}.")
-        return OperationResponse(value=shown(await life.acting(request.store).revoke(identity)))
+        return OperationResponse(value=shown(await lifecycle.acting(request.store).revoke(identity)))
 
     parts: list[dict[str, Any]] = [
         {

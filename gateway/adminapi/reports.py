@@ -65,15 +65,15 @@ def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
         )
 
     async def log(request: OperationRequest) -> OperationResponse:
-        asked = request.query_parameters("limit", "after", "kind", "subject")
-        limit, after = page_limit(asked.get("limit")), asked.get("after")
+        parameters = request.query_parameters("limit", "after", "kind", "subject")
+        limit, after = page_limit(parameters.get("limit")), parameters.get("after")
         if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise Problem(400, "after: expected the `next` of the page before.")
         found = await audit.page(
             before=int(after) if after is not None else None,
             limit=limit,
-            kind=asked.get("kind"),
-            subject=asked.get("subject"),
+            kind=parameters.get("kind"),
+            subject=parameters.get("subject"),
         )
         following = str(found[-1].number) if len(found) == limit else None
         return OperationResponse(

@@ -109,9 +109,9 @@ def operations(file_plans: Callable[[], Collection[str]]) -> list[Operation]:
 
 def _list(kind: ResourceKind) -> Handle:
     async def handle(request: OperationRequest) -> OperationResponse:
-        asked = request.query_parameters("limit", "after")
-        limit = page_limit(asked.get("limit"))
-        rows = await request.store.page(kind.name, after=asked.get("after", ""), limit=limit)
+        parameters = request.query_parameters("limit", "after")
+        limit = page_limit(parameters.get("limit"))
+        rows = await request.store.page(kind.name, after=parameters.get("after", ""), limit=limit)
         following = rows[-1][kind.identity] if len(rows) == limit else None
         return OperationResponse(value=AdminPage(data=[kind.of(row) for row in rows], next=following))
 

@@ -140,12 +140,12 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
     async def put(request: OperationRequest) -> OperationResponse:
         request.query_parameters()
         identity = request.path_parameter("id")
-        asked = await request.body(NewWorker)
+        body = await request.body(NewWorker)
         if discovery.is_static(WorkerId(identity)):
             raise Problem(409, f"Worker {identity[:200]!r} is defined in the settings.")
         if not discovery.uses_registry:
             raise Problem(409, "No gateway would find it: discovery has no {kind: redis}.")
-        given = {"id": identity, **msgspec.to_builtins(asked)}
+        given = {"id": identity, **msgspec.to_builtins(body)}
         try:
             parse_worker(given)
         except SourceUnavailable as err:
@@ -221,7 +221,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             method="POST",
             path="/workers/{id}/sleep",
             role="operator",
-            summary="Drain an idle worker and put its engine to sleep, to free its memory. Answers when that is done.",
+            summary="Drain an idle worker and put its engine to sleep, to free its memory; answer when done.",
             handle=sleep,
             response_type=WorkerStateChange,
         ),

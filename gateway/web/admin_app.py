@@ -73,18 +73,18 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
 
     async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        response, whole = web.StreamResponse(headers={"content-type": content_type}), False
+        response, complete = web.StreamResponse(headers={"content-type": content_type}), False
         await response.prepare(http)
         try:
             async with aclosing(expose_in_slices(gateway.registry, encode)) as slices:
                 async for text in slices:
                     await response.write(text)
-            whole = True
+            complete = True
         except ConnectionResetError:
             pass  # The client has left.
         finally:
             # An answer that has started cannot become an error: the connection is cut, so that the client knows.
-            if not whole and http.transport is not None:
+            if not complete and http.transport is not None:
                 http.transport.abort()
         return response
 

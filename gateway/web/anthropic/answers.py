@@ -41,14 +41,14 @@ def message_object(
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
-    said = choice.message
-    assert said is not None
-    calls = said.tool_calls or []
+    message = choice.message
+    assert message is not None
+    calls = message.tool_calls or []
     content: list[Json] = []
-    if said.reasoning_text:
-        content.append({"type": "thinking", "thinking": said.reasoning_text, "signature": ""})
-    if said.has_text:
-        content.append({"type": "text", "text": said.text, "citations": None})
+    if message.reasoning_text:
+        content.append({"type": "thinking", "thinking": message.reasoning_text, "signature": ""})
+    if message.has_text:
+        content.append({"type": "text", "text": message.text, "citations": None})
     content += _tool_uses(calls)
     reason, stop = stop_fields(
         choice.finish_reason, choice.stop_text, asked_stops, length_reason, has_calls=bool(calls)

@@ -114,7 +114,7 @@ class MessageBatchHandlers:
         identity = f"msgbatch_{secrets.token_hex(16)}"
         label = FileLabel(purpose=MESSAGE_BATCH, name=f"{identity}.jsonl", kept_seconds=REQUESTS_SECONDS)
         with self._bodies.reader() as body:
-            asked = MessageBatchBody(
+            batch_body = MessageBatchBody(
                 http,
                 body,
                 idle_seconds_max=self._idle_seconds_max,
@@ -122,7 +122,7 @@ class MessageBatchHandlers:
                 row_bytes_max=self._stores.row_bytes_max - LINE_OVERHEAD_BYTES_MAX,
             )
             try:
-                file = await self._tenant_files.put(tenant.id, asked.lines(), lambda: label)
+                file = await self._tenant_files.put(tenant.id, batch_body.lines(), lambda: label)
             except FileTooLarge as err:
                 raise PayloadTooLarge(err.bytes_max) from err
             except TenantStorageFull as err:
@@ -140,7 +140,7 @@ class MessageBatchHandlers:
             expires=now + EXPIRY_SECONDS,
             moments={IN_PROGRESS: int(now)},
             output_kept_seconds=int(min(RESULTS_SECONDS, bounds.kept_seconds_max)),
-            total=asked.rows,
+            total=batch_body.rows,
         )
         try:
             await store.create(batch, unfinished_max=self._stores.unfinished_max)

@@ -103,15 +103,15 @@ class MessageEvents:
         events = []
         # The last chunk has the usage, and no choices.
         for choice in chunk.choices[:1]:
-            said = (choice.delta if not self._omit_content else None) or chat_completions.ChatMessage()
-            if said.reasoning_text:
+            delta = (choice.delta if not self._omit_content else None) or chat_completions.ChatMessage()
+            if delta.reasoning_text:
                 events += [
                     self._ensure_block("thinking"),
-                    self._delta_event("thinking_delta", "thinking", said.reasoning_text),
+                    self._delta_event("thinking_delta", "thinking", delta.reasoning_text),
                 ]
-            if said.text:
-                events += [self._ensure_block("text"), self._delta_event("text_delta", "text", said.text)]
-            events += [self._call_events(call) for call in said.tool_calls or ()]
+            if delta.text:
+                events += [self._ensure_block("text"), self._delta_event("text_delta", "text", delta.text)]
+            events += [self._call_events(call) for call in delta.tool_calls or ()]
             if choice.finish_reason is not None:
                 self._finish_reason, self._stop_text = choice.finish_reason, choice.stop_text
         return b"".join(events)

@@ -90,10 +90,10 @@ def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json
         }
     if config.effort is not None:
         chat["reasoning_effort"] = config.effort
-    asked = read.thinking.type if read.thinking is not None else None
-    if asked in ("enabled", "disabled") and "chat_template_kwargs" not in chat:
+    thinking = read.thinking.type if read.thinking is not None else None
+    if thinking in ("enabled", "disabled") and "chat_template_kwargs" not in chat:
         # `enable_thinking` is Qwen's name, `thinking` DeepSeek's; a template reads the one that it knows.
-        wanted = asked == "enabled"
+        wanted = thinking == "enabled"
         chat["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
     return chat
 

@@ -13,7 +13,7 @@ from typing import cast
 
 from gateway.domain.errors import TooManyConnections
 from gateway.settings.types import Address, Network, address_of
-from gateway.tenants.auth_throttle import place
+from gateway.tenants.auth_throttle import address_group
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -36,7 +36,7 @@ class ConnectionLimiter:
 
     def enter(self, address: Address) -> bool:
         """Count one more connection of an address; return False if it has as many as it may."""
-        at = place(address)
+        at = address_group(address)
         if self._open[at] >= self._per_address_max and not any(
             address in network for network in self._trusted
         ):
@@ -46,7 +46,7 @@ class ConnectionLimiter:
 
     def leave(self, address: Address) -> None:
         """Count one connection of an address less."""
-        at = place(address)
+        at = address_group(address)
         self._open[at] -= 1
         if not self._open[at]:
             del self._open[at]

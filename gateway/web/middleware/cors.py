@@ -54,8 +54,8 @@ class CrossOriginPolicy:
 
         @web.middleware
         async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
-            asked = "Access-Control-Request-Method" in request.headers
-            if not (asked and request.method == "OPTIONS" and self.allowed(request) is not None):
+            is_preflight = "Access-Control-Request-Method" in request.headers
+            if not (is_preflight and request.method == "OPTIONS" and self.allowed(request) is not None):
                 return await handler(request)
             headers = {
                 "server": SERVER,

@@ -100,33 +100,33 @@ class BatchHandlers:
     async def create(self, http: web.Request) -> bytes:
         """Create a batch of the requests in an uploaded file."""
         tenant, store = await self._authenticate(http), self._store
-        asked, _ = decode_typed_body(
+        body, _ = decode_typed_body(
             await read_small_body(http, BODY_BYTES_MAX, self._body_seconds_max), _CREATE
         )
-        if asked.endpoint not in SURFACES:
+        if body.endpoint not in SURFACES:
             raise BadRequest(f"endpoint must be one of {', '.join(SURFACES)}.", param="endpoint")
-        seconds = _window_seconds(asked.completion_window)
-        after = asked.output_expires_after or ExpiresAfter()
+        seconds = _window_seconds(body.completion_window)
+        after = body.output_expires_after or ExpiresAfter()
         kept_seconds = expires_after_seconds(after.anchor, "created_at", after.seconds)
         assert self._stores.tenant_files is not None
-        file = await self._stores.tenant_files.get(tenant.id, asked.input_file_id)
+        file = await self._stores.tenant_files.get(tenant.id, body.input_file_id)
         if file is None or file.purpose != "batch":
             reason = "does not exist" if file is None else "was not uploaded with purpose `batch`"
-            raise BadRequest(f"The file {asked.input_file_id[:100]!r} {reason}.", param="input_file_id")
+            raise BadRequest(f"The file {body.input_file_id[:100]!r} {reason}.", param="input_file_id")
         now = self._wall()
         batch = StoredBatch(
             id=f"batch_{secrets.token_hex(16)}",
             tenant=tenant.id,
             key_id=tenant.key_id,
             status=VALIDATING,
-            endpoint=asked.endpoint,
-            window=asked.completion_window,
+            endpoint=body.endpoint,
+            window=body.completion_window,
             input_file=file.id,
             created=now,
             expires=now + seconds,
             moments={},
             output_kept_seconds=kept_seconds,
-            metadata=asked.metadata,
+            metadata=body.metadata,
         )
         try:
             await store.create(batch, unfinished_max=self._stores.unfinished_max)

@@ -168,10 +168,10 @@ def _label(upload: FileUpload) -> FileLabel:
     if purpose not in PURPOSES:
         raise BadRequest(f"purpose must be one of {', '.join(PURPOSES)}.", param="purpose")
     seconds = fields.get("expires_after[seconds]")
-    whole = (
+    whole_seconds = (
         int(seconds[:12]) if seconds is not None and seconds.isdecimal() and seconds.isascii() else seconds
     )
-    kept_seconds = expires_after_seconds(fields.get("expires_after[anchor]"), "created_at", whole)
+    kept_seconds = expires_after_seconds(fields.get("expires_after[anchor]"), "created_at", whole_seconds)
     return FileLabel(purpose=purpose, name=upload.name or "", kept_seconds=kept_seconds)
 
 

@@ -116,8 +116,8 @@ def _inference(surface: Surface, body: Json) -> Json:
     if surface in FORMS:
         content = {"text/*": {}, **content}
     answer = {"description": "The answer", "content": content}
-    asked = form_body(body) if surface in FORMS else json_body(body)
-    return operation(_SUMMARIES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | asked
+    request_body = form_body(body) if surface in FORMS else json_body(body)
+    return operation(_SUMMARIES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | request_body
 
 
 def _model_paths() -> Json:

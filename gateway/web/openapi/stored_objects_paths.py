@@ -97,14 +97,14 @@ def _files() -> Json:
 
 
 def _batches() -> Json:
-    asked = object_schema(
+    schema = object_schema(
         ["input_file_id", "endpoint", "completion_window"],
         input_file_id={"type": "string"},
         endpoint={"enum": sorted(SURFACES)},
         completion_window={"type": "string"},
         metadata={"type": ["object", "null"], "additionalProperties": {"type": "string"}},
     )
-    body = {"required": True, "content": {"application/json": {"schema": asked}}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
     here, one = [parameter("path", "batch")], "/v1/batches/{batch}"
     return {
         "/v1/batches": {
@@ -122,8 +122,8 @@ def _message_batches() -> Json:
         custom_id={"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
         params={"type": "object"},
     )
-    asked = object_schema(["requests"], requests={"type": "array", "minItems": 1, "items": request})
-    body = {"required": True, "content": {"application/json": {"schema": asked}}}
+    schema = object_schema(["requests"], requests={"type": "array", "minItems": 1, "items": request})
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
     here, one = [parameter("path", "batch")], "/v1/messages/batches/{batch}"
     page = [
         parameter("query", "limit", type="integer", minimum=1, maximum=message_batches.BATCHES_MAX),

@@ -118,16 +118,16 @@ def output_items(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
     choice = chat.choices[0]
-    said = choice.message
-    assert said is not None
+    message = choice.message
+    assert message is not None
     output = []
-    if said.reasoning_text:
-        output.append(reasoning_item(new_item_id("reasoning", response), said.reasoning_text))
-    if said.has_text:
+    if message.reasoning_text:
+        output.append(reasoning_item(new_item_id("reasoning", response), message.reasoning_text))
+    if message.has_text:
         output.append(
-            message_item(new_item_id("message", response), [text_part(said.text, choice.token_logprobs)])
+            message_item(new_item_id("message", response), [text_part(message.text, choice.token_logprobs)])
         )
-    for index, call in enumerate(said.tool_calls or ()):
+    for index, call in enumerate(message.tool_calls or ()):
         tool = tools.find(call.function.name or "")
         identity = new_item_id(tool.item_type, response)
         output.append(

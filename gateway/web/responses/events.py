@@ -199,12 +199,12 @@ class ResponseEvents:
         self.usage = chunk.parsed_usage or self.usage
         events: Events = []
         for choice in chunk.choices[:1]:
-            said = choice.delta or chat_completions.ChatMessage()
-            if said.reasoning_text:
-                events += self._add_reasoning(said.reasoning_text)
-            if said.text:
-                events += self._add_text(said.text, choice.token_logprobs)
-            for call in said.tool_calls or ():
+            delta = choice.delta or chat_completions.ChatMessage()
+            if delta.reasoning_text:
+                events += self._add_reasoning(delta.reasoning_text)
+            if delta.text:
+                events += self._add_text(delta.text, choice.token_logprobs)
+            for call in delta.tool_calls or ():
                 events += self._add_call(call)
             self.finish_reason = choice.finish_reason or self.finish_reason
         return self._encode(events)

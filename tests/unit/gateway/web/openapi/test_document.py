@@ -3,7 +3,7 @@
 from jsonschema import Draft202012Validator
 
 from gateway.domain.request import Surface
-from gateway.web.openapi.document import document
+from gateway.web.openapi.document import tenant_api_document
 from tests.fakes.scripted_worker import ScriptedWorker
 
 
@@ -16,14 +16,14 @@ def references(part):
 
 
 def test_every_api_is_described_with_its_body():
-    paths = document("1")["paths"]
+    paths = tenant_api_document("1")["paths"]
     for surface in Surface:
         assert paths[f"/v1/{surface.value}"]["post"]["requestBody"]["required"]
     assert set(paths["/v1/responses/{response}"]) == {"get", "delete"}
 
 
 def test_references_lead_somewhere_and_schemas_are_schemas():
-    whole = document("1")
+    whole = tenant_api_document("1")
     schemas = whole["components"]["schemas"]
     assert {ref.rsplit("/", 1)[1] for ref in references(whole)} <= set(schemas)
     for schema in schemas.values():
@@ -31,7 +31,7 @@ def test_references_lead_somewhere_and_schemas_are_schemas():
 
 
 def test_what_a_chat_needs_is_required():
-    assert document("1")["components"]["schemas"]["ChatBody"]["required"] == ["model", "messages"]
+    assert tenant_api_document("1")["components"]["schemas"]["ChatBody"]["required"] == ["model", "messages"]
 
 
 async def test_it_is_served_to_everybody(gateway):
