@@ -14,7 +14,7 @@ BODY_BYTES_MAX = 32 * 1024**2
 
 
 async def serve(worker: str) -> None:
-    """Serves for ever, on a free port."""
+    """Serve on a free port until cancelled."""
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:

@@ -1,11 +1,12 @@
-"""FastWorker: a worker that costs next to nothing, for measuring what stands before it.
+"""A worker that needs almost no CPU, for measuring the gateway before it.
 
     python -m tests.benchmarks.fast_worker [MODEL ...]
 
-Answers are made once, as bytes. Of a request three fields are read: `max_tokens`, the chunks of a stream, `seed`,
-milliseconds between them, and `min_tokens`, milliseconds of prefill: one prompt of a worker after the other. Where
-chunks are not to be apart, each still leaves in a write of its own, one per turn of the loop, as engines send them:
-what stands before it must not be flattered by 64 chunks in one read. It listens twice: there are two workers.
+Answers are made once, as bytes. Three fields of a request are read: `max_tokens` is the number of chunks of a
+stream, `seed` the milliseconds between them, and `min_tokens` the milliseconds of prefill; a worker computes one
+prompt after the other. Without a pause between chunks each chunk still leaves in a write of its own, one per turn
+of the loop, as engines send them: a gateway must not be flattered by 64 chunks in one read. Two workers listen,
+on two ports.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ import uvloop
 WORKERS = 2
 
 HINT_BYTES = 512
-"""The fields stand before the messages, or after them where somebody has put them in another order."""
+"""The fields stand in so many bytes at the beginning of a body, or at its end where the order is another one."""
 
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
@@ -38,7 +39,7 @@ _STREAM = re.compile(rb'"stream":\s*true')
 
 
 class Prefills:
-    """Of one worker: each begins when the one before it has ended, unless its caller has left by then."""
+    """The prefills of one worker: each begins when the one before it has ended, unless its caller has left."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -64,7 +65,7 @@ class Prefills:
 
 
 class Connection(asyncio.Protocol):
-    """One caller; its requests come one after the other."""
+    """The connection of one caller, with one request after the other."""
 
     def __init__(
         self, pages: dict[bytes, bytes], loop: asyncio.AbstractEventLoop, prefills: Prefills
@@ -81,7 +82,9 @@ class Connection(asyncio.Protocol):
         self.open = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own type is none of asyncio's
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
 
     def data_received(self, data: bytes) -> None:
         if not self._missing:
@@ -107,7 +110,7 @@ class Connection(asyncio.Protocol):
         self.open = False
 
     def begin(self) -> None:
-        """Its prompt is computed."""
+        """Begin the answer: the prefill has ended."""
         self._started_at = self._loop.time()
         self._next(STREAM_HEAD)
 
@@ -157,7 +160,7 @@ def _page(value: object, status: bytes = b"200 OK") -> bytes:
 
 
 def _frame(data: bytes) -> bytes:
-    """One server-sent event as one HTTP chunk."""
+    """Return one server-sent event as one HTTP chunk."""
     event = b"data: " + data + b"\n\n"
     return b"%x\r\n%b\r\n" % (len(event), event)
 
@@ -168,7 +171,7 @@ def _chunk(choices: list[object], usage: object = None) -> bytes:
 
 
 def _pages(models: Sequence[str]) -> dict[bytes, bytes]:
-    """By path; "POST" is the answer to an inference request, "" to anything unknown."""
+    """Return the answers by path; "POST" is the answer to an inference request, "" to any unknown path."""
     message = {"role": "assistant", "content": " ".join(WORDS)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "length"}
     head = {"id": "chatcmpl-0", "object": "chat.completion", "created": 1_700_000_000, "model": "bench"}
@@ -199,7 +202,7 @@ STREAM_END = _ENDED + _chunk([], USAGE) + _frame(b"[DONE]") + b"0\r\n\r\n"
 
 
 async def serve(models: Sequence[str]) -> None:
-    """Serves for ever, on free ports."""
+    """Serve on free ports until cancelled."""
     loop, pages = asyncio.get_running_loop(), _pages(models)
     servers = [
         await loop.create_server(

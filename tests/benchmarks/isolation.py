@@ -3,11 +3,11 @@
     python -m tests.benchmarks.isolation [--pairs N] [--words N] [--json FILE]
 
 The audit of Gu et al., "Auditing Prompt Caching in Language Model APIs" (ICML 2025, arXiv 2502.07776), on
-ourselves: a victim sends a prompt, then somebody else sends the same (hit) and one that nobody has sent (miss), and
-the two samples of TTFT are held against each other with the two-sample Kolmogorov-Smirnov test. Both come in random
-order, so that a noisy moment of the machine hits both. Four attackers: the victim itself (positive control: it must
-be told apart, or the audit sees nothing), a stranger, a member of its group, and another of mode `shared`.
-The gateway, two workers and their caches are real. The figures judge nobody: this fails no build.
+radixgate: a victim sends a prompt, then an attacker sends the same prompt (hit) and a new one (miss), and the two
+samples of TTFT are compared by the two-sample Kolmogorov-Smirnov test. Both are sent in random order, so that a
+noisy moment of the machine affects both. Four attackers: the victim itself (the positive control, whose hits must
+be found), a tenant of another group, a member of its group, and another tenant of mode `shared`. The gateway, two
+workers and their caches are real. No figure fails the build.
 """
 
 import argparse
@@ -64,7 +64,7 @@ WORDS = [
 
 
 def kolmogorov_smirnov(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """The two-sample statistic D, and the probability of one as large if both come from one distribution.
+    """Return the two-sample statistic D, and the probability of one as large if both come from one distribution.
 
     D is the largest distance of the two empirical distribution functions. The probability is Kolmogorov's series
     with Stephens' correction for small samples, (sqrt(n) + 0.12 + 0.11 / sqrt(n)) D for n = ab / (a + b):
@@ -89,7 +89,7 @@ def kolmogorov_smirnov(one: Sequence[float], other: Sequence[float]) -> tuple[fl
 
 
 def main() -> None:
-    """Measures, prints, and writes the file that was asked for."""
+    """Measure, print the tables, and write the JSON file if one was asked for."""
     parser = argparse.ArgumentParser(description="Audits the isolation of caches by time.")
     parser.add_argument("--pairs", type=int, default=60, help="hits and misses of each attacker")
     parser.add_argument("--words", type=int, default=400, help="words of a prompt")
@@ -135,7 +135,7 @@ async def _measure(options: argparse.Namespace, console: Console) -> dict[str, d
                 await gateway.all_up(http)
                 audit = Audit(f"http://{gateway.host}:{gateway.port}", keys, http, chance, options.words)
                 for tenant in TENANTS:
-                    await audit.ask(tenant, audit.prompt())  # its code paths are warm
+                    await audit.ask(tenant, audit.prompt())  # warms up the code paths
                 runs = {}
                 for attacker, (victim, asker) in ATTACKS.items():
                     console.print(f"{attacker} ...", style="dim")
@@ -163,7 +163,7 @@ def _settings(
 
 
 class Audit:
-    """One attacker after another, at one gateway."""
+    """The audit of one gateway, one attacker after another."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Audit:
         return " ".join(self._chance.choice(WORDS) for _ in range(self._words))
 
     async def ask(self, tenant: str, prompt: str) -> tuple[float, int]:
-        """Milliseconds to the first token, and the cached tokens that it is told of."""
+        """Send a prompt; return the milliseconds to the first token and the cached tokens that usage reports."""
         body = {
             "model": MODEL,
             "messages": [{"role": "user", "content": prompt}],
@@ -192,7 +192,7 @@ class Audit:
         return 1000 * result.ttft, result.cached_tokens
 
     async def attack(self, victim: str, attacker: str, pairs: int) -> dict[str, Any]:
-        """What the attacker learns from as many prompts of the victim."""
+        """Return what the attacker learns from so many prompts of the victim."""
         times: dict[bool, list[float]] = {True: [], False: []}
         told = 0
         for _ in range(pairs):

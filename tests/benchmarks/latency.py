@@ -1,4 +1,4 @@
-"""What a gateway adds to one call: one caller, kept-alive connections, rounds in which all subjects take turns.
+"""The latency that a gateway adds to one call: one caller, kept-alive connections, subjects that take turns.
 
     round 1   case A: direct, radixgate, smg, ...   case B: radixgate, smg, ..., direct   ...
     round 2   case A: radixgate, smg, ..., direct   ...
@@ -29,7 +29,7 @@ WARM_UP_CALLS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A kind of call."""
+    """One kind of call."""
 
     stream: bool
     characters: int
@@ -51,14 +51,14 @@ CASES = tuple(
 
 @dataclass(slots=True)
 class Samples:
-    """Milliseconds of each call: to the first byte of the body, and to the last."""
+    """The milliseconds of each call to the first byte of the body, and to the last."""
 
     first: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
 
 
 class Caller:
-    """One connection to one subject."""
+    """A connection to one subject."""
 
     def __init__(self, subject: Subject) -> None:
         self._socket = socket.create_connection((subject.host, subject.port), ANSWER_SECONDS_MAX)
@@ -71,7 +71,7 @@ class Caller:
         self._socket.close()
 
     def call(self, data: bytes, samples: Samples) -> None:
-        """Raises BadAnswer and OSError."""
+        """Make one call and add its times. Raises BadAnswer and OSError."""
         answer, first = Answer(), 0.0
         sent = time.perf_counter()
         self._socket.sendall(data)
@@ -90,13 +90,13 @@ class Caller:
 
 
 async def measure(subjects: Sequence[Subject], *, rounds: int, calls: int) -> dict[str, dict[str, float]]:
-    """Figures by subject: each case `rounds` times `calls` times."""
+    """Return the figures by subject: each case is called `calls` times in each of `rounds` rounds."""
     taken = {(subject.name, case): Samples() for subject in subjects for case in CASES}
     texts = Texts()
     with ExitStack() as stack:
         callers = {subject.name: stack.enter_context(Caller(subject)) for subject in subjects}
         prompts = {case: _prompts(case, texts) for case in CASES}
-        for number in range(-1, rounds):  # the first one only warms up
+        for number in range(-1, rounds):  # the first round only warms up
             for at, case in enumerate(CASES):
                 chosen = list(islice(prompts[case], calls if number >= 0 else WARM_UP_CALLS))
                 first = (number + at) % len(subjects)
@@ -105,7 +105,7 @@ async def measure(subjects: Sequence[Subject], *, rounds: int, calls: int) -> di
                     chunks = CHUNKS if case.stream else None
                     for data in [request(subject, text, chunks=chunks) for text in chosen]:
                         callers[subject.name].call(data, samples)
-                await asyncio.sleep(0)  # the children's output is read meanwhile
+                await asyncio.sleep(0)  # lets the output of child processes be read
     return {
         subject.name: _figures(
             {case: taken[subject.name, case] for case in CASES},
@@ -131,7 +131,7 @@ def _figures(taken: Mapping[Case, Samples], direct: Mapping[Case, Samples], call
 
 
 def _figure(name: str, values: list[float], direct: list[float] | None, calls: int) -> dict[str, float]:
-    """Percentiles, and what they are above the direct ones; low and high are quartiles of the rounds' medians."""
+    """Return percentiles, and their excess over direct calls; low and high are quartiles of the rounds' medians."""
     figures = {f"{name}_ms_p50": _percentile(values, 50), f"{name}_ms_p99": _percentile(values, 99)}
     if direct is None or direct is values:
         return figures

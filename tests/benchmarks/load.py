@@ -1,4 +1,4 @@
-"""Many callers at once: bare protocols on uvloop that write bytes and look for the end of the answer."""
+"""Many callers at once: bare protocols on uvloop that write bytes and search for the end of the answer."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ DELTA = b'"delta"'
 
 
 class Client(asyncio.Protocol):
-    """Sends its requests one after the other, each when the one before is answered; then `finished` is done."""
+    """A caller that sends its next request when the last one is answered; `finished` is done at the end."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = requests
@@ -22,7 +22,9 @@ class Client(asyncio.Protocol):
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own type is none of asyncio's
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's transports do not inherit from asyncio's
         self._send()
 
     def data_received(self, data: bytes) -> None:
@@ -61,7 +63,7 @@ class Client(asyncio.Protocol):
 
 
 class WatchedStream(Client):
-    """Notes when each chunk came."""
+    """A caller that notes the time of each chunk."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         super().__init__(requests)
@@ -73,5 +75,5 @@ class WatchedStream(Client):
 
 
 async def connect(subject: Subject, client: Client) -> None:
-    """Opens the connection; the first request goes out with it."""
+    """Open the connection and send the first request."""
     await asyncio.get_running_loop().create_connection(lambda: client, subject.host, subject.port)

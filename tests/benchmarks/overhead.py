@@ -1,9 +1,9 @@
-"""`make bench-overhead`: what radixgate adds to a call, what it carries, and what a large request does to others.
+"""`make bench-overhead`: added latency, throughput, and how large requests hold up other streams.
 
     python -m tests.benchmarks.overhead [--quick] [--json FILE] [--only PART] [--subjects NAME,NAME]
 
-All subjects run side by side before two fast workers and take turns, so that a noisy moment of the machine hits all
-of them. Policies and quotas are on, against a real Valkey. The figures judge nobody: this fails no build.
+All subjects run side by side before two fast workers and take turns, so that a noisy moment of the machine
+affects all of them. Policies and quotas are on, against a real Valkey. No figure fails the build.
 """
 
 import argparse
@@ -35,7 +35,7 @@ PACKAGES = ("aiohttp", "uvloop", "msgspec", "orjson", "tokenizers", "redis", "hi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much of each."""
+    """The sizes of all measurements."""
 
     latency_rounds: int = 40
     latency_calls: int = 25
@@ -49,7 +49,7 @@ QUICK = Sizes(latency_rounds=5, throughput_rounds=1, throughput_seconds=1.5, sta
 
 
 def main() -> None:
-    """Measures, prints, and writes the file that was asked for."""
+    """Measure, print the tables, and write the JSON file if one was asked for."""
     options = _options()
     console = Console(width=None if sys.stdout.isatty() else 132)
     try:
@@ -105,7 +105,7 @@ async def _part(part: str, field: Field, sizes: Sizes) -> dict[str, dict[str, fl
 
 
 async def _decisions(field: Field) -> tuple[float, float]:
-    """Requests that radixgate has ended so far, and quota decisions that it made without Valkey."""
+    """Return the requests that radixgate has ended so far, and its quota decisions made without Valkey."""
     if field.admin_url is None:
         return 0.0, 0.0
     async with aiohttp.ClientSession() as http, http.get(f"{field.admin_url}/metrics") as answer:
@@ -118,7 +118,7 @@ async def _decisions(field: Field) -> tuple[float, float]:
 
 
 def _remarks(part: str, before: tuple[float, float], after: tuple[float, float]) -> list[str]:
-    """Were quotas decided in Valkey all the time? Else what was measured is something else, and it is said."""
+    """Return a remark if not all quota decisions were made in Valkey: then the figures mean something else."""
     requests, alone = after[0] - before[0], after[1] - before[1]
     return [f"{part}: radixgate decided {alone:,.0f} of {requests:,.0f} without Valkey"] if alone else []
 
@@ -148,7 +148,7 @@ def _options() -> argparse.Namespace:
 
 
 class Names:
-    """A list with commas, of known names."""
+    """A command line type: known names, separated by commas."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known

@@ -1,4 +1,4 @@
-"""Figures to tables and to ratios."""
+"""Tables and ratios of the figures."""
 
 from collections.abc import Iterator, Mapping
 
@@ -26,7 +26,7 @@ COMPARED = (
 
 
 def ratios(figures: Figures, against: Figures) -> dict[str, float]:
-    """Of the compared figures; left out where there is nothing to divide by."""
+    """Return the ratios of the compared figures, without those that have no divisor."""
     return {
         name: value / against[name]
         for name, value in figures.items()
@@ -35,7 +35,7 @@ def ratios(figures: Figures, against: Figures) -> dict[str, float]:
 
 
 def tables(runs: Runs) -> Iterator[Table]:
-    """One for each thing that was measured."""
+    """Yield a table for each measurement."""
     present = {name for figures in runs.values() for name in figures}
     if any(name.startswith("whole_2") for name in present):
         yield _whole_answers(runs)

@@ -1,9 +1,9 @@
-"""What a large request does to everybody else: eight slow streams run while large ones arrive, one a second.
+"""How large requests hold up other streams: eight slow streams run while large requests arrive, one a second.
 
 streams   . . . . . . . . . .      . . . .      one chunk each 10 ms; the gap between two of them is measured
 large           L                L               each new: 400,000 characters, 1,000,000 token ids, or 10 MB
 
-Of the gaps the worst one is what a reader of a stream notices.
+The reader of a stream notices the longest of the gaps.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ CALM_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Large:
-    """A kind of large request. `gaps`, `answer`: what its figures are called. `may_fail`: it may be refused."""
+    """A kind of large request: the names of its figures, and whether a subject may refuse it."""
 
     shown: str
     gaps: str
@@ -58,16 +58,16 @@ KINDS = (
 
 @dataclass(slots=True)
 class Gaps:
-    """Milliseconds between chunks, and from a large request's first byte out to its answer's last byte in."""
+    """Milliseconds between chunks, and from a large request's first byte sent to its answer's last byte."""
 
     between: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
 
 
 async def measure(subjects: Sequence[Subject], *, rounds: int, prompts: int) -> dict[str, dict[str, float]]:
-    """Figures by subject: so many large requests of each kind a round, and as long without them.
+    """Return the figures by subject: so many large requests of each kind a round, and as long without them.
 
-    What a subject refuses has no figures.
+    A kind that a subject refuses has no figures.
     """
     texts = Texts()
     calm = {subject.name: Gaps() for subject in subjects}
@@ -97,7 +97,7 @@ async def measure(subjects: Sequence[Subject], *, rounds: int, prompts: int) -> 
 
 
 async def _watch(subject: Subject, texts: Texts, large: Sequence[bytes], seconds: float, gaps: Gaps) -> None:
-    """Takes the gaps of all streams. Raises BadAnswer and OSError."""
+    """Collect the gaps of all streams. Raises BadAnswer and OSError."""
     chunks = round((CALM_SECONDS + seconds) * 1000 / GAP_MS)
     slow = [
         WatchedStream(iter([request(subject, texts.new(200), chunks=chunks, gap_ms=GAP_MS)]))

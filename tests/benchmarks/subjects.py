@@ -1,11 +1,11 @@
-"""Who is measured, each in a process of its own before two workers (one process, two ports).
+"""The measured programs, each in a process of its own before two workers (one process, two ports).
 
 direct              the worker itself
 radixgate           policies and quotas on, real Valkey; `tokenizer: text`
-radixgate-asking    the same process; a tenant whose quota is never in escrow: every request waits for Valkey
-radixgate-tokens    the same process; a model whose tokenizer directory it knows
+radixgate-asking    the same process; a tenant without quota in escrow: every request waits for Valkey
+radixgate-tokens    the same process; a model with a tokenizer directory
 smg                 smg launch --policy cache_aware, with a tenant key
-aiohttp             bare_relay.py: no policies, the floor for a gateway in Python
+aiohttp             bare_relay.py: no policies, the lower bound for a gateway in Python
 """
 
 import asyncio
@@ -42,13 +42,13 @@ SMG_READY = re.compile(r"listening\s+(\S+)")
 
 LIMITS = [{"requests": 1_000_000_000, "per": "minute"}, {"total_tokens": 10_000_000_000, "per": "minute"}]
 COUNTED_ONLY = {"requests": 1, "per": "minute", "mode": "soft"}
-"""A limit that is used up and refuses nobody."""
+"""A limit that is used up and refuses no request."""
 CONCURRENCY = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Where to send requests, as whom, for which model; and whose CPU time to count."""
+    """A measured program: its address, the key and model to use, and the process whose CPU time counts."""
 
     name: str
     host: str
@@ -60,7 +60,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """All that run. `admin_url`: radixgate's operator address, if it takes part. `notes`: who does not, and why."""
+    """All running programs, radixgate's operator address if it runs, and notes on programs that do not run."""
 
     subjects: Sequence[Subject]
     notes: Sequence[str]
@@ -69,7 +69,7 @@ class Field:
 
 @asynccontextmanager
 async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field]:
-    """Starts the worker and the wanted subjects, and stops them. Raises ChildFailed for all but smg."""
+    """Start the worker and the wanted programs, and stop them. Raises ChildFailed for all but smg."""
     secret = deployment_secret(Settings(state_directory=str(directory)))
     key, asking = new_key(pepper(secret)), new_key(pepper(secret))
     children: list[Child] = []
@@ -131,13 +131,13 @@ async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and all below it, so far. 0 off Linux."""
+    """Return the user and system time of a process and its descendants so far; 0 off Linux."""
     ticks, parents = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # It has just ended.
+            continue  # The process has just ended.
         number = int(entry.parent.name)
         parents[number] = int(fields[1])
         ticks[number] = sum(map(int, fields[11:15]))
@@ -151,13 +151,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def _checkpoint(directory: Path) -> Path:
-    """A tiny checkpoint with a real tokenizer. Its own process: a gateway has no numpy."""
+    """Build a tiny checkpoint with a real tokenizer, in a process of its own: a gateway has no numpy."""
     await run_to_its_end("the checkpoint", *_module("workers.engine.tiny_checkpoint"), str(directory))
     return directory
 
 
 async def _smg() -> Path:
-    """The program, installed if it is not there. Raises ChildFailed."""
+    """Return the smg program, which is installed if needed. Raises ChildFailed."""
     program = SMG_HOME / "bin" / "smg"
     if not program.exists():
         await run_to_its_end("smg's environment", sys.executable, "-m", "venv", str(SMG_HOME))
@@ -168,7 +168,7 @@ async def _smg() -> Path:
 
 
 async def run_to_its_end(name: str, *command: str) -> None:
-    """To its end. Raises ChildFailed."""
+    """Run the command to its end. Raises ChildFailed."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
@@ -183,7 +183,7 @@ async def run_to_its_end(name: str, *command: str) -> None:
 
 
 async def _serving(subject: Subject) -> None:
-    """Until it answers: a router may be ready before it knows its worker. Raises ChildFailed."""
+    """Wait until the program answers: a router may be ready before it knows its worker. Raises ChildFailed."""
     body = {"model": subject.model, "messages": [{"role": "user", "content": "hello"}]}
     headers = {"authorization": f"Bearer {subject.key}"}
     url = f"http://{subject.host}:{subject.port}/v1/chat/completions"
@@ -208,7 +208,7 @@ def _module(name: str) -> tuple[str, ...]:
 def _settings(
     directory: Path, urls: Sequence[str], keys: tuple[NewKey, NewKey], admin_port: int, checkpoint: Path
 ) -> dict[str, object]:
-    """Everything on, nothing refused."""
+    """Return settings with everything on that refuse no request."""
     return {
         "listen": {"port": 0},
         "admin": {"port": admin_port},

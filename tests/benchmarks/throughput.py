@@ -1,9 +1,9 @@
-"""What a gateway can carry: connections, each sending its next request when the last one is answered.
+"""The throughput of a gateway: connections that each send the next request when the last one is answered.
 
-Four loads: whole answers; streams of 64 chunks as fast as they come; streams whose chunks come 5 ms apart, which is
-what engines do; and a crowd before workers that are busy all the time with prompts that nobody has computed, where
-each request waits for half a second, wherever its gateway lets it wait. `direct` and `aiohttp` have one of the two
-workers. On a machine that the load shares, CPU time per request is the steadier figure.
+Four loads: whole answers; streams of 64 chunks at full speed; streams with 5 ms between chunks, as engines send
+them; and a crowd before workers that are always busy with uncached prompts, where each request waits for half a
+second, wherever its gateway lets it wait. `direct` and `aiohttp` have one of the two workers. Where the load
+generator shares the machine, CPU time per request is the steadier figure.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ PREFILL_MS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of load."""
+    """One kind of load."""
 
     name: str
     chunks: int | None = None
@@ -56,7 +56,7 @@ KINDS = (
 
 @dataclass(slots=True)
 class Sums:
-    """Over all rounds. `cpu_seconds`: of the subject; `client_seconds`: of the load itself."""
+    """Sums over all rounds, with the CPU time of the measured program and of the load generator."""
 
     requests: int = 0
     reads: int = 0
@@ -66,7 +66,7 @@ class Sums:
 
 
 async def measure(subjects: Sequence[Subject], *, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Figures by subject: each kind for so many seconds in each round."""
+    """Return the figures by subject: each kind for so many seconds in each round."""
     texts = Texts()
     taken = {(subject.name, kind): Sums() for subject in subjects for kind in KINDS}
     for _ in range(rounds):
@@ -77,12 +77,12 @@ async def measure(subjects: Sequence[Subject], *, rounds: int, seconds: float) -
 
 
 async def _load(subject: Subject, kind: Kind, texts: Texts, seconds: float, sums: Sums) -> None:
-    """Raises BadAnswer and OSError."""
+    """Run one load and add its sums. Raises BadAnswer and OSError."""
     clients = [Client(_requests(subject, kind, texts)) for _ in range(kind.connections)]
     try:
         for client in clients:
             await connect(subject, client)
-            # One after the other, or paced streams would for ever begin and end in the same moment.
+            # One after the other: else all paced streams would begin and end in the same moment.
             await asyncio.sleep((kind.chunks or 0) * kind.gap_ms / 1000 / kind.connections)
         await _run(clients, WARM_UP_SECONDS)
         before, started = _now(clients, subject), time.perf_counter()
@@ -99,7 +99,7 @@ async def _load(subject: Subject, kind: Kind, texts: Texts, seconds: float, sums
 
 
 def _requests(subject: Subject, kind: Kind, texts: Texts) -> Iterator[bytes]:
-    """One prompt again and again, or a new one each time."""
+    """Yield requests with one prompt again and again, or with a new one each time."""
     data = b""
     while True:
         if kind.fresh or not data:
@@ -109,7 +109,7 @@ def _requests(subject: Subject, kind: Kind, texts: Texts) -> Iterator[bytes]:
 
 
 async def _run(clients: Sequence[Client], seconds: float) -> None:
-    """They never finish by themselves: who does has failed, and says so here."""
+    """Run the clients for a while. A client that ends by itself has failed, and its error is raised."""
     failed, _ = await asyncio.wait(
         [client.finished for client in clients], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
     )

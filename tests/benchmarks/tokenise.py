@@ -1,14 +1,14 @@
-"""`make bench-tokenize`: microseconds that a thousand tokens of a prompt cost, from messages to block hashes.
+"""`make bench-tokenize`: microseconds per thousand tokens of a prompt, from messages to block hashes.
 
     python -m tests.benchmarks.tokenise [--tokenizer DIR] [--tokens N ...] [--rounds N] [--json FILE]
 
-    cold         a conversation of which nothing was seen before
-    multi-turn   the next turn of one whose earlier turns were: its last two messages are new
-    again        the very same conversation once more
+    cold         a new conversation
+    multi-turn   the next turn of a known conversation: its last two messages are new
+    again        the same conversation once more
 
-Each beside the tokenizer alone, on the whole rendered text, which remembers nothing. Times are of one caller and
-include waiting for a thread, where a text is long. Without --tokenizer a small one is made, of 1,024 tokens: a real
-one has longer tokens, and takes longer for each. The figures judge nobody: this fails no build.
+Each is measured beside the tokenizer alone, on the whole rendered text and without a cache. Times are of one caller
+and include waiting for a thread where a text is long. Without the option --tokenizer a small one of 1,024 tokens is
+made: a real one has longer tokens and takes longer for each. No figure fails the build.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from gateway.bench.results import percentile
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Plan, Tenant
 from gateway.tokenization.encoder_threads import EncoderThreads
-from gateway.tokenization.prompt_encoders import (TokenizerEncoder, read_tokenizer)
+from gateway.tokenization.prompt_encoders import TokenizerEncoder, read_tokenizer
 from gateway.web.openai.inference_requests import decode_request
 from radix_cache.namespace import Namespace, hasher_for
 from tests.benchmarks.report import new_table, number
@@ -51,7 +51,7 @@ Runs = dict[str, dict[str, dict[str, float]]]
 
 
 class Bench:
-    """One tokenizer."""
+    """The measurements of one tokenizer."""
 
     def __init__(self, directory: Path, executor: ThreadPoolExecutor) -> None:
         self._encoder = TokenizerEncoder.from_directory(
@@ -64,7 +64,7 @@ class Bench:
         self._seeds = count(1)
 
     async def measure(self, size: int, rounds: int) -> dict[str, dict[str, float]]:
-        """By subject: the figures of conversations of about so many tokens."""
+        """Return the figures of conversations of about so many tokens, by subject."""
         taken: dict[str, dict[str, list[float]]] = {
             subject: {case: [] for case in CASES} for subject in (OURS, ALONE)
         }
@@ -99,12 +99,12 @@ class Bench:
         return len(self._alone.encode(text, add_special_tokens=False).ids)
 
     def _conversation(self, size: int) -> Messages:
-        """Of TURNS turns, that nobody has had before."""
+        """Return a new conversation of TURNS turns."""
         roles, each = ("user", "assistant"), size // (2 * TURNS)
         return [{"role": roles[at % 2], "content": self._text(each)} for at in range(2 * TURNS)]
 
     def _text(self, tokens: int) -> str:
-        """At least so many."""
+        """Return a text of at least so many tokens."""
         text, found = "", 0
         while found < tokens:
             more = " ".join(sentences(next(self._seeds), max(1, (tokens - found) // 8)))
@@ -114,7 +114,7 @@ class Bench:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status."""
+    """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _all(bench: Bench, sizes: Sequence[int], rounds: int) -> Runs:
     runs: Runs = {OURS: {"all": {}}, ALONE: {"all": {}}}
-    await bench.measure(min(sizes), 1)  # What is made once is not measured.
+    await bench.measure(min(sizes), 1)  # What is built once is not measured.
     for size in sizes:
         for subject, figures in (await bench.measure(size, rounds)).items():
             runs[subject]["all"] |= figures

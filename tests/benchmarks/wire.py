@@ -1,4 +1,4 @@
-"""Requests as bytes, made before the clock runs; and of answers only where they begin and end."""
+"""Requests as bytes, made before the clock runs; answers are only searched for their beginning and end."""
 
 import re
 from collections.abc import Iterator
@@ -17,23 +17,23 @@ _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 
 
 class BadAnswer(Exception):
-    """Not the answer that was asked for; one line says what came."""
+    """An unexpected answer; the text says in one line what came."""
 
 
 class Answer:
-    """Reads one answer: `feed` says when it is complete, `begun` when its body has begun. `status`: as expected."""
+    """A reader of one answer with the expected status; `begun` tells whether its body has begun."""
 
     __slots__ = ("_first", "_head", "_missing", "_tail", "begun")
 
     def __init__(self, status: int = 200) -> None:
         self._first = b"HTTP/1.1 %d" % status
         self._head = b""
-        self._missing: int | None = None  # bytes of a body of known length
-        self._tail = b""  # the last bytes of a chunked one
+        self._missing: int | None = None  # bytes left of a body of known length
+        self._tail = b""  # the last bytes of a chunked body
         self.begun = False
 
     def feed(self, data: bytes) -> bool:
-        """Raises BadAnswer."""
+        """Add bytes and return whether the answer is complete. Raises BadAnswer."""
         if not self.begun:
             data = self._head + data
             end = data.find(b"\r\n\r\n")
@@ -59,7 +59,7 @@ class Answer:
 
 
 class Texts:
-    """Prompts of so many characters. Each is new from its first character on; the same ones in every run."""
+    """Prompts of so many characters, each new from its first character on, and the same in every run."""
 
     def __init__(self) -> None:
         self._pool = " ".join(sentences(POOL_SEED, POOL_SENTENCES))
@@ -71,12 +71,12 @@ class Texts:
         return text + self._pool[start : start + characters - len(text)]
 
     def repeated(self, characters: int) -> str:
-        """As `new`, however long."""
+        """Return a text of any length."""
         text = f"{self._random.getrandbits(48):012x} "
         return (text + self._pool * (characters // len(self._pool) + 1))[:characters]
 
     def ids(self, count: int) -> list[int]:
-        """A prompt of so many token ids."""
+        """Return a prompt of so many token ids."""
         return self._random.choices(range(10, 500), k=count)
 
     def forever(self, characters: int) -> Iterator[str]:
@@ -87,7 +87,7 @@ class Texts:
 def request(
     subject: Subject, text: str, *, chunks: int | None = None, gap_ms: int = 0, prefill_ms: int = 0
 ) -> bytes:
-    """A chat completion for this subject; with `chunks` a stream of so many."""
+    """Return a chat completion for this subject; with `chunks` a stream of so many chunks."""
     fields: dict[str, object] = {"model": subject.model, "max_tokens": chunks or 16}
     if chunks is not None:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -100,7 +100,7 @@ def request(
 
 
 def request_of_ids(subject: Subject, ids: list[int]) -> bytes:
-    """A text completion of token ids."""
+    """Return a text completion of token ids."""
     return _sent(subject, "completions", {"model": subject.model, "max_tokens": 16, "prompt": ids})
 
 

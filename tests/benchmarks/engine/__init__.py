@@ -1,1 +1,1 @@
-"""What the embedded engine does in a second, beside transformers' `generate` on the same weights."""
+"""The speed of the embedded engine beside transformers' `generate` on the same weights."""

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.engine [--quick] [--json FILE]
 
 Then the tables of single ideas: quantised weights and KV, speculation, handoff, grammars (see `tables`).
-The figures judge nobody: this fails no build.
+No figure fails the build.
 """
 
 import argparse
@@ -33,7 +33,7 @@ Runs = dict[str, dict[str, float]]
 
 
 def measure(model: Model, root: Path, options: argparse.Namespace, console: Console) -> Runs:
-    """All figures of one model."""
+    """Measure one model, and return all its figures."""
     console.print(f"{model.name}: building ...", style="dim")
     directory = model.built(root)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -82,7 +82,7 @@ def _put(
 
 
 def main() -> None:
-    """Measures, prints, and writes the file that was asked for."""
+    """Measure, print the tables, and write the JSON file if one was asked for."""
     options = _options()
     torch.set_num_threads(options.threads)
     console = Console(width=None if sys.stdout.isatty() else 132)

@@ -1,4 +1,4 @@
-"""The other side: transformers' `generate`, greedy, with its own KV cache, padded where lengths differ."""
+"""The engine's rival: transformers' `generate`, greedy, with its own KV cache, padded where lengths differ."""
 
 import time
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ class Generate:
     def __init__(self, directory: Path, dtype: torch.dtype, device: str) -> None:
         self._device = device
         self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).to(device).eval()
-        # Answers have the length that was asked for.
+        # Answers have exactly the requested length.
         self._model.generation_config.eos_token_id = None
 
     def __call__(
         self, prompts: Sequence[Sequence[int]], new_tokens: int, streamer: "StepTimes | None" = None
     ) -> list[list[int]]:
-        """`new_tokens` tokens after each prompt; shorter prompts are padded on the left."""
+        """Return `new_tokens` tokens after each prompt; shorter prompts are padded on the left."""
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
@@ -41,20 +41,20 @@ class Generate:
 
 
 class StepTimes(BaseStreamer):
-    """Notes when `generate` has each token: the first call brings the prompt, the next one the first token."""
+    """The times at which `generate` has each token: the first call brings the prompt, the next the first token."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[float, float]] = []
 
     def put(self, _value: object) -> None:
-        """As `generate` calls it."""
+        """Note the time; `generate` calls this for each token."""
         self._marks.append((time.perf_counter(), time.process_time()))
 
     def end(self) -> None:
-        """As `generate` calls it."""
+        """Do nothing; `generate` calls this at the end."""
 
     @property
     def decode(self) -> tuple[float, float]:
-        """Seconds from the first token to the last one, on the wall and on the processor."""
+        """Return the seconds from the first token to the last, by the wall clock and of processor time."""
         (wall, cpu), (wall_end, cpu_end) = self._marks[1], self._marks[-1]
         return wall_end - wall, cpu_end - cpu

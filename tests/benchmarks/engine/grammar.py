@@ -1,10 +1,10 @@
-"""What structured output costs: compiling a grammar once, and a mask for each token of an answer.
+"""The cost of structured output: compiling a grammar once, and a mask for each token of an answer.
 
     python -m tests.benchmarks.engine.grammar [--vocab 32768] [--tokens 200] [--json FILE]
 
-`compile`: the first request with a grammar waits so long, in wall time. It includes the process that reads the
-grammar first, and for `warm up` the start of that process and the model's vocabulary. `again`: every later request.
-`mask`: processor time of one mask, on walks of random allowed tokens, which real answers are easier than.
+`compile`: how long the first request with a grammar waits, in wall time. This includes the process that tries the
+grammar first, and for `warm up` the start of that process and the model's vocabulary. `again`: how long every later
+request waits. `mask`: the processor time of one mask, on random walks over allowed tokens; real answers are easier.
 """
 
 import argparse
@@ -73,7 +73,7 @@ GRAMMARS = {
 
 
 def measure(compiler: GrammarCompiler, grammar: Grammar, tokens: int, vocab: int) -> dict[str, float]:
-    """Milliseconds to compile, and again; microseconds of a mask."""
+    """Return the milliseconds to compile, and to compile again; and the microseconds of a mask."""
     began = time.perf_counter()
     matcher = compiler.compile(grammar)
     compiled = time.perf_counter() - began
@@ -99,7 +99,7 @@ def measure(compiler: GrammarCompiler, grammar: Grammar, tokens: int, vocab: int
 
 
 def main() -> None:
-    """Measures, prints, and writes the file that was asked for."""
+    """Measure, print the tables, and write the JSON file if one was asked for."""
     options = _options()
     torch.set_num_threads(1)
     console = Console()

@@ -1,9 +1,9 @@
-"""How fast KV moves from a prefill engine to a decode engine on one machine, over TCP and through shared memory.
+"""The speed at which KV moves from a prefill engine to a decode engine on one machine, by TCP and shared memory.
 
     python -m tests.benchmarks.engine.handoff [--tokens 8192]
 
-Both sides are threads of one process here and share its interpreter lock; two processes are a little faster. What
-is timed is everything: export, checksums on both sides, the way, and the import into the other engine's blocks.
+Both sides are threads of one process here and share its interpreter lock; two processes are a little faster. The
+time covers everything: export, checksums on both sides, transfer, and import into the other engine's blocks.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BLOCK = 16
 
 
 def spec(layers: int = 32, kv_heads: int = 8, head_dim: int = 128) -> ModelSpec:
-    """The KV of an 8B model."""
+    """Return the specification of the KV of a model with 8 billion parameters."""
     return ModelSpec(
         architecture="llama",
         vocab_size=8,
@@ -51,7 +51,7 @@ def spec(layers: int = 32, kv_heads: int = 8, head_dim: int = 128) -> ModelSpec:
 
 
 def move(given: KVStore, taken: KVStore, blocks: int, backend: Backend) -> float:
-    """Seconds for `blocks` blocks."""
+    """Move `blocks` blocks, and return the seconds."""
     one, other = socket.socketpair() if backend == "shm" else _tcp_pair()
     step, size = blocks_per_slab(given.bytes_per_block), given.bytes_per_block
 

@@ -1,4 +1,4 @@
-"""Checks of single ideas, each as a figure with the idea and without it."""
+"""The ideas of the engine one by one: a figure with each idea, and one without it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ LONG_PROMPT = 768
 
 
 def prefix_hit(model: Model, config: EngineConfig, rounds: int) -> Figures:
-    """TTFT of a prompt: nothing cached; all but 64 tokens cached; and of a prompt that is only those 64 long."""
+    """Return the TTFT of a prompt: uncached; with all but 64 tokens cached; and of a prompt of 64 tokens."""
     tokens, suffix = model.prefill_tokens, 64
     whole = prompts(1, tokens, model.shape["vocab"])[0]
     engine = Engine.load(replace(config, chunk_tokens=tokens))
@@ -55,7 +55,7 @@ def _first_token(engine: Engine, prompt: Sequence[int]) -> None:
 
 
 def chunked_prefill(model: Model, config: EngineConfig) -> Figures:
-    """The gaps of running streams while a long prompt arrives, cut into chunks or not."""
+    """Return the gaps of running streams while a long prompt arrives, cut into chunks or not."""
     figures: Figures = {}
     for name, chunked in (("chunks", True), ("whole", False)):
         engine = Engine.load(replace(config, chunked_prefill=chunked, chunk_tokens=64 + STREAMS))
@@ -78,7 +78,7 @@ def chunked_prefill(model: Model, config: EngineConfig) -> Figures:
 
 
 def continuous_batching(model: Model, config: EngineConfig) -> Figures:
-    """Short answers among long ones, all there at once: how full the batch is, and how fast it is done."""
+    """Return how full the batch is and how fast it is done, with short answers among long ones."""
     asked = prompts(4 * STREAMS, 24, model.shape["vocab"], seed=5)
     # One in four is eight times as long. By theory a static batch is filled to mean / max.
     arrivals = [

@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.engine.kv_quant [--checkpoint DIR] [--dtype float32] [--json FILE]
 
-The error is that of scores over one text, all of its tokens given, in chunks that read what was stored: root mean
-square as a share of their spread. Agreement is that of greedy answers to a fixed set of prompts: of first tokens,
-and how many tokens on the average come before the first other one. A random model is far more sensitive than a
-trained one; the checkpoint that is built here has heads of 64, so that a scale serves as many numbers as usual.
+The error is that of the logits of one given text, in chunks that read the stored KV: the root mean square as a
+share of the logits' spread. Agreement is that of greedy answers to a fixed set of prompts: the share of equal
+first tokens, and the average number of tokens before the first different one. A random model is far more
+sensitive than a trained one. The checkpoint that is built here has heads of 64, so that a scale serves as many
+numbers as usual.
 """
 
 import argparse
@@ -40,7 +41,7 @@ PROMPTS, PROMPT, ANSWER = 24, 96, 32
 
 
 def measure(checkpoint: Path, dtype: str) -> dict[str, dict[str, float]]:
-    """Figures of each kind, those of `auto` first."""
+    """Return the figures of each kind of KV, those of `auto` first."""
     exact_scores: Tensor | None = None
     exact_answers: list[tuple[int, ...]] = []
     runs: dict[str, dict[str, float]] = {}
@@ -62,7 +63,7 @@ def measure(checkpoint: Path, dtype: str) -> dict[str, dict[str, float]]:
 
 
 def _scores(checkpoint: Path, dtype: str, kind: KvDtype) -> tuple[Tensor, float, float]:
-    """Scores [TEXT, vocab] of one text, and the bytes of a token: allocated, and by the formula."""
+    """Return the logits [TEXT, vocab] of one text, and the bytes of a token: allocated, and by the formula."""
     cpu, computed = torch.device("cpu"), getattr(torch, dtype)
     spec = ModelSpec.from_directory(checkpoint)
     decoder = load_decoder(checkpoint, spec, context_length=TEXT, dtype=computed, device=cpu)

@@ -1,8 +1,9 @@
-"""Requests of mixed lengths that arrive over time: this engine, and `generate` in static batches as people use it.
+"""Requests of mixed lengths that arrive over time: this engine beside `generate` in static batches.
 
-`generate` takes whoever waits, up to the same number of sequences, pads prompts to the longest and goes on until
-the longest answer is finished; those who come meanwhile wait for that. Nobody is idle: requests come faster than
-either side can answer them, so tokens per second are those of the engine and not of the arrivals.
+`generate` takes all waiting requests, up to the same number of sequences, pads prompts to the longest and goes on
+until the longest answer is finished; requests that arrive meanwhile wait for that. Neither side is ever idle:
+requests arrive faster than either can answer them, so tokens per second are those of the engine and not of the
+arrivals.
 """
 
 import statistics
@@ -32,21 +33,21 @@ BATCH_MAX = 16
 
 
 def requests(name: str, vocab: int, *, count: int, seconds: float) -> list[Arrival]:
-    """The traffic of that name."""
+    """Return the traffic with this name."""
     return traffic(TrafficShape(requests=count, seconds=seconds, **SHAPES[name]), vocab=vocab, seed=1)
 
 
 def compared(
     config: EngineConfig, generate: Generate, arrivals: Sequence[Arrival], rounds: int
 ) -> tuple[Figures, Figures, Figures]:
-    """The engine, the engine without its prefix cache, and `generate`: by turns, the median of all rounds."""
+    """Measure in turn the engine, the engine without its prefix cache, and `generate`: medians of all rounds."""
     chosen = replace(config, running_max=BATCH_MAX, waiting_max=len(arrivals))
     sides: tuple[Callable[[], Figures], ...] = (
         lambda: ours(chosen, arrivals),
         lambda: ours(replace(chosen, prefix_caching=False), arrivals),
         lambda: theirs(generate, arrivals, batch_max=BATCH_MAX),
     )
-    # Kernels are made for shapes that are met for the first time; not in anybody's time.
+    # Kernels are made when a shape occurs for the first time: outside of the measured time.
     ours(chosen, [replace(arrival, at_seconds=0.0) for arrival in arrivals[: 2 * BATCH_MAX]])
     found: list[list[Figures]] = [[] for _ in sides]
     for _ in range(rounds):
@@ -59,7 +60,7 @@ def compared(
 
 
 def ours(config: EngineConfig, arrivals: Sequence[Arrival]) -> Figures:
-    """The engine, as it was told."""
+    """Measure the engine with this configuration."""
     figures = measure_engine(Engine.load(config), arrivals)
     return {
         "tokens_per_second": figures.tokens_per_second,
@@ -76,7 +77,7 @@ def theirs(
     batch_max: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Figures:
-    """`generate`, one batch after the other. Its first tokens come when a batch is done."""
+    """Measure `generate`, one batch after the other. First tokens come when a batch is done."""
     start, cpu, done = clock(), time.process_time(), 0
     waits: list[float] = []
     while done < len(arrivals):
@@ -99,7 +100,7 @@ def theirs(
 
 
 def same_tokens(directory: Path, config: EngineConfig, generate: Generate, asked: Sequence[Arrival]) -> bool:
-    """Do both give the same answers, one at a time? Only then are the other figures worth something."""
+    """Check that both give the same answers to single requests: only then can the figures be compared."""
     figures = measure_engine(Engine.load(config), asked)
     return all(
         list(tokens) == generate([arrival.prompt], arrival.max_tokens)[0]

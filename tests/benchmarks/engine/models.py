@@ -1,4 +1,4 @@
-"""Models with random weights, made on the spot: speed does not depend on what they say."""
+"""Models with random weights, built for the benchmark: speed does not depend on the values of weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from workers.engine.tiny_checkpoint import build
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A shape to build, and how much to ask of it."""
+    """The shape of a model, and how much work the benchmark gives it."""
 
     name: str
     shape: dict[str, Any]
@@ -18,22 +18,22 @@ class Model:
     arrival_seconds: float
     """How long mixed requests go on arriving: short enough that neither side is ever idle."""
     requests: int = 96
-    """In each traffic of mixed lengths."""
+    """The requests of each traffic of mixed lengths."""
     mixed_rounds: int = 3
-    """Of each such traffic."""
+    """How often each such traffic is measured."""
     context: int = 128
-    """Tokens of each prompt when decoding begins."""
+    """The tokens of each prompt when decoding begins."""
 
     @property
     def weights_read(self) -> int:
-        """Numbers that one decode step reads: all matrices but the embedding, of which it reads a row."""
+        """The numbers that a decode step reads: all matrices, but only one row of the embedding."""
         hidden, inner = self.shape["hidden"], self.shape["intermediate"]
         keys = hidden // self.shape["heads"] * self.shape["kv_heads"]
         layer = 2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner
         return self.shape["layers"] * layer + self.shape["vocab"] * hidden
 
     def built(self, root: Path) -> Path:
-        """Its directory."""
+        """Build the checkpoint and return its directory."""
         return build(root / self.name, **self.shape)
 
 

@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.engine.quant [--checkpoint DIR] [--dtype bfloat16] [--hidden 512] [--layers 8]
 
-Speed is processor time of one thread, so that others on the machine do not count. The error is that of scores on
-the same text, all of its tokens given: root mean square as a share of their spread, the largest difference, and how
-often the best token is the same. Weights that were drawn at random lose more than trained ones.
+Speed is the processor time of one thread, so that other programs do not count. The error is that of the logits of
+one given text: the root mean square as a share of the logits' spread, the largest difference, and how often the
+best token is the same. Random weights lose more than trained ones.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SECONDS = 0.5
 def measure(
     checkpoint: Path, dtype: torch.dtype, kinds: tuple[Quantization, ...] = KINDS
 ) -> dict[str, dict[str, float]]:
-    """Figures of each kind, those of `none` first; the others also have ratios to it."""
+    """Return the figures of each kind of weights, those of `none` first; the others have ratios to it."""
     torch.set_num_threads(1)
     runs: dict[str, dict[str, float]] = {}
     wanted: Tensor | None = None
@@ -86,12 +86,12 @@ class _Subject:
         self._attention = SdpaBackend(store, spec)
 
     def scores(self) -> Tensor:
-        """Of every token of one text."""
+        """Return the logits of every token of one text."""
         with torch.inference_mode():
             return self.decoder.logits(self._forward([(0, PROMPT)]))
 
     def seconds(self, spans: list[tuple[int, int]]) -> float:
-        """Processor time of one step over spans (start, count), scores of each span's last row included."""
+        """Return the processor time of one step over spans (start, count), with logits of each span's last row."""
 
         def step() -> None:
             hidden = self._forward(spans)
@@ -112,7 +112,7 @@ class _Subject:
 
 
 def _cpu_seconds(step: Callable[[], None]) -> float:
-    """The least of the calls that fit in half a second, after one that warms up."""
+    """Return the least time of the calls that fit into half a second, after one that warms up."""
     step()
     best, until = float("inf"), time.process_time() + SECONDS
     while time.process_time() < until:
@@ -123,7 +123,7 @@ def _cpu_seconds(step: Callable[[], None]) -> float:
 
 
 def table(runs: dict[str, dict[str, float]]) -> Any:
-    """A row for each kind of weights; `agree`: the best token is the same, `x8`: decode of eight sequences."""
+    """Return a row for each kind of weights; `agree`: the best token is the same; `x8`: decode of 8 sequences."""
     drawn = new_table(
         "Weights: memory, error, tokens per second of processor time",
         ("linear layers in",),
@@ -145,7 +145,7 @@ def table(runs: dict[str, dict[str, float]]) -> Any:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.engine.quant")
     parser.add_argument("--checkpoint", type=Path, help="by default one is built, with random weights")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "float16"))
@@ -161,7 +161,7 @@ def main() -> None:
             heads=8,
             kv_heads=2,
             intermediate=3 * asked.hidden,
-            # Scores as flat as a trained model's: the tiny default is far steeper.
+            # Logits as flat as those of a trained model: the tiny default is far steeper.
             init=1 / asked.hidden**0.5,
         )
         runs = measure(checkpoint, getattr(torch, asked.dtype))

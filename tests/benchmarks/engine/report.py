@@ -1,4 +1,4 @@
-"""Figures to tables."""
+"""Tables of the figures."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ Figures = Mapping[str, float]
 
 
 def speed_table(model: str, ours: Figures, theirs: Figures) -> Table:
-    """Tokens per second of each, and ours as a multiple of theirs, by the wall and by the processor."""
+    """Return tokens per second of both sides, and the engine's as a multiple of `generate`'s, by both clocks."""
     drawn = new_table(
         f"{model}: tokens per second beside `generate`",
         ("work",),
@@ -34,7 +34,7 @@ def speed_table(model: str, ours: Figures, theirs: Figures) -> Table:
 
 
 def mixed_table(model: str, runs: Mapping[str, Figures], theirs: str) -> Table:
-    """Lengths mixed, arrivals over time: all sides, each beside `generate`."""
+    """Return the figures of mixed lengths of all sides, each beside `generate`."""
     drawn = new_table(
         f"{model}: mixed lengths that arrive over time",
         ("traffic", "side"),
@@ -60,7 +60,7 @@ def _ratios(ours: Figures, theirs: Figures, key: str) -> tuple[str, str]:
 
 
 def ideas_table(model: str, figures: Figures) -> Table:
-    """One line for each idea: with it, and without it."""
+    """Return a row for each idea: with the idea, and without it."""
     drawn = new_table(f"{model}: single ideas", ("idea", "figure"), ("with it", "without it"))
     for idea, what, key, other, digits in (
         ("prefix cache", "TTFT, ms (all but 64 tokens cached)", "ttft_ms_hit", "ttft_ms_cold", 1),

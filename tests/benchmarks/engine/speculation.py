@@ -1,11 +1,11 @@
-"""Tokens per second with and without speculation, per method, in one run; and whether theory explains the rest.
+"""Tokens per second with and without speculative decoding, by method, beside what theory predicts.
 
     python -m tests.benchmarks.engine.speculation [--quick] [--adaptive] [--batches 1 4 16] [--methods ngram]
 
-The model is made so that drafts agree: of its layers the later ones say little, so that its first ones, alone as a
-draft model or as an early exit, mostly give the same tokens; Medusa heads are solved for the very texts; and for
+The model is built so that drafts are accepted: its later layers change little, so that its first layers, as a
+draft model or as an early exit, mostly give the same tokens; Medusa heads are fitted to the very texts; and for
 n-grams the prompt holds the answer already. So this measures what speculation can give where acceptance is high,
-not how good anybody's drafts are. The heads know four texts: in larger batches they guess for strangers too.
+not the quality of drafters. The heads know four texts: in larger batches they also draft for unknown ones.
 """
 
 import argparse
@@ -33,22 +33,22 @@ from workers.engine.scheduler.draft_length import expected_tokens
 DRAFT_LAYERS = 2
 DRAFTS = 4
 FAINT = 0.05
-"""How much of what they would say the later layers say."""
+"""The factor by which the later layers are weakened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One method on one model."""
+    """One method of speculation on one model."""
 
     name: str
     model: Path
     speculation: SpecConfig
     repeats: bool = False
-    """Does the prompt hold the answer already?"""
+    """Whether the prompt holds the answer already."""
 
 
 def subjects(root: Path, tokens: int, *, adaptive: bool) -> list[Subject]:
-    """Models and drafts, written to `root`."""
+    """Write the models and drafters to `root`, and return the methods to measure."""
     base = HUNDRED_MILLION.built(root)
     target = _changed(base, root / "target", later=FAINT)
     draft = _first_layers(target, root / "draft")
@@ -77,7 +77,7 @@ def subjects(root: Path, tokens: int, *, adaptive: bool) -> list[Subject]:
 def decode(
     config: EngineConfig, asked: list[list[int]], tokens: int, rounds: int
 ) -> tuple[Times, SpecCounters, list[tuple[int, ...]]]:
-    """Time from the end of the prompts to the last token; the texts must be the same whoever guesses."""
+    """Return the time from the end of the prompts to the last token; every method must give the same texts."""
     engine = Engine.load(config)
     times, texts = Times(), {}
     for turn in range(rounds + 1):
@@ -98,7 +98,7 @@ def decode(
 
 
 def acceptance(counters: SpecCounters) -> float:
-    """Share of the drafts that were tried: of those whose predecessors stood, if all were equally long."""
+    """Return the share of accepted drafts among those whose predecessors were accepted."""
     tried = counters.num_drafts + sum(counters.num_accepted_tokens_per_pos[:-1])
     return counters.num_accepted_tokens / tried if tried else 0.0
 
@@ -166,7 +166,7 @@ def _measured(subject: Subject, batch: int, tokens: int, rounds: int) -> list[st
 
 
 def _changed(base: Path, directory: Path, *, later: float = 1.0, attention: float = 1.0) -> Path:
-    """The model, its later layers or all attention fainter by a factor."""
+    """Write a copy of the model whose later layers or whole attention are weakened by a factor."""
     shutil.copytree(base, directory)
     weights = load_file(directory / "model.safetensors")
     for name, weight in weights.items():
@@ -175,14 +175,14 @@ def _changed(base: Path, directory: Path, *, later: float = 1.0, attention: floa
         if name.endswith(("o_proj.weight", "down_proj.weight")) and int(name.split(".")[2]) >= DRAFT_LAYERS:
             weight *= later
         if name.endswith("embed_tokens.weight"):
-            # Loud enough beside the layers that the odds are clear.
+            # Strong enough beside the layers that the best token is clear.
             weight *= 10
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 
 def _first_layers(model: Path, directory: Path) -> Path:
-    """A checkpoint of the first layers alone."""
+    """Write a checkpoint of the first layers alone."""
     shutil.copytree(model, directory)
     weights = load_file(directory / "model.safetensors")
     kept = {
@@ -198,7 +198,7 @@ def _first_layers(model: Path, directory: Path) -> Path:
 
 
 def _heads(model: Path, directory: Path, tokens: int) -> Path:
-    """Heads that know what the model will say to the first prompts of this benchmark."""
+    """Write Medusa heads that know the model's answers to the first prompts of this benchmark."""
     config = EngineConfig(model=model, kv_tokens=16_384, dtype="float32", seed=0)
     asked = prompts(4, 24, HUNDRED_MILLION.shape["vocab"])
     save_heads(fit_heads(config, asked, heads=DRAFTS, tokens=tokens + DRAFTS, ridge=1e-6), directory)

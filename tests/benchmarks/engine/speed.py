@@ -20,13 +20,13 @@ BANDWIDTH_BYTES = 1 << 28
 
 
 def prompts(count: int, tokens: int, vocab: int, seed: int = 0) -> list[list[int]]:
-    """Random ones, no two alike."""
+    """Return random prompts, no two of them alike."""
     chance = random.Random(seed)
     return [[chance.randrange(16, vocab) for _ in range(tokens)] for _ in range(count)]
 
 
 def submit(engine: Engine, asked: Sequence[Sequence[int]], max_tokens: int) -> None:
-    """Greedy requests, named by their place."""
+    """Submit greedy requests, named by their place."""
     params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     for place, prompt in enumerate(asked):
         engine.submit(Request(id=str(place), prompt=prompt, params=params))
@@ -35,7 +35,7 @@ def submit(engine: Engine, asked: Sequence[Sequence[int]], max_tokens: int) -> N
 def prefill(
     model: Model, config: EngineConfig, theirs: Generate, batch: int, rounds: int
 ) -> tuple[Figures, Figures]:
-    """One long prompt, or a batch of shorter ones, to their first tokens."""
+    """Measure prefill: one long prompt, or a batch of shorter ones, to their first tokens."""
     length = model.prefill_tokens if batch == 1 else model.context
     asked, tokens = prompts(batch, length, model.shape["vocab"]), batch * length
     engine = Engine.load(replace(config, running_max=batch, chunk_tokens=tokens, prefix_caching=False))
@@ -52,14 +52,14 @@ def prefill(
 def decode(
     model: Model, config: EngineConfig, theirs: Generate, batch: int, rounds: int, bandwidth: float
 ) -> tuple[Figures, Figures]:
-    """`batch` streams, a number of steps from the end of equally long prompts."""
+    """Measure decode: `batch` streams, for a number of steps after equally long prompts."""
     steps, asked = model.decode_steps, prompts(batch, model.context, model.shape["vocab"], seed=batch)
     engine = Engine.load(replace(config, running_max=batch, chunk_tokens=batch * model.context))
     own, other = Times(), Times()
     for number in range(rounds + 1):
         submit(engine, asked, max_tokens=steps + 1)
         engine.step()
-        # Long enough that the first tokens are all there.
+        # So many steps that all first tokens are there.
         while any(not sequence.is_decoding for sequence in engine.scheduler.running):
             engine.step()
         with own.round():
@@ -70,7 +70,7 @@ def decode(
         theirs(asked, steps + 1, watch)
         other.add(*watch.decode)
         if not number:
-            # The first round warms up.
+            # The first round warms up and does not count.
             own, other = Times(), Times()
     figures = tuple(_rates(f"decode_{batch}", batch * steps, times) for times in (own, other))
     width = getattr(torch, engine.info.dtype).itemsize
@@ -81,7 +81,7 @@ def decode(
 
 
 def read_bandwidth(device: str, rounds: int = 5) -> float:
-    """Bytes per second that a plain sum over memory reads, with the threads that torch has."""
+    """Return the bytes per second that a plain sum over memory reads, with torch's threads."""
     numbers = torch.ones(BANDWIDTH_BYTES // 4, dtype=torch.float32, device=device)
     return BANDWIDTH_BYTES / min(by_turns((numbers.sum,), rounds)[0].wall)
 

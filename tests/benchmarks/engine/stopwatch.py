@@ -1,4 +1,4 @@
-"""Times of one piece of work, on the wall and on the processor."""
+"""The time of one piece of work, by the wall clock and of processor time."""
 
 import statistics
 import time
@@ -11,14 +11,14 @@ import torch
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of each round. The processor's are all threads together, and little disturbed by other programs."""
+    """Seconds of each round. Processor time is of all threads together, and little disturbed by other programs."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
     @contextmanager
     def round(self) -> Iterator[None]:
-        """Time what happens inside."""
+        """Time the body of the `with` statement."""
         _finish_device()
         wall, cpu = time.perf_counter(), time.process_time()
         yield
@@ -26,23 +26,23 @@ class Times:
         self.add(time.perf_counter() - wall, time.process_time() - cpu)
 
     def add(self, wall: float, cpu: float) -> None:
-        """A round that was timed elsewhere."""
+        """Add a round that was timed elsewhere."""
         self.wall.append(wall)
         self.cpu.append(cpu)
 
     @property
     def wall_seconds(self) -> float:
-        """The median round."""
+        """The wall time of the median round."""
         return statistics.median(self.wall)
 
     @property
     def cpu_seconds(self) -> float:
-        """The median round."""
+        """The processor time of the median round."""
         return statistics.median(self.cpu)
 
 
 def by_turns(works: Sequence[Callable[[], object]], rounds: int) -> list[Times]:
-    """So many rounds of each, one after the other so that all meet the same weather; the first does not count."""
+    """Time each work in turn, so that disturbances affect all alike; the first round does not count."""
     found = [Times() for _ in works]
     for number in range(rounds + 1):
         for work, times in zip(works, found, strict=True):
@@ -52,6 +52,6 @@ def by_turns(works: Sequence[Callable[[], object]], rounds: int) -> list[Times]:
 
 
 def _finish_device() -> None:
-    """What a CUDA device was told to do is done when this returns."""
+    """Wait until a CUDA device has done its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

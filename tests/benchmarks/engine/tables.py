@@ -1,4 +1,4 @@
-"""The tables of single ideas, each a program of its own: printed one after the other."""
+"""The tables of single ideas, each printed by a program of its own."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
     "handoff": (),
     "grammar": (),
 }
-"""All of them together take some minutes."""
+"""The programs with their arguments; together they take some minutes."""
 
 QUICK: dict[str, tuple[str, ...]] = {
     "quant": ("--layers", "2"),
@@ -19,16 +19,16 @@ QUICK: dict[str, tuple[str, ...]] = {
     "handoff": ("--tokens", "512", "--rounds", "1"),
     "grammar": ("--vocab", "2048", "--tokens", "20"),
 }
-"""What makes each of them take moments."""
+"""The arguments with which each program takes moments."""
 
 
 def print_tables(*, quick: bool) -> list[str]:
-    """Run all of them; the names of those that failed."""
+    """Run all programs, and return the names of those that failed."""
     failed = []
     for name, arguments in (QUICK if quick else WHOLE).items():
         sys.stdout.flush()
         program = [sys.executable, "-m", f"tests.benchmarks.engine.{name}"]
-        # A process each: they set torch's threads, and what one leaves in memory slows the next.
+        # A process for each: they set torch's threads, and what one leaves in memory would slow the next.
         if subprocess.run([*program, *arguments], check=False).returncode:
             failed.append(name)
     return failed

@@ -1,1 +1,1 @@
-"""Who suffers from whom: mixes of tenants under each queue policy, simulated and with real processes."""
+"""Isolation between tenants: mixes of tenants under each queue policy, simulated and with real processes."""

@@ -1,8 +1,9 @@
-"""`make bench-fairness`: who suffers from whom under each queue policy, simulated and with real processes.
+"""`make bench-fairness`: isolation between tenants under each queue policy, simulated and with real processes.
 
     python -m tests.benchmarks.fairness [--seconds N] [--only MIX] [--real-seconds N] [--processes N] [--json FILE]
 
-Simulated figures are the same on every machine; those of real processes are of this one. They fail no build.
+Simulated figures are the same on every machine; those of real processes are of this machine. No figure fails the
+build.
 """
 
 import argparse

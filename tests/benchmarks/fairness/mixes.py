@@ -1,4 +1,4 @@
-"""The mixes of tenants: who asks for what, and who of them are the victims."""
+"""The mixes of tenants: what each asks for, and which of them are the victims."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from policies.simulation.workloads import WorkloadParameters, generated
 
 CONVERSATIONS = Path(__file__).parents[2] / "data" / "mooncake" / "conversation_trace.jsonl"
 LEAD_SECONDS = 20.0
-"""Before the others begin."""
+"""Seconds of the victims alone, before the other tenants begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """`victims`: who stays under its share; `others`: who does not. `weights`: of tenants, 1 by default."""
+    """A mix: `victims` stay under their share, `others` do not; `weights` of tenants are 1 by default."""
 
     name: str
     victims: Sequence[TraceRequest]
@@ -33,7 +33,7 @@ class Mix:
 
 
 def flood(seconds: float, seed: int = 0) -> Mix:
-    """Two tenants with conversations, and a third with ten times its share of the fleet, all of it new."""
+    """Mix two tenants with conversations and a third that asks for ten times its share, all prompts new."""
     return Mix(
         name="flood at 10x its share",
         victims=_conversations(seconds),
@@ -42,7 +42,7 @@ def flood(seconds: float, seed: int = 0) -> Mix:
 
 
 def long_prompts(seconds: float, seed: int = 0) -> Mix:
-    """The same two, and a third with prompts of 48k tokens, three in a second."""
+    """Mix the same two tenants and a third with prompts of 48k tokens, three a second."""
     return Mix(
         name="48k-token prompts",
         victims=_conversations(seconds),
@@ -51,8 +51,10 @@ def long_prompts(seconds: float, seed: int = 0) -> Mix:
 
 
 def many(seconds: float, seed: int = 0) -> Mix:
-    """A thousand tenants with Zipf weights ask for equally much, twice as much as there is. The victims are the ten
-    weightiest, who ask for less than their share."""
+    """Mix a thousand tenants with Zipf weights that ask for equal amounts, in all twice what the fleet can do.
+
+    The victims are the ten tenants with the largest weights, which ask for less than their share.
+    """
     random, weights = Random(seed), {f"t{at:04}": 1 / (at + 1) for at in range(1000)}
     requests = _steadily("", lambda: (random.randint(2000, 10_000), 150), 60.0, seconds, seed, begin=0.0)
     named = [msgspec.structs.replace(one, tenant=f"t{random.randrange(1000):04}") for one in requests]
@@ -65,7 +67,7 @@ def many(seconds: float, seed: int = 0) -> Mix:
 
 
 def locality(seconds: float, seed: int = 0) -> Mix:
-    """Agents with long prompts that are nearly all cached, more than there is room for, and two that chat."""
+    """Mix agents with long, mostly cached prompts, more than the fleet has room for, and two tenants that chat."""
     load = WorkloadParameters(requests=round(60 * seconds), rate=12.0, tenants=4, seed=seed)
     agents = [one for one in generated("agents", load) if one.at < seconds]
     chats = generated(
@@ -92,7 +94,7 @@ def _trace() -> list[TraceRequest]:
 
 
 def _conversations(seconds: float) -> list[TraceRequest]:
-    """The public trace, its requests in turn of two tenants."""
+    """Return the public trace, its requests in turn of two tenants."""
     return [
         msgspec.structs.replace(request, tenant=f"victim-{number % 2}")
         for number, request in enumerate(_trace())
@@ -118,7 +120,7 @@ def _steadily(
     seed: int,
     begin: float = LEAD_SECONDS,
 ) -> list[TraceRequest]:
-    """Prompts that nobody has seen before, so many a second."""
+    """Return prompts that share nothing, so many a second."""
     random, at, found = Random(f"{tenant} {seed}"), begin, []
     while (at := at + random.expovariate(rate)) < seconds:
         prompt_tokens, output_tokens = lengths()

@@ -1,6 +1,6 @@
-"""Real gateways, a real worker, a real Valkey, each a process: two callers with short prompts, and one that floods.
+"""Real gateways, a real worker and a real Valkey as processes: two callers with short prompts, and one that floods.
 
-The worker is tiny and slow; what counts is the ratio to the victims alone, in the same minute on the same machine.
+The worker is tiny and slow: only the ratio to a run of the victims alone, in the same minute, has a meaning.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 async def runs(seconds: float) -> dict[str, dict[str, Any]]:
-    """By policy."""
+    """Return the figures by policy."""
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="radixgate-fairness-") as name:
         directory = Path(name)
@@ -79,7 +79,7 @@ async def runs(seconds: float) -> dict[str, dict[str, Any]]:
 async def _deployed(
     directory: Path, checkpoint: Path, queueing: dict[str, Any]
 ) -> AsyncIterator[tuple[list[str], dict[str, str], aiohttp.ClientSession]]:
-    """URLs of the gateways, the tenants' keys, a client."""
+    """Start everything; yield the gateways' URLs, the tenants' keys and a client."""
     tenants = (*VICTIMS, FLOOD)
     keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in tenants}
     async with AsyncExitStack() as stack:
@@ -116,7 +116,7 @@ async def _deployed(
 async def _victim(
     http: aiohttp.ClientSession, urls: list[str], keys: dict[str, str], tenant: str, seconds: float
 ) -> list[RequestResult]:
-    """Open loop: one request after another is sent, whatever became of those before."""
+    """Send one request after another on schedule, whatever became of earlier ones (open loop)."""
     chance, asked, end = random.Random(tenant), [], time.monotonic() + seconds
     while time.monotonic() < end:
         asked.append(

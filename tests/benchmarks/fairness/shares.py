@@ -1,4 +1,4 @@
-"""How even a run was: what tenants got of what max-min fairness would have given them."""
+"""The evenness of a run: what tenants received of what max-min fairness would have given them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ COSTS = CostWeights()
 
 
 def evenness(outcomes: Sequence[Outcome], weights: Mapping[str, float], until: float) -> float:
-    """Jain's index of received over due, by tenants, in cost units of what came and was begun before `until`."""
+    """Return Jain's index over tenants of received by due cost units, of requests begun before `until`."""
     wanted: dict[str, float] = {}
     got: dict[str, float] = {}
     for one in outcomes:
@@ -27,7 +27,7 @@ def evenness(outcomes: Sequence[Outcome], weights: Mapping[str, float], until: f
 
 
 def max_min(wanted: Mapping[str, float], weights: Mapping[str, float], there: float) -> dict[str, float]:
-    """Nobody gets more than it wants; what is left over is shared by weight, until nothing is."""
+    """Share capacity by weight; no tenant gets more than it wants, and what is left over is shared again."""
     due: dict[str, float] = {}
     left = sorted(wanted, key=lambda tenant: wanted[tenant] / weights.get(tenant, 1.0))
     weight = sum(weights.get(tenant, 1.0) for tenant in left)

@@ -26,7 +26,7 @@ POLICIES: dict[str, tuple[QueueRule | None, int]] = {
     "vtc": (QueueRule(across="vtc", within="fcfs"), WINDOW_TOKENS),
     "dlpm": (QueueRule(across="dlpm", within="fcfs"), WINDOW_TOKENS),
 }
-"""How requests wait, and the window. `fifo in the engines`: everything is sent at once."""
+"""The queue policies and windows. `fifo in the engines`: everything is sent at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Run:
     seconds: float
 
     def figures(self) -> dict[str, Any]:
-        """Of all, of the victims and of the others; what it took, and how even it was."""
+        """Return figures of all tenants, the victims and the others; the duration, and the evenness."""
         mix = MIXES[self.mix](self.seconds)
         result = self._played(mix)
         victims = {request.tenant for request in mix.victims}
@@ -71,7 +71,7 @@ class Run:
 
 
 def runs(mixes: list[str], seconds: float, processes: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """By mix and policy."""
+    """Return the figures by mix and policy."""
     wanted = [Run(mix=mix, policy=policy, seconds=seconds) for mix in mixes for policy in (ALONE, *POLICIES)]
     found: dict[str, dict[str, dict[str, Any]]] = {mix: {} for mix in mixes}
     with ProcessPoolExecutor(processes) as pool:

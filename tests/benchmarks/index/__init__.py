@@ -1,1 +1,1 @@
-"""The prefix index in figures: read corpus, match, peers, scripts, snapshot, replicas, memory, growth, report."""
+"""Figures of the prefix index. Read corpus, match, scripts, snapshot, replicas, memory, growth, report."""

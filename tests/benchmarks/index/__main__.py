@@ -1,8 +1,8 @@
-"""`make bench-index`: what the shared prefix index costs, beside others and beside what it aims at.
+"""`make bench-index`: the cost of the shared prefix index, beside other designs and beside its targets.
 
     python -m tests.benchmarks.index [--quick] [--json FILE]
 
-Valkey is a private one on a unix socket. The figures judge nobody: this fails no build.
+Valkey is a private one on a unix socket. No figure fails the build.
 """
 
 import argparse
@@ -52,7 +52,7 @@ SHORT = Shape(name="short", blocks=200_000, session=24, system=(2, 8))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much of each."""
+    """The sizes of all measurements."""
 
     match_calls: int = 2000
     match_rounds: int = 10
@@ -80,7 +80,7 @@ QUICK = Sizes(
 
 @contextmanager
 def private_valkey() -> Iterator[str]:
-    """Its address; it is empty."""
+    """Start an empty Valkey, and yield its URL."""
     with tempfile.TemporaryDirectory(prefix="radixgate-bench-", ignore_cleanup_errors=True) as directory:
         server = ValkeyServer(Path(directory))
         server.start()
@@ -91,7 +91,7 @@ def private_valkey() -> Iterator[str]:
 
 
 class Bench:
-    """What has been measured so far."""
+    """The measurements made so far."""
 
     def __init__(self, sizes: Sizes, console: Console) -> None:
         self.runs: dict[str, dict[str, float]] = {match.COPY: {}}
@@ -122,7 +122,7 @@ class Bench:
         )
 
     async def _beside(self, url: str, sessions: list[Session]) -> None:
-        """All that needs Valkey. Memory first: it fills the trees that the others work on."""
+        """Measure all that needs Valkey. Memory first: it fills the trees of the other measurements."""
         sizes = self._sizes
         full = Keys(prefix="long")
         chats = Shape(**{**asdict(CHATS), "blocks": sizes.chats_blocks})
@@ -144,7 +144,7 @@ class Bench:
     async def _try(
         self, subject: str, measuring: Coroutine[None, None, dict[str, float]], prefix: str = ""
     ) -> None:
-        """Who cannot be measured is said, and the others go on."""
+        """Run one measurement; say so if it cannot be made here, and go on."""
         name = prefix.strip("_") or Path(measuring.cr_code.co_filename).stem
         self._console.print(f"{subject}: {name} ...", style="dim")
         try:
@@ -156,7 +156,7 @@ class Bench:
 
 
 def main() -> None:
-    """Measures, prints, and writes the file that was asked for."""
+    """Measure, print the tables, and write the JSON file if one was asked for."""
     options = _options()
     console = Console(width=None if sys.stdout.isatty() else 132)
     sizes = QUICK if options.quick else Sizes()

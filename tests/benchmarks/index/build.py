@@ -1,4 +1,4 @@
-"""A corpus as the structures that are measured."""
+"""Building the measured structures from a corpus."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from radix_cache.tree import RadixTree
 from tests.benchmarks.index.corpus import Session, holds
 
 HOLDERS_MAX = 32
-"""Of one chunk, as in lua/tree.lua."""
+"""The holders of one chunk, as in lua/tree.lua."""
 
 FIRST_TENURE = 1_700_000_000
 UNDER_WAY_MAX = 256
@@ -32,7 +32,7 @@ def space(number: int) -> Namespace:
 
 
 def in_memory(sessions: list[Session]) -> RadixTree[int]:
-    """RadixTree, as one process has it without Redis."""
+    """Build a RadixTree, the index of one process without Redis."""
     tree: RadixTree[int] = RadixTree()
     for number, (session, hashes) in enumerate(holds(sessions)):
         tree.record(hashes, session.worker, number)
@@ -40,7 +40,7 @@ def in_memory(sessions: list[Session]) -> RadixTree[int]:
 
 
 def as_copy(tree: RadixTree[int], workers: int, spaces: int = 8) -> TreeReplica:
-    """The read copy of the same nodes, through TreeCopy.load: what a snapshot would give, without Redis."""
+    """Build the replica of the same nodes as a snapshot would, but without Redis."""
     copy = TreeReplica(time.monotonic, PREDICTED_SECONDS)
     for number in range(workers):
         copy.enrol(worker(number), FIRST_TENURE + number, "")
@@ -69,7 +69,7 @@ def _nodes(tree: RadixTree[int]) -> Iterator[tuple[NamespaceId, NodeHead, Hashes
 async def in_redis(
     store: TreeStore, told: Iterable[tuple[Session, Hashes]], tenures: Sequence[int] | None = None
 ) -> int:
-    """Tells Redis, many calls to a round trip; how many there were. `tenures`: by worker, if Redis gave them."""
+    """Write the corpus to Redis, many calls to a round trip; return the number of calls."""
     waiting: list[asyncio.Future[list[int] | int]] = []
     number = count()
     for session, hashes in told:

@@ -1,12 +1,12 @@
-"""Prompts as an agent or a chat makes them: system prompts that many share, sessions that grow turn by turn.
+"""Prompts like those of agents and chats: system prompts that many share, sessions that grow turn by turn.
 
     system prompt --+-- turn -- turn -- turn -- turn -- turn       a session, on one worker
                     |                     |
-                    |                     +------ turn -- turn     one that was taken up again from an earlier turn
+                    |                     +------ turn -- turn     a session resumed from an earlier turn
                     +-- turn -- turn ...
 
-Hashes are drawn, not computed: chained hashes are as good as random. The same ones in every run and every process;
-this module needs nothing but Python, since other people's environments import it too.
+Hashes are drawn, not computed: chained hashes are as good as random. They are the same in every run and process.
+This module needs nothing but Python, since environments of other projects import it too.
 """
 
 from array import array
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 SEED = 7
 TURNS = 5
 FORKED = 4
-"""Every so-manieth session takes up another one again."""
+"""One of so many sessions resumes another session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of a corpus, in blocks. `session`: a whole one. `system`: shortest and longest system prompt."""
+    """The shape of a corpus, in blocks: of a whole session, and of the shortest and longest system prompt."""
 
     name: str
     blocks: int
@@ -39,7 +39,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`turns`: after how many blocks each ended; all were held by one worker. `space`: number of its namespace."""
+    """A session on one worker: after how many blocks each turn ended, and the number of its namespace."""
 
     hashes: "Hashes"
     turns: tuple[int, ...]
@@ -52,7 +52,7 @@ def drawn(chance: Random, blocks: int) -> "Hashes":
 
 
 def corpus(shape: Shape) -> list[Session]:
-    """As many sessions as have the shape's blocks, about."""
+    """Return sessions with about as many blocks as the shape has."""
     chance = Random(SEED)
     found: list[Session] = []
     blocks = number = 0
@@ -76,7 +76,7 @@ def corpus(shape: Shape) -> list[Session]:
 
 
 def prompts(sessions: list[Session], blocks: int, count: int) -> "list[Hashes]":
-    """What comes next: three quarters go on with a session, a quarter begins one below a known system prompt."""
+    """Return new prompts: three quarters continue a session, a quarter begins one below a known system prompt."""
     chance = Random(SEED + blocks)
     found = []
     for number in range(count):
@@ -87,7 +87,7 @@ def prompts(sessions: list[Session], blocks: int, count: int) -> "list[Hashes]":
 
 
 def holds(sessions: list[Session]) -> "Iterator[tuple[Session, Hashes]]":
-    """Every turn in the order in which they would come: all that its worker holds then."""
+    """Yield every turn in the order of arrival, with all that its worker holds then."""
     for session in sessions:
         for end in session.turns:
             yield session, session.hashes[:end]

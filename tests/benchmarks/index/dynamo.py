@@ -1,9 +1,9 @@
-"""dynamo.llm's RadixTree, measured in its own environment:
+"""The RadixTree of dynamo.llm, measured in an environment of its own:
 
     .tools/dynamo-venv/bin/python -m tests.benchmarks.index.dynamo SETTINGS       prints figures, as JSON
 
-Nothing here may import what that environment lacks. The tree is keyed by unchained hashes and events name chained
-ones; drawn hashes serve as both.
+This module must not import what that environment lacks. The tree is keyed by unchained hashes and its events name
+chained ones; drawn hashes serve as both.
 """
 
 import json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def measure(settings: dict[str, Any]) -> dict[str, float]:
-    """`settings`: shape, sizes (blocks of a prompt), calls, rounds."""
+    """Measure matches; `settings` has shape, sizes (blocks of a prompt), calls and rounds."""
     from dynamo.llm import RadixTree  # type: ignore[import-not-found]
 
     shape = Shape(**settings["shape"])

@@ -1,4 +1,4 @@
-"""Bytes that a follower keeps for a page of a worker's cache, by how many tokens a page has."""
+"""The memory of a follower for a page of a worker's cache, by the tokens of a page."""
 
 import tracemalloc
 from array import array
@@ -16,7 +16,7 @@ BLOCK_TOKENS = 64
 
 
 def measure() -> dict[str, float]:
-    """Of paths of 512 pages each, stored 64 at a time."""
+    """Return the bytes per page, for paths of 512 pages each, stored 64 at a time."""
     return {f"followed_page_of_{tokens}_bytes": _page_bytes(tokens) for tokens in PAGE_TOKENS}
 
 
@@ -28,7 +28,7 @@ def _page_bytes(page_tokens: int) -> float:
     tracemalloc.start()
     try:
         for first in range(0, PAGES, EVENT_PAGES):
-            # Hashes as engines give them: 64 bits, each a number of its own.
+            # Hashes like those of engines: 64 bits, each an int object of its own.
             hashes = tuple((first + at + 1) * 0x9E3779B97F4A7C15 % 2**64 for at in range(EVENT_PAGES))
             parent = last if first % PATH_PAGES else None
             last = hashes[-1]

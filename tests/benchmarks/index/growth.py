@@ -1,7 +1,7 @@
-"""Does a match stay what it is when the tree grows, when more workers hold the prompt, when there are more tenants?
+"""The cost of a match as the tree grows, as more workers hold the prompt, and as there are more tenants.
 
-Copies are made of trees in memory, through TreeCopy.load: filling Redis with so much would take minutes, and a
-match asks no Redis.
+Replicas are loaded from trees in memory: filling Redis with so much would take minutes, and a match does not ask
+Redis.
 """
 
 import gc
@@ -20,7 +20,7 @@ SPACES = (10, 10_000)
 
 
 def by_size(sizes: Sequence[int], calls: int, rounds: int) -> dict[str, float]:
-    """The path, and 16 workers; then the path alone."""
+    """Measure by the size of the tree: the path with 16 workers, and the path alone."""
     figures: dict[str, float] = {}
     for blocks in sizes:
         shape = Shape(name="growth", blocks=blocks)
@@ -34,7 +34,7 @@ def by_size(sizes: Sequence[int], calls: int, rounds: int) -> dict[str, float]:
 
 
 def by_holders(calls: int, rounds: int) -> dict[str, float]:
-    """One prompt that so many workers hold: the path, 16 of them asked; and all of them asked."""
+    """Measure by the number of holders of one prompt: with 16 of them asked, and with all of them asked."""
     figures: dict[str, float] = {}
     for workers in HOLDERS:
         chance = Random(SEED)
@@ -53,7 +53,7 @@ def by_holders(calls: int, rounds: int) -> dict[str, float]:
 
 
 def by_spaces(shape: Shape, calls: int, rounds: int) -> dict[str, float]:
-    """The same number of blocks, dealt to so many namespaces: each has system prompts and sessions of its own."""
+    """Measure by the number of namespaces that share the same number of blocks."""
     figures: dict[str, float] = {}
     for spaces in SPACES:
         many = replace(shape, spaces=spaces, sessions_per_system=max(1, shape.blocks // spaces // 400))

@@ -1,6 +1,6 @@
-"""A hash per block in Valkey, its fields the workers: HKEYS of every block in one pipeline, as llm-d's index does.
+"""The index layout of llm-d: a hash per block in Valkey, its fields the workers; HKEYS of all blocks in a pipeline.
 
-The early stop happens here, after all replies; each field is JSON, as there.
+The early stop happens in this process, after all replies; each field is JSON, as in llm-d.
 """
 
 import json
@@ -17,7 +17,7 @@ FILL_PER_PIPELINE = 2000
 def measure(
     url: str, shape: Shape, sessions: list[Session], *, sizes: tuple[int, ...], calls: int, rounds: int
 ) -> dict[str, float]:
-    """Fills the server and asks it. Raises redis.RedisError."""
+    """Fill the server and measure matches. Raises redis.RedisError."""
     with redis.Redis.from_url(url) as client:
         before = client.info("memory")["used_memory"]
         pods = [_pod(number) for number in range(shape.workers)]
@@ -56,7 +56,7 @@ def _pod(number: int) -> str:
 
 
 def _fill(client: "redis.Redis", sessions: list[Session], pods: list[str]) -> int:
-    """How many blocks there are now."""
+    """Write the sessions and return the number of blocks."""
     written: set[tuple[int, int]] = set()
     pipe = client.pipeline(transaction=False)
     for session, hashes in holds(sessions):

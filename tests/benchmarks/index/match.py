@@ -1,7 +1,7 @@
-"""What a match costs, beside others: the read copy, the whole index, the tree in memory, Dynamo's, hashes in Redis.
+"""The cost of a match: the replica, the whole index, the tree in memory, Dynamo's tree, hashes in Redis.
 
-Each finds the path and then says of every worker how many leading blocks it has; the read copy and the whole index
-also how many of them lie how near, as routing asks them.
+Each finds the path and the number of leading blocks that every worker has; the replica and the whole index also
+find how many of them are in which memory tier, as routing needs.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ BOUNDS = {"blocks_max": 10_000_000, "predicted_seconds": 10.0, "idle_seconds_max
 
 
 def ours(shape: Shape, sessions: list[Session], *, calls: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Figures of what is in this process."""
+    """Return the figures of the structures in this process."""
     tree = build.in_memory(sessions)
     copy = build.as_copy(tree, shape.workers)
-    scripts = ScriptCaller("unix:///nowhere")  # Never asked: a match waits for nobody.
+    scripts = ScriptCaller("unix:///nowhere")  # never called: a match does not ask Redis
     index = SharedIndex(TreeStore(scripts, Keys()), copy, time.monotonic, **BOUNDS)  # type: ignore[arg-type]
     subjects = {
         COPY: ask_copy(copy, shape.workers),
@@ -50,15 +50,16 @@ def ours(shape: Shape, sessions: list[Session], *, calls: int, rounds: int) -> d
 
 
 async def dynamo(shape: Shape, *, calls: int, rounds: int) -> dict[str, float]:
-    """Raises ChildFailed where it cannot be had."""
+    """Return the figures of Dynamo's tree. Raises ChildFailed where it cannot be installed."""
     python = await dynamo_python()
     settings = orjson.dumps({"shape": asdict(shape), "sizes": SIZES, "calls": calls, "rounds": rounds})
     twice = [await _dynamo(python, settings.decode()) for _ in range(2)]
-    return min(twice, key=lambda figures: sum(figures.values()))  # It takes no turns with us: the calmer one.
+    # It cannot take turns with the others: the calmer run counts.
+    return min(twice, key=lambda figures: sum(figures.values()))
 
 
 async def dynamo_python() -> str:
-    """An interpreter that has it, installed where it is not. Raises ChildFailed where it cannot be had."""
+    """Return an interpreter with Dynamo, which is installed if needed. Raises ChildFailed where that fails."""
     python = DYNAMO_HOME / "bin" / "python"
     if not (DYNAMO_HOME / ".done").exists():
         await run_to_its_end("dynamo's environment", sys.executable, "-m", "venv", str(DYNAMO_HOME))

@@ -1,6 +1,6 @@
-"""Bytes a block, in Redis and in a process, for long runs and for short ones.
+"""The memory of the index per block, in Redis and in a process, for long runs of blocks and for short ones.
 
-python -m tests.benchmarks.index.memory URL PREFIX        a fresh process that loads the tree, and says its growth
+python -m tests.benchmarks.index.memory URL PREFIX        a fresh process that loads the tree and prints its growth
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.benchmarks.index.corpus import Shape, corpus, holds
 
 
 async def measure(url: str, keys: Keys, shape: Shape) -> dict[str, float]:
-    """Fills Redis with the shape, and lets a process read it. Raises RedisDown and ChildFailed."""
+    """Fill Redis with the shape and let a process load it. Raises RedisDown and ChildFailed."""
     scripts = ScriptCaller(url)
     try:
         before = await used_bytes(scripts)
@@ -64,7 +64,7 @@ async def measure(url: str, keys: Keys, shape: Shape) -> dict[str, float]:
 
 
 async def used_bytes(scripts: ScriptCaller) -> int:
-    """Bytes that Redis has allocated for data, scripts aside."""
+    """Return the bytes that Redis has allocated for data, without scripts."""
     lines = (await scripts.ask("INFO", "memory")).decode().splitlines()
     found = dict(line.split(":", 1) for line in lines if ":" in line)
     return int(found["used_memory_dataset"]) + int(found["used_memory_overhead"]) - _clients(found)
@@ -75,7 +75,7 @@ def _clients(found: dict[str, str]) -> int:
 
 
 async def growth(url: str, prefix: str) -> dict[str, float]:
-    """Of this process, from before the snapshot to after it; arrays of hashes as Python has them count as runs."""
+    """Return the growth of this process by a snapshot; Python's arrays of hashes count as runs."""
     keys = Keys(prefix=prefix)
     scripts = ScriptCaller(url)
     copy = TreeReplica(time.monotonic, build.PREDICTED_SECONDS)
@@ -100,7 +100,7 @@ async def growth(url: str, prefix: str) -> dict[str, float]:
 
 
 def _resident() -> int:
-    """Bytes."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

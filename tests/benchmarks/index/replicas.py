@@ -1,9 +1,9 @@
-"""Several replicas, each a process, on one Valkey: how long until one sees what another has confirmed.
+"""The delay between replicas, each a process, on one Valkey: from a confirmation until another replica shows it.
 
     python -m tests.benchmarks.index.replicas URL PREFIX NUMBER OF CHANGES        one of them
 
-They take turns: every GAP_SECONDS one of them confirms a path of its own, and all look for it whenever their copy
-has moved. All processes of a machine have one monotonic clock.
+The replicas take turns: every GAP_SECONDS one of them confirms a path of its own, and all look for it whenever they
+have changed. All processes of a machine have the same monotonic clock.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ BOUNDS = {"blocks_max": 1_000_000, "predicted_seconds": 10.0, "idle_seconds_max"
 
 
 async def measure(url: str, counts: tuple[int, ...], changes: int) -> dict[str, float]:
-    """Figures by number of replicas. Raises ChildFailed."""
+    """Return the figures by number of replicas. Raises ChildFailed."""
     figures: dict[str, float] = {}
     for of in counts:
         told = await asyncio.gather(*(_child(url, f"seen-{of}", number, of, changes) for number in range(of)))
@@ -63,7 +63,7 @@ async def _child(url: str, prefix: str, number: int, of: int, changes: int) -> d
 
 
 async def one(url: str, prefix: str, number: int, of: int, changes: int) -> dict[str, dict[str, float]]:
-    """When this replica sent each of its changes, and when it saw each of the others', by their numbers."""
+    """Return when this replica sent each of its changes, and when it saw each change of the others."""
     at = await replica(url, Keys(prefix=prefix), time.monotonic, check_seconds=2.0, **BOUNDS)
     at.index.enrol(WORKER, "first")
     chance = Random(SEED)
@@ -94,7 +94,7 @@ async def one(url: str, prefix: str, number: int, of: int, changes: int) -> dict
 
 
 async def _together(at: Replica, of: int) -> float:
-    """When to begin: some time after the last one has come. The last one says it in Redis."""
+    """Return the moment to begin, which the last replica to arrive writes to Redis."""
     keys = at.index.store.keys
     if await at.scripts.ask("INCR", f"{keys.prefix}:here") == of:
         start = array("d", [time.monotonic() + START_SECONDS]).tobytes()

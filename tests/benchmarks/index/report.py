@@ -1,4 +1,4 @@
-"""Figures to tables, beside what they aim at."""
+"""Tables of the figures, beside their targets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ Figures = Mapping[str, float]
 Runs = Mapping[str, Figures]
 
 MATCH_US, SCRIPT_US, SEEN_MS, STOPPED_MS, RUN_BYTES = 10.0, 25.0, 5.0, 20.0, 12.0
-"""Aims: a match of 256 blocks, a script in the server, a change seen at p99, a standstill, a block of a run."""
+"""Targets: a match of 256 blocks, a script in the server, a change seen at p99, a standstill, bytes of a block."""
 
 CHANGES = {
     "empty": "an empty script",
@@ -29,7 +29,7 @@ CHANGES = {
 
 
 def ratios(figures: Figures, against: Figures) -> dict[str, float]:
-    """Of the medians that both have."""
+    """Return the ratios of the medians that both sides have."""
     return {
         name: value / against[name]
         for name, value in figures.items()
@@ -38,7 +38,7 @@ def ratios(figures: Figures, against: Figures) -> dict[str, float]:
 
 
 def tables(runs: Runs, sizes: tuple[int, ...]) -> Iterator[Table]:
-    """One for each thing that was measured."""
+    """Yield a table for each measurement."""
     ours = runs[COPY]
     yield _match(runs)
     yield _changes(ours)

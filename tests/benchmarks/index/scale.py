@@ -1,4 +1,4 @@
-"""Five million blocks of a thousand workers: told to one Redis, loaded by a gateway that starts, and one forgotten.
+"""Five million blocks of a thousand workers: written to Redis, loaded by a starting gateway, one worker forgotten.
 
 python -m tests.benchmarks.index.scale [--quick]            alone, on a Valkey of its own
 python -m tests.benchmarks.index.scale URL PREFIX SHAPE     the process that loads the tree
@@ -53,7 +53,7 @@ ROWS = {
 
 
 async def measure(url: str, shape: Shape) -> dict[str, float]:
-    """Fills an empty Redis. Raises RedisDown and ChildFailed."""
+    """Fill an empty Redis and load it. Raises RedisDown and ChildFailed."""
     keys = Keys(prefix=shape.name)
     scripts = ScriptCaller(url)
     store = TreeStore(scripts, keys)
@@ -90,7 +90,7 @@ async def measure(url: str, shape: Shape) -> dict[str, float]:
 
 
 async def loaded(url: str, prefix: str, shape: Shape) -> dict[str, float]:
-    """The index of a gateway that starts beside the full tree; then one of the workers is forgotten."""
+    """Load the index like a gateway that starts; then forget one of the workers."""
     gc.collect()
     before = resident_bytes(os.getpid())
     began = time.perf_counter()
@@ -132,7 +132,7 @@ async def loaded(url: str, prefix: str, shape: Shape) -> dict[str, float]:
 
 
 def table(figures: dict[str, float]) -> Table:
-    """`figures` of `measure`."""
+    """Return a table of the figures of `measure`."""
     drawn = new_table("As large as it may get", ("what",), ("figure",))
     for name, (shown, digits) in ROWS.items():
         drawn.add_row(shown, number(figures.get(name), digits))

@@ -1,7 +1,7 @@
-"""What a change costs: time in Valkey (INFO commandstats), beside an empty script, and until the answer is here.
+"""The cost of a change: time in Valkey (INFO commandstats), beside an empty script, and time until the reply.
 
-A third of the calls is made one at a time, as a quiet gateway makes them: the server is woken for each, and finds
-its caches cold. The others come 32 to a round trip, as a busy one makes them.
+A third of the calls is made one at a time, like those of a quiet gateway: the server wakes up for each and finds
+its caches cold. The others are made 32 to a round trip, like those of a busy gateway.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ BATCH = 32
 TURN, EXTENSION_BLOCKS = 8, 4
 PREDICTED_MS = 600_000
 ENTRIES = 3000
-"""Fewer than a shard's log keeps."""
+"""Fewer entries than the log of a shard keeps."""
 
 Call = Callable[[], Awaitable[Any]]
 
 
 class _Gateway:
-    """What a gateway knows when it makes a call: its copy, as of the last `catch_up`."""
+    """What a gateway knows when it makes a call: its replica, as of the last `catch_up`."""
 
     def __init__(self, scripts: ScriptCaller, store: TreeStore, workers: int) -> None:
         self._copy = TreeReplica(time.monotonic, build.PREDICTED_SECONDS)
@@ -46,17 +46,17 @@ class _Gateway:
             self._copy.enrol(build.worker(number), build.FIRST_TENURE + number, "")
 
     def since(self, hashes: Hashes, worker: int) -> int:
-        """Where the walk of a record may begin."""
+        """Return where the walk of a record may begin."""
         found = self._copy.match(hashes).walk_start(build.worker(worker), len(hashes), Tier.GPU, 0)
         return found or 0
 
     def place(self, hashes: Hashes, worker: int) -> tuple[int, int]:
-        """Where what is new of a prediction begins: key of the node above, depth."""
+        """Return where the new part of a prediction begins: the key of the node above, and the depth."""
         match = self._copy.match(hashes)
         return match.place(match.held(build.worker(worker)))
 
     def depth(self, hashes: Hashes, block: int) -> int:
-        """Of the node that has this block."""
+        """Return the depth of the node that has this block."""
         node = self._copy.at(hashes, block)
         return node.depth if node is not None else 0
 
@@ -64,8 +64,8 @@ class _Gateway:
 async def measure(
     scripts: ScriptCaller, store: TreeStore, sessions: list[Session], calls: int
 ) -> dict[str, float]:
-    """Figures of each call, on a tree that is full already, by a gateway that knows it. Raises RedisDown."""
-    chance = Random(SEED + 1)  # Not the corpus itself once more.
+    """Return the figures of each call, on a full tree, by a gateway that knows the tree. Raises RedisDown."""
+    chance = Random(SEED + 1)  # another seed than the corpus
     chosen = chance.sample([s for s in sessions if len(s.hashes) > SHARED], calls)
     gateway = _Gateway(scripts, store, 1 + max(session.worker for session in sessions))
     await gateway.catch_up()
@@ -89,7 +89,7 @@ async def measure(
     figures: dict[str, float] = {}
     empty = Script.from_text("#!lua\nreturn 1")
     figures |= await _case(scripts, "empty", each(lambda n: scripts.call(empty, ["{a}"], [])))
-    # A prompt that goes on with a session by a few blocks: what a gateway meets most.
+    # A prompt that continues a session by a few blocks: the most frequent kind.
     places = [gateway.place(turns[n], workers[n]) for n in at]
     figures |= await _case(scripts, "predict_turn", each(lambda n: predict(n, turns[n])))
     since = [gateway.since(turns[n], workers[n]) for n in at]
@@ -99,7 +99,7 @@ async def measure(
         each(lambda n: store.hold(spaces[n], turns[n], tenures[n], since=since[n], prediction=names[n])),
     )
     await gateway.catch_up()
-    # A prompt that leaves a known one in the middle.
+    # A prompt that branches off in the middle of a known one.
     places = [gateway.place(paths[n], workers[n]) for n in at]
     figures |= await _case(scripts, "predict", each(lambda n: predict(n, paths[n])))
     figures |= await _case(
@@ -145,7 +145,7 @@ async def _case(scripts: ScriptCaller, name: str, calls: Sequence[Call]) -> dict
 
 
 async def applying(url: str, sessions: list[Session]) -> dict[str, float]:
-    """Microseconds an entry takes in a copy, decoding included: every turn of some sessions, from the log."""
+    """Return the microseconds that an entry of the log takes in a replica, decoding included."""
     scripts, keys = ScriptCaller(url), Keys(prefix="applying", shards=1)
     told = list(holds(sessions[: ENTRIES // 5]))
     await build.in_redis(TreeStore(scripts, keys), told)
@@ -165,7 +165,7 @@ def _shard(store: TreeStore, space: Any) -> int:
 
 
 async def _server_us(scripts: ScriptCaller) -> float:
-    """Of each FCALL or EVALSHA since the last reset, the commands within it included."""
+    """Return the microseconds of each FCALL or EVALSHA since the last reset, with the commands within it."""
     lines = (await scripts.ask("INFO", "commandstats")).decode().splitlines()
     told = next(line for line in lines if line.startswith(("cmdstat_fcall:", "cmdstat_evalsha:")))
     return float(dict(part.split("=") for part in told.partition(":")[2].split(","))["usec_per_call"])

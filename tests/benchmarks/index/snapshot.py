@@ -1,4 +1,4 @@
-"""A replica that starts beside a full tree: how long until it has it, and how long others stand still meanwhile."""
+"""A replica that loads a full tree: how long the load takes, and how long the event loop stands still meanwhile."""
 
 import asyncio
 import gc
@@ -12,14 +12,14 @@ from tests.benchmarks.index.build import PREDICTED_SECONDS
 
 
 async def measure(url: str, keys: Keys) -> dict[str, float]:
-    """Loads all shards, and then all once more in place of what is there: after a gap both trees exist."""
+    """Load all shards, then all once more in place of the first: after a gap both trees exist for a while."""
     scripts = ScriptCaller(url)
     copy = TreeReplica(time.monotonic, PREDICTED_SECONDS)
     reader = ReplicaReader(scripts, keys, copy)
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)  # As gateway/runtime/server.py has it.
+    gc.set_threshold(20_000, 20, 50)  # like gateway/runtime/server.py
     try:
         figures = {}
         for name in ("load", "reload"):
@@ -45,7 +45,7 @@ async def measure(url: str, keys: Keys) -> dict[str, float]:
 
 
 async def _watch(stopped: list[float]) -> None:
-    """Seconds between turns of this task, which wants every one."""
+    """Collect the seconds between the turns of this task, which asks for every turn."""
     last = time.perf_counter()
     while True:
         await asyncio.sleep(0)

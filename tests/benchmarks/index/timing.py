@@ -1,4 +1,4 @@
-"""Microseconds of single calls."""
+"""Timing single calls, in microseconds."""
 
 import gc
 import time
@@ -12,7 +12,7 @@ ROUNDS = 5
 def in_turn(
     subjects: Mapping[str, Callable[[Asked], object]], asked: Sequence[Asked], rounds: int = ROUNDS
 ) -> dict[str, list[float]]:
-    """All that is asked of each, in rounds in which they take turns. The first round only warms up."""
+    """Time all calls of each subject, in rounds in which subjects take turns. The first round only warms up."""
     taken: dict[str, list[float]] = {name: [] for name in subjects}
     clock = time.perf_counter_ns
     gc.collect()
@@ -33,7 +33,7 @@ def in_turn(
 
 
 def at(samples: Sequence[float], percent: float) -> float:
-    """A percentile; 0 of nothing."""
+    """Return a percentile of the samples; 0 if there are none."""
     ordered = sorted(samples)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
 

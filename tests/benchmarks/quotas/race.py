@@ -1,4 +1,4 @@
-"""Processes that race for one limit: what all of them were granted together, and what the store says is left."""
+"""Processes that race for one limit: what all of them were granted, and what the store has left."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ from tests.benchmarks.quotas.racer import LONG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`granted`, `used`: requests and tokens of all processes. `left`: tokens that the store has left."""
+    """Requests granted to all processes, tokens used on them, and tokens that the store has left."""
 
     granted: int
     used: int
@@ -26,7 +26,7 @@ class Outcome:
 async def race(
     url: str, organisation: str, *, processes: int, attempts: int, requests: int, tokens: int
 ) -> Outcome:
-    """Each process makes so many attempts; all begin at once."""
+    """Let processes make so many attempts each; all begin at once."""
     numbers = [str(number) for number in (attempts, requests, tokens)]
     racers = [
         await asyncio.create_subprocess_exec(

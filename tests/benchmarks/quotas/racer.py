@@ -1,4 +1,4 @@
-"""One process of a race: says that it is ready, waits for a line, asks as fast as it can, says what it was granted.
+"""One process of a race: it prints that it is ready, waits for a line, races, and prints what it was granted.
 
 python -m tests.benchmarks.quotas.racer URL ORGANISATION NUMBER ATTEMPTS REQUESTS TOKENS
 """
@@ -17,13 +17,13 @@ from radix_cache.redis.scripts import ScriptCaller
 TOKENS_EACH = 7
 AT_ONCE = 50
 LONG = 1e9
-"""Seconds: nothing is filled up again while they race."""
+"""The window in seconds: no bucket is refilled during the race."""
 
 
 async def race(
     url: str, organisation: str, number: int, attempts: int, requests: int, tokens: int
 ) -> tuple[int, int]:
-    """Requests granted, and tokens that were used on them: half of those that were reserved."""
+    """Return the requests granted and the tokens used on them: half of those reserved."""
     scripts = ScriptCaller(url)
     store = RedisQuotaStore(scripts, timeout_seconds=60.0)
     limits = (

@@ -1,6 +1,6 @@
-"""How long a key still opens a gateway after it was revoked: two gateways as processes, one database, many keys.
+"""How long gateways accept a key after its revocation: two gateways as processes, one database, many keys.
 
-The database is SQLite: both look at it as they would at PostgreSQL, four times a second.
+The database is SQLite: both gateways poll it as they would poll PostgreSQL, four times a second.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ SECONDS_MAX = 30.0
 
 
 async def measure(redis_url: str, revocations: int) -> dict[str, float]:
-    """Milliseconds from the end of the revoking call until a gateway refuses, of every gateway and key."""
+    """Return the milliseconds from a revocation until a gateway refuses the key, of each gateway and key."""
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="radixgate-bench-")))
         url = f"sqlite:///{directory}/tenants.db"
@@ -74,7 +74,7 @@ async def _gateway(
 
 
 async def _refused(gateway: GatewayProcess, key: NewKey, http: aiohttp.ClientSession) -> float:
-    """Seconds until it does. Raises TimeoutError."""
+    """Return the seconds until the gateway refuses the key. Raises TimeoutError."""
     began = time.perf_counter()
     async with asyncio.timeout(SECONDS_MAX):
         while await _opens(gateway, key, http):

@@ -1,1 +1,1 @@
-"""What routing policies do on traces, in simulated fleets: `make bench-routing`."""
+"""`make bench-routing`: routing policies on traces, in simulated fleets."""

@@ -1,9 +1,9 @@
-"""`make bench-routing`: routing policies on a public trace and on generated ones, beside what none can pass.
+"""`make bench-routing`: routing policies on a public trace and on generated ones, beside the limits of any policy.
 
     python -m tests.benchmarks.routing [--quick] [--seeds N] [--only TEXT] [--trace FILE] [--json FILE]
 
-Engines are simulated, so the figures are the same on every machine. They judge nobody: this fails no build.
-`--trace` adds tables for a trace that is not in this repository: nothing here was tuned for it.
+Engines are simulated, so the figures are the same on every machine. No figure fails the build.
+`--trace` adds tables for a trace outside of this repository, for which nothing here was tuned.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _requests(trials: Sequence[Trial]) -> int:
-    """Of all of them together. Another seed's trace is as long."""
+    """Return the requests of all trials together. The trace of another seed is as long."""
     lengths: dict[TraceSource, int] = {}
     for trial in trials:
         if trial.source not in lengths:

@@ -1,4 +1,4 @@
-"""NVIDIA's router and mock engine on a trace, in an environment of their own:
+"""Run NVIDIA's router and mock engine on a trace, in an environment of their own:
 
     .tools/dynamo-venv/bin/python -m tests.benchmarks.routing.dynamo SETTINGS       prints figures, as JSON
 
@@ -15,7 +15,7 @@ TTFT_MS, TPOT_MS = 2000.0, 60.0
 
 
 def replayed(settings: dict[str, Any]) -> dict[str, float]:
-    """`settings`: trace, workers, kv_tokens, mode (round_robin, kv_router)."""
+    """Replay a trace; `settings` has trace, workers, kv_tokens and mode (round_robin, kv_router)."""
     os.environ |= {"DYN_LOG": "error", "RUST_LOG": "error"}  # it logs every request
     from dynamo._core import run_mocker_trace_replay  # type: ignore[import-not-found]
 

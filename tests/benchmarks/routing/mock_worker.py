@@ -1,10 +1,10 @@
-"""An engine that computes nothing and takes the time for it: the simulator's, in real time, behind OpenAI's API.
+"""The simulated engine in real time behind OpenAI's API: it computes nothing and takes as long as if it did.
 
     python -m tests.benchmarks.routing.mock_worker --kv-tokens N [--port P]
 
-Block cache with LRU eviction, continuous batching and chunked prefill are policies/simulation/engine. A word stands
-for eight tokens, so that long prompts cost the machine less: all that goes over the wire counts words, and a block
-has 64 of them. It says what SGLang says of itself, and publishes no KV events.
+Block cache with LRU eviction, continuous batching and chunked prefill are those of policies/simulation. A word
+stands for eight tokens, so that long prompts cost the machine less: the API counts words, and a block has 64 of
+them. The worker answers SGLang's probes, and publishes no KV events.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Answer:
 
 
 class RealTime:
-    """Drives an engine by the clock: what it says will end at a moment, ends then."""
+    """Runs a simulated engine by the clock: each step ends at the moment that the simulation says."""
 
     def __init__(self, kv_tokens: int, times: StepTime) -> None:
         self.kv_tokens = kv_tokens
@@ -74,7 +74,7 @@ class RealTime:
 
     def _ended(self) -> None:
         engine = self._engine
-        # Late wake-ups do not add up: the next step begins when this one should have ended.
+        # Late wake-ups do not add up: the next step begins at the moment when this one was due to end.
         while engine.ends_at is not None and engine.ends_at <= time.monotonic() + 0.0005:
             now = engine.ends_at
             engine.finish(now)
@@ -91,7 +91,7 @@ class RealTime:
 
 
 def blocks_of(words: Sequence[str]) -> "array[int]":
-    """Chained ids, the last, partial one included."""
+    """Return the chained ids of the blocks, with the last, partial one."""
     ids, chained = array("Q"), 0
     for at in range(0, len(words), BLOCK_WORDS):
         chained = xxh3_64_intdigest(" ".join(words[at : at + BLOCK_WORDS]).encode(), seed=chained)
@@ -154,7 +154,7 @@ async def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
     times = StepTime()
-    # A request whose client has left computes on: nobody leaves here.
+    # A request whose client has left would compute on; the clients of this benchmark do not leave.
     runner = web.AppRunner(app_of(RealTime(given.kv_tokens, times), times), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", given.port).start()

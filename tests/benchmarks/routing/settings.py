@@ -1,4 +1,4 @@
-"""The fleets and traces that are compared. A group is one table."""
+"""The fleets and traces to compare. Each group is a table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ HELD: dict[str, dict[str, Any]] = {
     "cost, held, hrrn": {"window_tokens": WINDOW_TOKENS, "hold": "hrrn"},
     "cost, held, shortest": {"window_tokens": WINDOW_TOKENS, "hold": "shortest"},
 }
-"""`cost` behind the gateway's own queue; with another order in the engines' queues; and where requests are held in
-any order that helps, whoever waits longest for it, and never sent to a KV memory that they may not fit."""
+"""`cost` behind the gateway's queue; with another order in the engines' queues; and with requests held back in any
+order that helps, at whatever cost to single ones, and never sent to a worker whose KV memory may be too small."""
 
 FLEETS = {
     "conversation x3, 4 workers of 2.1M": (3.0, 4, 2_100_000),
@@ -47,11 +47,11 @@ IDLE = {
         workload="mixed", load=WorkloadParameters(requests=1500, rate=0.1)
     ),
 }
-"""Where hardly two requests meet, nobody's median may be worse than that of taking turns."""
+"""With hardly two requests at one time, no policy's median may be worse than that of round_robin."""
 
 
 def trials(quick: bool, seeds: Sequence[int], others: Sequence[Path] = ()) -> Iterator[Trial]:
-    """All of them, or the first quarter of each trace. `others`: traces that are not in this repository."""
+    """Yield all trials, or with `quick` the first quarter of each; `others` are further traces."""
     for group, (speed, workers, kv_tokens) in FLEETS.items():
         source = TraceSource(path=CONVERSATIONS, speed=speed, requests_max=3000 if quick else None)
         yield from _table(group, source, Scenario(workers=workers, kv_tokens=kv_tokens), seeds)
@@ -88,7 +88,7 @@ def _table(group: str, source: TraceSource, scenario: Scenario, seeds: Sequence[
 
 
 def _gateways(quick: bool, seeds: Sequence[int]) -> Iterator[Trial]:
-    """Several gateways: each knows its own dispatches at once, the others' after 50 ms, or never."""
+    """Yield trials of several gateways: each knows its own dispatches at once, others' after 50 ms, or never."""
     source = TraceSource(path=CONVERSATIONS, speed=4.0, requests_max=3000 if quick else None)
     for sync, known in ((SYNC_SECONDS, "known after 50 ms"), (None, "never known")):
         for count in GATEWAYS[1:]:

@@ -1,13 +1,14 @@
-"""`make bench-validate`: is the simulator right? Its figures beside two others on the same requests.
+"""`make bench-validate`: the simulator beside two other measurements of the same requests.
 
     python -m tests.benchmarks.routing.validate [--requests N] [--real N] [--json FILE]
 
 * NVIDIA's mock engine and router (package ai-dynamo-runtime) replay the whole trace offline. `round_robin` is the
-  same rule there and here, so that it compares the engines; `dynamo` is our re-expression of that router's rule.
-* Real processes: a gateway with each policy before mock engines that take the simulator's step times in real time,
-  asked by `radixgate bench`'s client. It takes as long as the trace does, once for each policy.
+  same rule on both sides and thus compares the engines; `dynamo` is this project's version of that router's rule.
+* Real processes: a gateway with each policy before mock engines that take the simulator's step times in real
+time, and
+  the client of `radixgate bench`. This takes as long as the trace, once for each policy.
 
-The figures judge nobody: this fails no build.
+No figure fails the build.
 """
 
 import argparse
@@ -50,7 +51,7 @@ POLICIES = ("round_robin", "least_work", "product", "cost")
 
 REAL_LOAD, REAL_WORKERS, REAL_KV_TOKENS = "agents", 4, 1_000_000
 REAL_RATE = 0.7
-"""Sessions a second: busy, and far from what simulated steps and real scheduling would tear apart."""
+"""Sessions a second: a busy fleet, far below the load at which simulation and real scheduling drift apart."""
 
 COLUMNS = (
     ("ttft_ms_mean", "TTFT mean", 1),
@@ -64,7 +65,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`by`: who measured it."""
+    """One row of the table; `by` names the measurement."""
 
     subject: str
     by: str
@@ -80,7 +81,7 @@ def simulated(source: TraceSource, scenario: Scenario, subjects: Sequence[str]) 
 
 
 async def nvidia(source: TraceSource, workers: int, kv_tokens: int, directory: Path) -> list[Row]:
-    """Raises ChildFailed where it cannot be had."""
+    """Replay the trace with NVIDIA's programs. Raises ChildFailed where they cannot be installed."""
     python, found = await dynamo_python(), []
     trace = directory / "paced.jsonl"
     write_trace(trace, source.trace(0))
@@ -101,7 +102,7 @@ async def nvidia(source: TraceSource, workers: int, kv_tokens: int, directory: P
 
 
 class ShortPrompts(TracePrompts):
-    """A word for every eight tokens, and 64 for every block."""
+    """Prompts with a word for every eight tokens, and 64 words for every block."""
 
     def text(self, request: TraceRequest) -> str:
         words: list[str] = []
@@ -111,7 +112,7 @@ class ShortPrompts(TracePrompts):
 
 
 def word_tokenizer(directory: Path) -> Path:
-    """A word is a token to the gateway: lengths are exact, and encoding costs next to nothing."""
+    """Write a tokenizer whose tokens are words: lengths are exact, and encoding needs almost no CPU."""
     words = {word: number for number, word in enumerate(["?", *sorted(set(COMMON))])}
     tokenizer = Tokenizer(WordLevel(words, unk_token="?"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -123,7 +124,7 @@ def word_tokenizer(directory: Path) -> Path:
 async def real(
     requests: Sequence[TraceRequest], policy: str, workers: int, kv_tokens: int, directory: Path
 ) -> Row:
-    """A gateway and engines as processes, asked in real time."""
+    """Measure a gateway and engines as processes, in real time."""
     tokenizer = word_tokenizer(directory / "tokenizer")
     mock = (sys.executable, "-m", "tests.benchmarks.routing.mock_worker", "--kv-tokens", str(kv_tokens))
     engines = [Process(f"engine-{number}", directory, mock) for number in range(workers)]
@@ -141,7 +142,7 @@ async def real(
                 "waiting_seconds_max": 600,
                 "release_window_tokens": RELEASE_WINDOW_TOKENS // TOKENS_PER_WORD,
             },
-            # It says nothing between its first token and its last.
+            # The mock engine sends nothing between the first token and the last.
             "requests": {"idle_seconds_max": 600},
         }
         gateway = GatewayProcess("gateway", directory, settings)
