@@ -15,7 +15,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from workers.engine.kv.kv_events import (BlockRemoved, BlockStored, KVEvent)
+from workers.engine.kv.kv_events import BlockRemoved, BlockStored, KVEvent
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from radix_cache.events import EventBatch
 from workers.engine.kv.kv_events import BlockRemoved, BlockStored, Cleared
 from workers.engine_server.kv_events import KvEventPublisher
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import Subscriber, Turn
+from workers.kv_events.subscriber import KvEventSubscriber, FeedNotice
 from workers.kv_events.wire import decode_batch
 
 
@@ -62,7 +62,7 @@ class Listener:
 
     def __init__(self, source):
         self.context = zmq.asyncio.Context()
-        self.subscriber = Subscriber(source, self.context)
+        self.subscriber = KvEventSubscriber(source, self.context)
         self.heard = []
         self.caught_up_after = None
         self.task = asyncio.create_task(self.listen())
@@ -70,7 +70,7 @@ class Listener:
     async def listen(self):
         async with aclosing(self.subscriber.batches()) as batches:
             async for item in batches:
-                if item is Turn.CAUGHT_UP:
+                if item is FeedNotice.CAUGHT_UP:
                     self.caught_up_after = len(self.heard)
                 else:
                     self.heard.append(item.sequence if isinstance(item, EventBatch) else item)
@@ -139,7 +139,7 @@ async def test_a_gap_that_nobody_can_fill_is_told(listen):
         await listener.until([0])
         publisher._sequence = 5
         publisher.publish(stored(5))
-        await listener.until([0, Turn.LOST, 5])
+        await listener.until([0, FeedNotice.LOST, 5])
 
 
 async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(listen, monkeypatch):
@@ -162,7 +162,7 @@ async def test_an_engine_that_begins_anew_is_noticed(listen):
     async with published(port) as publisher:
         await asyncio.sleep(0.5)
         publisher.publish(stored(0))
-        await listener.until([0, 1, 2, Turn.RESTARTED, 0])
+        await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0])
 
 
 async def test_nonsense_is_passed_over(listen):
@@ -211,12 +211,12 @@ async def test_an_engine_that_still_keeps_the_last_batch_is_in_the_same_life(lis
         listener = listen(source_of(publisher))
         publisher.publish(stored(0))
         await listener.until([0])
-        assert await listener.subscriber.unbroken()
+        assert await listener.subscriber.is_same_instance()
     async with published(port) as publisher:
         listener.subscriber.source = source_of(publisher)
-        assert not await listener.subscriber.unbroken()
+        assert not await listener.subscriber.is_same_instance()
         publisher._kept.append((0, msgspec.msgpack.encode([1.0, [], 0])))
-        assert not await listener.subscriber.unbroken()
+        assert not await listener.subscriber.is_same_instance()
 
 
 async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
@@ -245,9 +245,9 @@ async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_o
         listener.subscriber.source = source_of(publisher)
         await asyncio.sleep(0.5)
         publisher.publish(stored(0))
-        await listener.until([0, 1, 2, Turn.RESTARTED, 0])
+        await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0])
         publisher.publish(stored(1))
-        await listener.until([0, 1, 2, Turn.RESTARTED, 0, 1])
+        await listener.until([0, 1, 2, FeedNotice.RESTARTED, 0, 1])
 
 
 async def test_an_engine_that_began_anew_and_has_come_further_is_heard_from_its_beginning(listen):
@@ -261,7 +261,7 @@ async def test_an_engine_that_began_anew_and_has_come_further_is_heard_from_its_
         publisher._kept.extend((number, msgspec.msgpack.encode([1.0, [], 0])) for number in range(4))
         publisher._sequence = 4
         publisher.publish(stored(4))
-        await listener.until([0, 1, Turn.RESTARTED, 0, 1, 2, 3, 4])
+        await listener.until([0, 1, FeedNotice.RESTARTED, 0, 1, 2, 3, 4])
 
 
 async def test_of_a_gap_that_cannot_be_filled_the_part_that_is_kept_is_heard(listen):
@@ -274,19 +274,19 @@ async def test_of_a_gap_that_cannot_be_filled_the_part_that_is_kept_is_heard(lis
         publisher._kept.extend((number, payload) for number in (3, 4))
         publisher._sequence = 5
         publisher.publish(stored(5))
-        await listener.until([0, Turn.LOST, 3, 4, 5])
+        await listener.until([0, FeedNotice.LOST, 3, 4, 5])
 
 
 async def test_who_stops_listening_and_listens_again_misses_nothing():
     async with published() as publisher:
         context = zmq.asyncio.Context()
-        subscriber = Subscriber(source_of(publisher), context)
+        subscriber = KvEventSubscriber(source_of(publisher), context)
         heard = []
         for number in range(4):
             publisher.publish(stored(number))
             async with aclosing(subscriber.batches()) as batches:
                 async for item in batches:
-                    if item is Turn.CAUGHT_UP:
+                    if item is FeedNotice.CAUGHT_UP:
                         break
                     heard.append(item.sequence)
         assert heard == [0, 1, 2, 3]
@@ -337,7 +337,7 @@ async def test_a_message_that_is_too_large_is_not_taken(listen, monkeypatch):
                 await asyncio.sleep(0.01)
         assert listener.heard[0] == 0
         assert 1 not in listener.heard
-        assert Turn.LOST in listener.heard
+        assert FeedNotice.LOST in listener.heard
 
 
 async def test_a_replay_without_end_is_cut(listen, monkeypatch):
@@ -356,9 +356,9 @@ async def test_who_stops_listening_leaves_no_descriptor_open():
         publisher.publish(stored(1))
 
         async def listen_once():
-            async with aclosing(Subscriber(source_of(publisher), context).batches()) as batches:
+            async with aclosing(KvEventSubscriber(source_of(publisher), context).batches()) as batches:
                 assert isinstance(await anext(batches), EventBatch)
-                assert await anext(batches) is Turn.CAUGHT_UP
+                assert await anext(batches) is FeedNotice.CAUGHT_UP
 
         async def open_at_rest():
             await asyncio.sleep(0.1)  # Sockets are closed by a thread of ZMQ's.
