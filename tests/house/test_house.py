@@ -40,7 +40,16 @@ MAY_CATCH_EVERYTHING = {
 
 CATCH_ALL = {"utils", "common", "helpers", "manager", "misc"}
 
-SEVERAL_MODULES: set[str] = set()
+SEVERAL_MODULES = {
+    "workers/engine/attention/test_sliding_window.py",
+    "workers/engine/kv/test_forks.py",
+    "workers/engine/kv/test_ownership.py",
+    "workers/engine/scheduler/test_histories.py",
+    "workers/engine/speculative/test_sampled_speculation.py",
+    "workers/engine/speculative/test_speculation.py",
+    "workers/engine/test_combinations.py",
+    "workers/engine/test_standalone_copy.py",
+}
 """Unit tests of a behaviour that several modules have together, named after that behaviour."""
 
 

@@ -30,7 +30,7 @@ async def test_long_results_pass_in_bounded_memory_and_in_their_order(database_u
     await store.create(batch, unfinished_max=9)
     claimed = await store.claim(60)
     for row in range(60):
-        await store.add(claimed, [RowResult(row=row, good=row % 3 > 0, line=f"{row:0{LINE}}")])
+        await store.add_results(claimed, [RowResult(row=row, good=row % 3 > 0, line=f"{row:0{LINE}}")])
     read = {}
     tracemalloc.start()
     for good in (None, True, False):

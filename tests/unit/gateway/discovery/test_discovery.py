@@ -11,14 +11,15 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
 from gateway.discovery.source import SourceUnavailable
-from gateway.fleet.fleet import Fleet, FleetEvents
-from gateway.fleet.loads import Place
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
 from gateway.settings.types import Secret
 from gateway.settings.workers import DiscoverySettings as Settings
 from gateway.settings.workers import WorkerSettings, WorkerTlsSettings
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
+from tests.fakes.fleet_listener import NotingListener
 from workers.worker import Health
 
 
@@ -67,10 +68,9 @@ def discovered(gone, clock):
     """A discovery over some sources, with one worker of the settings, `s`."""
 
     def make(*sources):
-        events = FleetEvents(
-            room=lambda: None, emptied=lambda w: None, reported=lambda w: None, gone=gone.append
-        )
-        fleet = Fleet([made(settings("s"))], events)
+        fleet, listener = Fleet([made(settings("s"))]), NotingListener()
+        listener.gone = gone
+        fleet.subscribe(listener)
         found = Discovery(fleet, [settings("s")], sources, None, made, drain_seconds=60, clock=clock)
         return found, fleet
 
@@ -82,7 +82,7 @@ def names(fleet):
 
 
 def busy(fleet, name):
-    return Place(fleet[WorkerId(name)].load, uncached_tokens=1, kv_tokens=1)
+    return LoadShare(fleet[WorkerId(name)].load, uncached_tokens=1, kv_tokens=1)
 
 
 async def test_workers_that_are_found_join_and_those_that_vanish_leave(discovered, gone):
@@ -365,8 +365,7 @@ async def test_a_worker_whose_certificates_cannot_be_read_joins_once_they_can(cl
             raise FileNotFoundError("no such file: ca.pem")
         return made(one)
 
-    events = FleetEvents(room=lambda: None, emptied=print, reported=print, gone=print)
-    fleet = Fleet([], events)
+    fleet = Fleet([])
     discovery = Discovery(fleet, [], [source], None, make, drain_seconds=60, clock=clock)
     await discovery.query_sources()
     await discovery.query_sources()

@@ -1,11 +1,11 @@
-"""Who has to give way, and that nobody does where it would not help."""
+"""Which batch requests give up their placement, and that none does where that would not help."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from gateway.dispatch.preemption import Attempt, Preemptible
-from gateway.fleet.loads import Place
+from gateway.dispatch.preemption import PreemptibleAttempt, Preemption
+from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
 from gateway.queueing.shared.preemption_requests import Need
 from radix_cache.match import WorkerId
@@ -21,28 +21,28 @@ def worker():
 
 def sent(worker, tokens):
     return SimpleNamespace(
-        computes=worker, place=Place(worker.load, uncached_tokens=tokens, kv_tokens=tokens)
+        prefill_worker=worker, load_share=LoadShare(worker.load, uncached_tokens=tokens, kv_tokens=tokens)
     )
 
 
 def batch_work_at(worker, *sizes):
-    among = Preemptible()
+    preemption = Preemption(SimpleNamespace(tokens=WINDOW))
     for tokens in sizes:
-        among.put(Attempt(), sent(worker, tokens))
-    return among
+        preemption.add(PreemptibleAttempt(sent(worker, tokens)))
+    return preemption
 
 
 def test_the_last_that_was_sent_gives_way_where_that_is_enough(worker):
     among = batch_work_at(worker, 4000, 4000)
-    assert among.can_make_room([Need(W, 4000, 8000)], WINDOW)
-    assert not among.can_make_room([Need(W, 4000, 13_000)], WINDOW)
+    assert among.can_make_room([Need(W, 4000, 8000)])
+    assert not among.can_make_room([Need(W, 4000, 13_000)])
 
 
 def test_nobody_gives_way_where_there_is_room(worker):
-    assert not batch_work_at(worker, 2000).can_make_room([Need(W, 4000, 2000)], WINDOW)
+    assert not batch_work_at(worker, 2000).can_make_room([Need(W, 4000, 2000)])
 
 
 def test_nobody_gives_way_where_what_is_left_would_be_too_much(worker):
     sent(worker, 8000)
     among = batch_work_at(worker, 2000)
-    assert not among.can_make_room([Need(W, 7000, 10_000)], WINDOW)
+    assert not among.can_make_room([Need(W, 7000, 10_000)])

@@ -5,22 +5,28 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.dispatch.provider_overflow import Overflow
-from gateway.dispatch.provider_quota import Allowances
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.provider_overflow import ProviderOverflow
+from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
+from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Plan, Tenant
-from gateway.fleet.fleet import Fleet, FleetEvents
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.provider import Provider
 from gateway.fleet.worker import Worker
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
+from gateway.telemetry.record import Progress
+from policies.queueing.cost_weights import CostWeights
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
+from tests.fakes.fleet_listener import NotingListener
 from workers.adapter import FailureKind, WorkerUnreachable
 from workers.worker import Health
 
@@ -50,7 +56,7 @@ def worker(name, provider, model="m"):
         models_fixed=True,
         provider=provider,
     )
-    made.health = made.health.probed(0.0)
+    made.health = made.health.probe_answered(0.0)
     return made
 
 
@@ -58,17 +64,27 @@ def nobody(*told):
     pass
 
 
-def fleet_of(*workers, clock=lambda: 0.0, rests=nobody):
-    events = FleetEvents(room=nobody, emptied=nobody, reported=nobody, gone=nobody, rests=rests)
-    return Fleet(workers, events, clock)
+LIMITS = DispatchLimits(release_window_tokens=8192, cost_weights=CostWeights(), attempts_max=3)
 
 
-def overflow(*workers, ctx=CONTEXT):
-    return Overflow(ctx, fleet_of(*workers), None, prompt_tokens=100, output_tokens=10)
+def fleet_of(*workers, clock=lambda: 0.0):
+    return Fleet(workers, clock)
+
+
+def pending(ctx=CONTEXT):
+    prompt = PromptBlocks(namespace=None, hashes=NO_HASHES, prompt_tokens=100, exact=True)
+    progress = Progress("r", "chat/completions", lambda: 0.0, lambda: 0.0)
+    return PendingRequest(
+        ctx, prompt, progress, LIMITS, sequence=0, output_tokens=10, session=None, by_shadow=False
+    )
+
+
+def overflow(*workers):
+    return ProviderOverflow(fleet_of(*workers), None)
 
 
 def asked(*workers, ctx=CONTEXT, without=()):
-    return [route.worker for route in overflow(*workers, ctx=ctx).routes("why", without)]
+    return [route.worker for route in overflow(*workers).routes(pending(ctx), "why", without)]
 
 
 DEARER = worker("dearer", Provider(prices={"m": DEAR}))
@@ -99,7 +115,7 @@ def test_without_a_price_of_its_own_a_provider_costs_what_the_model_does():
 )
 def test_nobody_is_asked_otherwise(ctx):
     assert asked(CHEAPER, ctx=ctx) == []
-    assert overflow(CHEAPER, ctx=ctx).after_seconds(0.5) is None
+    assert overflow(CHEAPER).waits_seconds(pending(ctx)) is None
 
 
 def test_a_provider_that_is_down_is_not_asked():
@@ -109,29 +125,29 @@ def test_a_provider_that_is_down_is_not_asked():
 
 
 def test_it_waits_here_as_long_as_the_most_impatient_provider_says_or_its_class_wants_a_first_token():
-    assert overflow(CHEAPER).after_seconds(0.5) == 2.0
-    assert overflow(CHEAPER, DEARER).after_seconds(0.5) == 0.5
-    assert overflow(CHEAPER, DEARER).goes_over_at(10.0, 0.5) == 10.5
-    assert overflow(CHEAPER, DEARER).goes_over_at(10.0, 0.5, without={"dearer"}) == 12.0
-    assert overflow(CHEAPER, DEARER).goes_over_at(10.0, 0.5, without={"dearer", "cheaper"}) is None
+    assert overflow(CHEAPER).waits_seconds(pending()) == 2.0
+    assert overflow(CHEAPER, DEARER).waits_seconds(pending()) == 0.5
+    assert overflow(CHEAPER, DEARER).overflows_at(pending(), 10.0) == 10.5
+    assert overflow(CHEAPER, DEARER).overflows_at(pending(), 10.0, without={"dearer"}) == 12.0
+    assert overflow(CHEAPER, DEARER).overflows_at(pending(), 10.0, without={"dearer", "cheaper"}) is None
 
 
 def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
     rests, clock = worker("rests", Provider(prices={"m": CHEAP}, rest_seconds_max=30.0)), FakeClock()
     fleet = fleet_of(rests, DEARER, clock=clock)
-    at = Overflow(CONTEXT, fleet, None, prompt_tokens=100, output_tokens=10)
+    at, request = ProviderOverflow(fleet, None), pending()
     fleet.rest(rests.id, 20.0)
     fleet.rest(rests.id, 5.0)  # Another gateway has heard of less.
     now = clock()
-    assert [route.worker for route in at.routes("why")] == ["dearer"]
-    assert at.back_in_seconds() == 20.0
-    assert at.back_in_seconds(without={"rests"}) is None
-    assert at.goes_over_at(now, 0.5, without={"dearer"}) == now + 20.0
+    assert [route.worker for route in at.routes(request, "why")] == ["dearer"]
+    assert at.back_in_seconds(request) == 20.0
+    assert at.back_in_seconds(request, without={"rests"}) is None
+    assert at.overflows_at(request, now, without={"dearer"}) == now + 20.0
     clock.advance(20.0)
-    assert [route.worker for route in at.routes("why")] == ["rests", "dearer"]
-    assert at.back_in_seconds() is None
+    assert [route.worker for route in at.routes(request, "why")] == ["rests", "dearer"]
+    assert at.back_in_seconds(request) is None
     fleet.rest(rests.id, 1000.0)
-    assert at.back_in_seconds() == 30.0
+    assert at.back_in_seconds(request) == 30.0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +164,9 @@ def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
 def test_how_long_a_provider_rests_is_what_it_says_within_a_bound_and_is_told(cause, seconds):
     told, clock = [], FakeClock()
     full, ours = worker("full", Provider()), worker("ours", None)
-    fleet = fleet_of(full, ours, clock=clock, rests=lambda *rest: told.append(rest))
+    fleet, listener = fleet_of(full, ours, clock=clock), NotingListener()
+    listener.rests = told
+    fleet.subscribe(listener)
     for one in (full, ours):
         for _ in range(9):
             fleet.failed(one, WorkerUnreachable("full", failure=FailureKind.BUSY, **cause))
@@ -171,10 +189,10 @@ async def test_who_gave_its_allowance_back_since_the_provider_rests_may_have_one
             return decision
 
     leases = Leases(Resting(clock))
-    at = Overflow(CONTEXT, fleet, Allowances(leases, OutputEstimates()), prompt_tokens=100, output_tokens=10)
-    assert (await at.taken("why"), len(leases)) == (None, 0)
+    at, request = ProviderOverflow(fleet, ProviderQuota(leases, OutputEstimates())), pending()
+    assert (await at.take(request, "why"), len(leases)) == (None, 0)
     clock.advance(5.0)
-    taken = await at.taken("why")
+    taken = await at.take(request, "why")
     assert taken is not None
     assert (taken[0].worker, len(leases)) == ("rests", 1)
 

@@ -7,9 +7,10 @@ import pytest
 
 from gateway.domain.request import Surface
 from gateway.fleet import fleet as module
-from gateway.fleet.fleet import Fleet, FleetEvents
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
+from tests.fakes.fleet_listener import NotingListener
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
 from workers.probing.health import FAILURES_MAX
 from workers.worker import Health
@@ -40,14 +41,11 @@ def worker(name, adapter):
     return Worker(id=WorkerId(name), kind="test", adapter=adapter, models=frozenset(), models_fixed=False)
 
 
-def fleet_of(*workers, emptied=None, reported=lambda worker: None):
-    events = FleetEvents(
-        room=lambda: None,
-        emptied=(emptied if emptied is not None else []).append,
-        reported=reported,
-        gone=lambda worker: None,
-    )
-    return Fleet(workers, events)
+def fleet_of(*workers, emptied=None):
+    fleet, listener = Fleet(workers), NotingListener()
+    listener.lost = emptied if emptied is not None else []
+    fleet.subscribe(listener)
+    return fleet
 
 
 async def probe_until_down(fleet, one, error):
@@ -75,21 +73,14 @@ async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_
 async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that():
     """Whoever keeps the index learns from the report that the cache is another one."""
     emptied, one = [], worker("a", Adapter(instance="first"))
-    reported = []
-    fleet = Fleet(
-        [one],
-        FleetEvents(
-            room=lambda: None,
-            emptied=emptied.append,
-            reported=lambda w: reported.append(w.report.instance_id),
-            gone=lambda worker: None,
-        ),
-    )
+    fleet, listener = Fleet([one]), NotingListener()
+    listener.lost = emptied
+    fleet.subscribe(listener)
     await fleet.probe(one)
     await probe_until_down(fleet, one, WorkerUnreachable("away"))
     one.adapter.says = WorkerReport(models=("m",), instance_id="second")
     await fleet.probe(one)
-    assert (emptied, reported) == ([], ["first", "second"])
+    assert (emptied, [report.instance_id for report in listener.reports]) == ([], ["first", "second"])
 
 
 async def test_a_worker_that_tells_no_instance_has_lost_its_cache_when_it_goes_down():

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.fleet.loads import Place, WorkerLoad
-from gateway.queueing.shared.store import Load
+from gateway.fleet.loads import LoadShare, LoadTotals, WorkerLoad
 from tests.fakes.clock import FakeClock
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
 from workers.load_reports.load_feed import SILENT_SECONDS
@@ -23,7 +22,7 @@ def load(clock):
 
 
 def test_nothing_has_been_computed_at_first_and_never_all_before_it_answers(load, clock):
-    Place(load, uncached_tokens=10_000, kv_tokens=1)
+    LoadShare(load, uncached_tokens=10_000, kv_tokens=1)
     assert load.computed(SPEED) == 0
     clock.advance(0.5)
     assert 3000 < load.computed(SPEED) < 5000
@@ -32,8 +31,8 @@ def test_nothing_has_been_computed_at_first_and_never_all_before_it_answers(load
 
 
 def test_a_first_token_begins_the_count_anew(load, clock):
-    first = Place(load, uncached_tokens=5000, kv_tokens=1)
-    Place(load, uncached_tokens=5000, kv_tokens=1)
+    first = LoadShare(load, uncached_tokens=5000, kv_tokens=1)
+    LoadShare(load, uncached_tokens=5000, kv_tokens=1)
     clock.advance(0.5)
     first.first_token()
     assert load.computed(SPEED) == 0
@@ -42,26 +41,26 @@ def test_a_first_token_begins_the_count_anew(load, clock):
 
 
 def test_idle_time_is_no_progress_on_what_comes_after_it(load, clock):
-    Place(load, uncached_tokens=100, kv_tokens=1).leave()
+    LoadShare(load, uncached_tokens=100, kv_tokens=1).end()
     clock.advance(60)
-    Place(load, uncached_tokens=5000, kv_tokens=1)
+    LoadShare(load, uncached_tokens=5000, kv_tokens=1)
     assert load.computed(SPEED) == 0
 
 
 def test_first_tokens_of_other_gateways_count_too(load, clock):
     clock.advance(9)
-    load.told(Load(4000, 1, 4000))
+    load.update_others(LoadTotals(4000, 1, 4000))
     assert load.computed(SPEED) == 0
     clock.advance(0.2)
     assert load.computed(SPEED) > 1000
-    load.told(Load(1000, 1, 4000))
+    load.update_others(LoadTotals(1000, 1, 4000))
     assert load.computed(SPEED) == 0
-    load.told(Load(0, 0, 0))
+    load.update_others(LoadTotals(0, 0, 0))
     assert load.computed(SPEED) == 0
 
 
 def test_what_the_feed_says_for_long_enough_and_no_gateway_sent_is_foreign(load, clock):
-    Place(load, uncached_tokens=100, kv_tokens=150)
+    LoadShare(load, uncached_tokens=100, kv_tokens=150)
     for streams in (4, 5, 3, 6):
         load.heard(EngineLoad(streams=streams, tokens_queued=400, kv_tokens=1150))
         clock.advance(0.3)
@@ -74,7 +73,7 @@ def test_what_another_gateway_sent_is_not_foreign_though_it_is_heard_of_it_late(
     for _ in range(3):
         load.heard(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
         clock.advance(0.3)
-    load.told(Load(500, 1, 600))
+    load.update_others(LoadTotals(500, 1, 600))
     for _ in range(10):
         load.heard(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
         assert load.foreign == NO_LOAD
@@ -98,12 +97,12 @@ def test_a_worker_is_believed_when_it_is_asked_only_while_its_feed_is_silent(loa
 
 def test_a_place_counts_from_entering_to_leaving_and_leaves_once():
     load = WorkerLoad()
-    place = Place(load, uncached_tokens=100, kv_tokens=150)
+    place = LoadShare(load, uncached_tokens=100, kv_tokens=150)
     assert (load.tokens_queued, load.streams, load.kv_tokens) == (100, 1, 150)
     place.first_token()
     place.first_token()
     assert (load.tokens_queued, load.streams, load.kv_tokens) == (0, 1, 150)
-    place.leave()
-    place.leave()
+    place.end()
+    place.end()
     place.first_token()
     assert (load.tokens_queued, load.streams, load.kv_tokens) == (0, 0, 0)

@@ -18,11 +18,14 @@ MODELS = frozenset({"m"})
 
 
 def fleet(count=3):
-    return FleetSpeeds(), [LearntSpeed() for _ in range(count)]
+    speeds, workers = FleetSpeeds(), [LearntSpeed() for _ in range(count)]
+    for worker in workers:
+        speeds.joined(MODELS, worker)
+    return speeds, workers
 
 
 def taught(speeds, workers, at, *, tokens, ttft_ms):
-    speeds.first_token(MODELS, workers[at], workers, tokens=tokens, ttft_ms=ttft_ms)
+    speeds.first_token(MODELS, workers[at], tokens=tokens, ttft_ms=ttft_ms)
 
 
 def best(workers, matched):
@@ -71,7 +74,7 @@ def test_a_worker_that_joins_is_as_fast_as_its_fellows_until_it_says_otherwise()
     speeds, workers = fleet(1)
     for tokens in (100, 2000) * 100:
         taught(speeds, workers, 0, tokens=tokens, ttft_ms=5 + 0.02 * tokens)
-        speeds.step(MODELS, workers[0], workers, tpot_ms=4.0)
+        speeds.step(MODELS, workers[0], tpot_ms=4.0)
     late = LearntSpeed()
     speeds.joined(MODELS, late)
     assert late.speed.ms_per_token == pytest.approx(workers[0].speed.ms_per_token, rel=0.1)
@@ -83,7 +86,7 @@ def test_workers_of_another_model_teach_nothing():
     speeds, workers = fleet(1)
     other = LearntSpeed()
     for _ in range(50):
-        speeds.first_token(frozenset({"tiny"}), other, [other], tokens=100, ttft_ms=1.0)
+        speeds.first_token(frozenset({"tiny"}), other, tokens=100, ttft_ms=1.0)
     taught(speeds, workers, 0, tokens=100, ttft_ms=30.0)
     assert workers[0].speed.ms_per_token > 0.09
 
@@ -93,6 +96,8 @@ def test_a_rating_is_held_for_the_speed_until_answers_tell():
     assert (rated.speed.ms_per_token, rated.fit.ms_per_token) == (0.5, 0.5)
     assert rated.speed.fixed_ms == other.speed.fixed_ms
     speeds, random = FleetSpeeds(), Random(6)
+    speeds.joined(MODELS, rated)
+    speeds.joined(MODELS, other)
     for _ in range(50):
         tokens = random.randrange(100, 4000)
         taught(speeds, [other, rated], 0, tokens=tokens, ttft_ms=30 + 0.05 * tokens)
@@ -130,7 +135,7 @@ def test_a_worker_of_the_settings_begins_at_its_rating():
 
 def test_what_an_engine_says_of_its_speed_is_where_routing_begins():
     speeds, workers = fleet(2)
-    speeds.told(MODELS, workers[0], 0.01)
+    speeds.reported(MODELS, workers[0], 0.01)
     assert (workers[0].speed.ms_per_token, workers[0].fit.ms_per_token) == (0.01, 0.01)
     assert workers[1].speed == LearntSpeed().speed
     assert best(workers, matched=0) == "w0"
@@ -139,12 +144,12 @@ def test_what_an_engine_says_of_its_speed_is_where_routing_begins():
 def test_what_an_engine_says_while_answers_are_few_counts_among_them():
     speeds, workers = fleet(1)
     taught(speeds, workers, 0, tokens=600, ttft_ms=900.0)
-    speeds.told(MODELS, workers[0], 0.02)
+    speeds.reported(MODELS, workers[0], 0.02)
     assert workers[0].speed.ms_per_token < 0.05
     assert workers[0].fit.samples == 1
 
 
 def test_an_operators_rating_stands_above_what_the_engine_says():
     speeds, rated = FleetSpeeds(), LearntSpeed(rated_ms_per_token=0.5)
-    speeds.told(MODELS, rated, 0.01)
+    speeds.reported(MODELS, rated, 0.01)
     assert rated.speed.ms_per_token == 0.5

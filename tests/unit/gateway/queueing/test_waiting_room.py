@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.shared.shared_queue import AskAnew
-from gateway.queueing.waiting_room import Asked, NowhereToGo, RoomRules, WaitingRoom
+from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom
 from policies.admission.waiting_room import WaitingRoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
@@ -63,15 +63,15 @@ def room_for(
             passed_max=passed_max,
             passed_of_flow_max=passed_of_flow_max,
         ),
-        unseat=desk.unseat,
+        give_back=desk.unseat,
         clock=clock,
-        first=first,
-        room_left=room_left,
+        goes_first=first,
+        has_room=room_left,
     )
 
 
 async def enter(room, desk, tenant="a", **more):
-    ticket = room.ticket(Asked(tenant=tenant, **{"cost": 1.0, **more}))
+    ticket = room.ticket(QueuedRequest(tenant=tenant, **{"cost": 1.0, **more}))
     placed = room.at_once(ticket, desk.seat)
     return placed if placed is not None else await room.wait(ticket, desk.seat)
 
@@ -330,7 +330,7 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_
     room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
 
     async def visitor(tenant, *workers):
-        ticket, seat = room.ticket(Asked(tenant=tenant, cost=1.0)), desk.seat_at(*workers)
+        ticket, seat = room.ticket(QueuedRequest(tenant=tenant, cost=1.0)), desk.seat_at(*workers)
         placed = room.at_once(ticket, seat)
         return placed if placed is not None else await room.wait(ticket, seat)
 
@@ -352,9 +352,11 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_
 async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to_the_free_one(clock):
     desk = Choosy("other")
     room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
-    choosy = asyncio.create_task(room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("own")))
+    choosy = asyncio.create_task(
+        room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
+    )
     await settle()
-    assert await room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("other")) == "other"
+    assert await room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("other")) == "other"
     assert not choosy.done()
     desk.free.add("own")
     room.room_made()
@@ -365,11 +367,11 @@ async def test_a_tenant_whose_requests_all_wait_for_one_worker_does_not_keep_oth
     desk = Choosy("other")
     room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4, passed_of_flow_max=2)
     own = [
-        asyncio.create_task(room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("own")))
+        asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own")))
         for _ in range(8)
     ]
     await settle()
-    assert await room.wait(room.ticket(Asked(tenant="b", cost=1.0)), desk.seat_at("other")) == "other"
+    assert await room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), desk.seat_at("other")) == "other"
     assert not any(task.done() for task in own)
     for task in own:
         task.cancel()
@@ -380,7 +382,7 @@ async def test_without_that_nobody_goes_before_who_stands_first(clock):
     room = room_for(desk, clock, policy=queue_policy("sfq"))
     tasks = []
     for tenant, worker in (("a", "own"), ("b", "other")):
-        ticket = room.ticket(Asked(tenant=tenant, cost=1.0))
+        ticket = room.ticket(QueuedRequest(tenant=tenant, cost=1.0))
         tasks.append(asyncio.create_task(room.wait(ticket, desk.seat_at(worker))))
     await settle()
     room.room_made()
@@ -420,9 +422,9 @@ async def test_waiting_tokens_are_bounded_and_counted_down(clock):
 async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_anything(clock):
     desk = Desk(1)
     room = room_for(desk, clock, policy=queue_policy("sfq"))
-    had_its_turn = room.ticket(Asked(tenant="a", cost=1.0))
+    had_its_turn = room.ticket(QueuedRequest(tenant="a", cost=1.0))
     assert room.at_once(had_its_turn, desk.seat) == 0
-    ticket = room.ticket(Asked(tenant="b", cost=1.0))
+    ticket = room.ticket(QueuedRequest(tenant="b", cost=1.0))
     waiting = asyncio.ensure_future(room.wait(ticket, desk.seat))
     await asyncio.sleep(0)
     room.reconfigure(replace(room.rules, policy=queue_policy("vtc")))
@@ -432,7 +434,7 @@ async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_
     room.settle(had_its_turn, 1000.0)
     assert room.debts() == {}
     # The one that waited keeps its number, and counts under the new policy.
-    again = room.ticket(Asked(tenant="b", cost=1.0), ticket)
+    again = room.ticket(QueuedRequest(tenant="b", cost=1.0), ticket)
     assert (again.number, again.arrived_at) == (ticket.number, ticket.arrived_at)
     desk.free = 1
     assert room.at_once(again, desk.seat) == 1
@@ -465,12 +467,14 @@ async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
             raise faults[0]
         return desk.seat_at("gone")(closed)
 
-    ranked = asyncio.create_task(room.wait(room.ticket(Asked(tenant="a", cost=1.0)), desk.seat_at("own")))
+    ranked = asyncio.create_task(
+        room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
+    )
     await settle()
-    failing = asyncio.create_task(room.wait(room.ticket(Asked(tenant="b", cost=1.0)), seat))
+    failing = asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), seat))
     await settle()
     faults.append(ZeroDivisionError())
-    assert await room.wait(room.ticket(Asked(tenant="c", cost=1.0)), desk.seat_at("other")) == "other"
+    assert await room.wait(room.ticket(QueuedRequest(tenant="c", cost=1.0)), desk.seat_at("other")) == "other"
     with pytest.raises(ZeroDivisionError):
         await failing
     assert not ranked.done()
@@ -483,7 +487,7 @@ async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
 async def test_who_comes_in_the_moment_in_which_a_queue_policy_fails_leaves_nothing(clock, monkeypatch):
     desk = Choosy("other")
     room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
-    ticket = room.ticket(Asked(tenant="a", cost=1.0, uncached_tokens=100))
+    ticket = room.ticket(QueuedRequest(tenant="a", cost=1.0, uncached_tokens=100))
     with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
         broken.setattr(room.rules.policy, "next", lambda *_: 1 / 0)
         await room.wait(ticket, desk.seat_at("other"))

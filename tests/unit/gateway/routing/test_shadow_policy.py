@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.routing.shadow_policy import Shadow
+from gateway.routing.shadow_policy import ShadowPolicy
 from policies.registry import routing_policy
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Route
@@ -21,8 +21,8 @@ def ranking(*names: str, matched: int = 0) -> tuple[Route, ...]:
     return tuple(Route(worker=name, cost_ms=0.0, matched_tokens=matched, reason="") for name in names)
 
 
-def shadow() -> Shadow:
-    return Shadow(routing_policy("round_robin", {}), 0.0)
+def shadow() -> ShadowPolicy:
+    return ShadowPolicy(routing_policy("round_robin", {}), 0.0)
 
 
 def test_a_slower_choice_is_regretted_by_the_difference_of_predictions():

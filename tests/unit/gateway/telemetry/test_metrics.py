@@ -59,7 +59,7 @@ def test_metrics_count_what_happened(clock):
     metrics.observe(answered(clock).record())
     refused = progress(clock)
     refused.tenant = ""
-    refused.ended("invalid_api_key", 401)
+    refused.fail("invalid_api_key", 401)
     metrics.observe(refused.record())
 
     def value(name, **labels):

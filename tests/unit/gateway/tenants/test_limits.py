@@ -4,7 +4,7 @@ import pytest
 
 from gateway.settings.tenants import LimitSettings
 from gateway.settings.types import Moment
-from gateway.tenants.limits import in_place_of, limits_at, next_end
+from gateway.tenants.limits import limits_at, next_end, override_limits
 from policies.admission.limit_windows import Window
 
 NOW = 1_800_000_000.0
@@ -44,7 +44,7 @@ def test_a_limit_with_an_end_takes_the_place_of_those_without_until_then():
 
 def test_a_tenants_own_limits_take_the_place_of_its_plans():
     plan, own = [LimitSettings(requests=5), LimitSettings(total_tokens=9)], [LimitSettings(requests=50)]
-    assert amounts(in_place_of(limits_at(NOW, plan, 3), limits_at(NOW, own))) == {
+    assert amounts(override_limits(limits_at(NOW, plan, 3), limits_at(NOW, own))) == {
         "requests/minute": 50,
         "total_tokens/minute": 9,
         "concurrency": 3,

@@ -22,7 +22,14 @@ from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnav
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompt_encoders import TokenizerEncoder
 from gateway.tokenization.text_splitter import TextSplitter
-from tests.unit.gateway.tokenization.test_prompts import ACME, chat, checkpoint, complete, said, tokens
+from tests.unit.gateway.tokenization.test_prompt_encoders import (
+    ACME,
+    chat,
+    checkpoint,
+    complete,
+    said,
+    tokens,
+)
 
 __all__ = ["checkpoint"]
 

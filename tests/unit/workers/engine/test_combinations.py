@@ -29,7 +29,7 @@ SEEDS = 40
 SIZE_MAX = 56
 """Tokens of the largest request, and of the smallest pool."""
 GRAMMARS = ("[0-9]{1,9}", "(ab|cd)*", "[a-z ]{3,20}\\.")
-PlainCodec = Callable[[dict[str, Any]], Engine]
+Plain = Callable[[dict[str, Any]], Engine]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Heard:
 
 
 @pytest.fixture(scope="module")
-def plain(checkpoint: Callable[[str], Path]) -> Iterator[PlainCodec]:
+def plain(checkpoint: Callable[[str], Path]) -> Iterator[Plain]:
     """An engine without any of it, over the same weights; made once for each."""
     known: dict[str, Engine] = {}
 
@@ -214,7 +214,7 @@ def run(
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_engine_answers_any_requests_as_a_plain_one_does(
-    seed: int, plain: PlainCodec, checkpoint: Callable[[str], Path], heads: Path
+    seed: int, plain: Plain, checkpoint: Callable[[str], Path], heads: Path
 ) -> None:
     chance = random.Random(seed)
     weights = drawn_weights(chance)

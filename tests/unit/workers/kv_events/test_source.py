@@ -8,7 +8,7 @@ from workers.adapter import WorkerTarget
 from workers.adapters.sglang import SglangAdapter
 from workers.adapters.vllm import VllmAdapter
 from workers.kv_events.source import EventSource, reachable
-from workers.kv_events.subscriber import Subscriber
+from workers.kv_events.subscriber import KvEventSubscriber
 
 
 def asked(adapter_class, monkeypatch, **answers):
@@ -64,7 +64,7 @@ def test_only_what_means_everywhere_is_replaced(endpoint, host, expected):
 
 async def test_an_address_that_is_none_is_an_os_error():
     with pytest.raises(OSError, match="nowhere"):
-        async for _ in Subscriber(
+        async for _ in KvEventSubscriber(
             EventSource(endpoint="tcp://nowhere"), zmq.asyncio.Context.instance()
         ).batches():
             pass

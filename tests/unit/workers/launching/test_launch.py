@@ -13,7 +13,15 @@ from tests.fakes import scripted_engine
 from workers.adapter import WorkerTarget, WorkerUnreachable
 from workers.adapters.sglang import SglangAdapter
 from workers.launching import engine_flags
-from workers.launching.launch import Launch, LaunchedEngine, Patience, command_line, environment, ranks, shown
+from workers.launching.launch import (
+    EngineLaunch,
+    EngineTimeouts,
+    LaunchedEngine,
+    command_line,
+    data_parallel_size,
+    environment,
+    redacted,
+)
 from workers.worker import Role
 
 
@@ -25,7 +33,7 @@ def launch(**more):
         "host": "127.0.0.1",
         "port": 1234,
     }
-    return Launch(**{**given, **more})
+    return EngineLaunch(**{**given, **more})
 
 
 def line(**more):
@@ -72,7 +80,12 @@ async def test_a_variable_that_is_set_stays_as_it_is(tmp_path, monkeypatch):
     program.write_text(f"#!/bin/sh\n{said}sleep 60\n")
     program.chmod(0o755)
     given = {"VLLM_HOST_IP": "127.0.0.1", "OTHER": "ours"}
-    engine = LaunchedEngine([str(program)], silent, patience=Patience(look=0.01, stop=5.0), environment=given)
+    engine = LaunchedEngine(
+        [str(program)],
+        silent,
+        timeouts=EngineTimeouts(poll_seconds=0.01, stop_seconds=5.0),
+        environment=given,
+    )
     running = asyncio.create_task(engine.run())
     await until((tmp_path / "said").exists)
     running.cancel()
@@ -146,16 +159,16 @@ def test_without_ports_no_events_are_published():
     ids=["none", "two-words", "one-word", "short", "nothing-behind", "no-number"],
 )
 def test_the_ranks_are_those_that_the_caller_asks_for(more, count):
-    assert ranks(more) == count
+    assert data_parallel_size(more) == count
 
 
 def test_what_is_shown_of_a_command_line_has_no_secrets():
     words = ["python", "--api-key", "s3cr3t", "other", "--hf-token=s3cr3t", "--max-total-tokens", "7"]
-    assert shown(words) == "python --api-key '***' '***' '--hf-token=***' --max-total-tokens 7"
+    assert redacted(words) == "python --api-key '***' '***' '--hf-token=***' --max-total-tokens 7"
 
 
 def test_the_doctor_asks_for_the_same_flags():
-    flags = (*engine_flags.CACHE_REPORT["sglang"], *engine_flags.page_size("sglang"))
+    flags = (*engine_flags.CACHE_REPORT["sglang"], *engine_flags.page_size_flags("sglang"))
     assert all(flag in line() for flag in flags)
 
 
@@ -170,11 +183,18 @@ def program(tmp_path):
 
 
 @asynccontextmanager
-async def living(program, port, **patience):
+async def living(program, port, **timeouts):
     adapter = SglangAdapter(WorkerTarget(id=WorkerId("w"), url=f"http://127.0.0.1:{port}"))
-    launch = Launch(engine="sglang", model="m", python=str(program), host="127.0.0.1", port=port)
-    given = {"start": 30.0, "silent": 0.3, "stop": 0.5, "look": 0.02, "restart": (0.05,), **patience}
-    engine = LaunchedEngine(command_line(launch), adapter.probe, patience=Patience(**given))
+    launch = EngineLaunch(engine="sglang", model="m", python=str(program), host="127.0.0.1", port=port)
+    given = {
+        "start_seconds": 30.0,
+        "silent_seconds": 0.3,
+        "stop_seconds": 0.5,
+        "poll_seconds": 0.02,
+        "restart_seconds": (0.05,),
+        **timeouts,
+    }
+    engine = LaunchedEngine(command_line(launch), adapter.probe, timeouts=EngineTimeouts(**given))
     running = asyncio.create_task(engine.run())
     try:
         yield engine
@@ -214,48 +234,50 @@ def lives(pid):
 
 async def test_an_engine_is_up_once_it_answers_and_gone_once_it_is_stopped(program, port, tmp_path):
     async with living(program, port) as engine:
-        await until(lambda: engine.life.up)
+        await until(lambda: engine.state.up)
         assert json.loads((tmp_path / "argv.json").read_text())[:2] == ["-m", "sglang.launch_server"]
         child = int((tmp_path / "child").read_text())
         assert lives(child)
-    assert not engine.life.up
+    assert not engine.state.up
     assert not lives(starts(tmp_path)[0])
     await until(lambda: not lives(child))
 
 
 async def test_an_engine_that_dies_is_started_again(program, port, tmp_path):
     async with living(program, port) as engine:
-        await until(lambda: engine.life.up)
+        await until(lambda: engine.state.up)
         (tmp_path / "script").write_text("die")
-        await until(lambda: engine.life.restarts == 1)
-        assert not engine.life.up
-        await until(lambda: engine.life.up)
+        await until(lambda: engine.state.restarts == 1)
+        assert not engine.state.up
+        await until(lambda: engine.state.up)
         assert len(starts(tmp_path)) == 2
 
 
 async def test_an_engine_that_falls_silent_is_started_again(program, port, tmp_path):
     async with living(program, port) as engine:
-        await until(lambda: engine.life.up)
+        await until(lambda: engine.state.up)
         (tmp_path / "script").write_text("silent")
-        await until(lambda: engine.life.restarts == 1)
+        await until(lambda: engine.state.restarts == 1)
         (tmp_path / "script").unlink()
-        await until(lambda: engine.life.up)
+        await until(lambda: engine.state.up)
         assert not lives(starts(tmp_path)[0])
 
 
 async def test_an_engine_that_does_not_come_up_in_time_is_started_again(program, port, tmp_path):
     (tmp_path / "script").write_text("silent")
-    async with living(program, port, start=0.3) as engine:
-        await until(lambda: engine.life.restarts >= 2)
-        assert not engine.life.up
+    async with living(program, port, start_seconds=0.3) as engine:
+        await until(lambda: engine.state.restarts >= 2)
+        assert not engine.state.up
 
 
 async def test_the_log_says_why_an_engine_is_not_up(caplog):
     async def ask():
         raise WorkerUnreachable("status 401 from /v1/models")
 
-    patience = Patience(start=0.05, stop=5.0, look=0.01, restart=(0.01,))
-    running = asyncio.create_task(LaunchedEngine(["sleep", "60"], ask, patience=patience).run())
+    timeouts = EngineTimeouts(
+        start_seconds=0.05, stop_seconds=5.0, poll_seconds=0.01, restart_seconds=(0.01,)
+    )
+    running = asyncio.create_task(LaunchedEngine(["sleep", "60"], ask, timeouts=timeouts).run())
     await until(lambda: any("status 401 from /v1/models" in line for line in caplog.messages))
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -263,7 +285,7 @@ async def test_the_log_says_why_an_engine_is_not_up(caplog):
 
 async def test_an_engine_that_does_not_heed_sigterm_is_killed(program, port, tmp_path):
     async with living(program, port) as engine:
-        await until(lambda: engine.life.up)
+        await until(lambda: engine.state.up)
         (tmp_path / "script").write_text("stubborn")
     assert not lives(starts(tmp_path)[0])
 

@@ -8,7 +8,7 @@ import pytest
 from workers.planning.capacity import (
     Deployment,
     DoesNotFit,
-    NoFigure,
+    InvalidFigure,
     context_per_user,
     kv_bytes_per_token,
     kv_heads_per_gpu,
@@ -240,18 +240,18 @@ def test_what_cannot_be_deployed_is_refused_with_the_figures(settings: dict[str,
     "name", ["gpus", "tensor_parallel", "block_size", "utilisation", "flops_share", "bandwidth_share"]
 )
 def test_what_is_no_figure_of_a_deployment_is_refused_by_its_name(name: str, figure: float):
-    with pytest.raises(NoFigure, match=f"^{name} must be .*, not {figure}$"):
+    with pytest.raises(InvalidFigure, match=f"^{name} must be .*, not {figure}$"):
         deployment(**{name: figure})
 
 
 @pytest.mark.parametrize("figure", [0, -1, float("inf"), float("nan")])
 def test_a_gpu_without_memory_bandwidth_or_speed_is_refused(figure: float):
     for name in ("memory_bytes", "bandwidth", "flops"):
-        with pytest.raises(NoFigure, match=name):
+        with pytest.raises(InvalidFigure, match=name):
             replace(deployment(), gpu=replace(GPUS["h100"], **{name: figure}))
-    with pytest.raises(NoFigure, match="bandwidth"):
+    with pytest.raises(InvalidFigure, match="bandwidth"):
         seconds_per_token(bytes_read=1.0, bandwidth=figure)
-    with pytest.raises(NoFigure, match="users"):
+    with pytest.raises(InvalidFigure, match="users"):
         context_per_user(memory=2.0, weights=1.0, users=figure, kv_bytes_per_token=1.0)  # type: ignore[arg-type]
 
 

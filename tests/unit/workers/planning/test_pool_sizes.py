@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit.workers.planning.test_capacity import LLAMA_8B, deployment
-from workers.planning.capacity import NoFigure
-from workers.planning.pool_sizes import CannotMeet, Traffic, pool_sizes, transfer
+from workers.planning.capacity import InvalidFigure
+from workers.planning.pool_sizes import TargetUnreachable, Traffic, kv_transfer, pool_sizes
 
 CHAT = Traffic(
     requests_per_second=20.0,
@@ -26,29 +26,29 @@ def replica(**settings: Any):
 def test_moving_kv_pays_above_the_break_even_bandwidth_and_not_below():
     # At 474 TFLOP/s: KV bytes per token x FLOP/s / (2 x parameters), and attention on top of those.
     one = replica(flops_share=474 / 989.4)
-    even = transfer(one, 4096, 1.0).break_even_bandwidth
+    even = kv_transfer(one, 4096, 1.0).break_even_bandwidth
     assert even == pytest.approx(131_072 * 474e12 / (2 * 7.5e9), rel=0.1)
-    assert transfer(one, 4096, even * 1.01).pays
-    assert not transfer(one, 4096, even * 0.99).pays
+    assert kv_transfer(one, 4096, even * 1.01).pays
+    assert not kv_transfer(one, 4096, even * 0.99).pays
 
 
 @pytest.mark.parametrize("figure", [0, -1, float("inf"), float("nan")])
 def test_traffic_and_links_that_cannot_be_are_refused_by_name(figure: float):
     for name in ("requests_per_second", "prompt", "output", "ttft_seconds", "tpot_seconds", "link_bandwidth"):
-        with pytest.raises(NoFigure, match=name):
+        with pytest.raises(InvalidFigure, match=name):
             replace(CHAT, **{name: figure})
-    with pytest.raises(NoFigure, match="bandwidth"):
-        transfer(replica(), 4096, figure)
+    with pytest.raises(InvalidFigure, match="bandwidth"):
+        kv_transfer(replica(), 4096, figure)
 
 
 def test_4096_tokens_of_an_8b_model_are_512_mib_and_21_ms_at_25_gb_s():
-    moved = transfer(replica(), 4096, 25e9)
+    moved = kv_transfer(replica(), 4096, 25e9)
     assert moved.kv_bytes == 512 * 2**20
     assert moved.transfer_seconds == pytest.approx(0.0215, abs=1e-4)
 
 
 def test_int8_keys_and_values_move_in_half_the_time():
-    full, small = (transfer(replica(kv_dtype=dtype), 4096, 25e9) for dtype in ("bf16", "int8"))
+    full, small = (kv_transfer(replica(kv_dtype=dtype), 4096, 25e9) for dtype in ("bf16", "int8"))
     assert full.transfer_seconds / small.transfer_seconds == pytest.approx(131_072 / 66_560)
     assert full.recompute_seconds == small.recompute_seconds
 
@@ -105,5 +105,5 @@ def test_a_prefix_hit_needs_fewer_prefill_replicas():
     ],
 )
 def test_a_target_out_of_reach_is_named(changes: dict[str, Any], named: str):
-    with pytest.raises(CannotMeet, match=named):
+    with pytest.raises(TargetUnreachable, match=named):
         pool_sizes(replica(), replace(CHAT, **changes))

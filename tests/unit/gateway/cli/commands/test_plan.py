@@ -139,7 +139,7 @@ def test_no_figure_is_cut_in_a_narrow_window(checkpoint: Path, dtype: str, monke
     ("text", "named"),
     [
         ("{", "is not JSON"),
-        ("[]", "must hold a JSON object"),
+        ("[]", "must contain a JSON object"),
         ('{"model_type": "new", "hidden_size": 8}', "num_attention_heads"),
         (json.dumps(LLAMA_8B | {"model_type": "brandnew"}), r"'brandnew' is not known.*\(--parameters\)"),
         (json.dumps(LLAMA_8B | {"kv_lora_rank": 512}), "latent"),

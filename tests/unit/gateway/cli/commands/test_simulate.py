@@ -129,7 +129,7 @@ def test_figures_are_written_before_they_are_drawn(tmp_path, monkeypatch):
     def cannot(*_):
         raise PlotError("no ink")
 
-    monkeypatch.setattr("gateway.cli.commands.simulate.plot", cannot)
+    monkeypatch.setattr("gateway.cli.commands.simulate.plot_policies", cannot)
     given = ("--workload", "chat", "--requests", 5, "--policy", "cost", "--processes", 1)
     files = ("--json", tmp_path / "out.json", "--plot", tmp_path / "out.png")
     with pytest.raises(CommandError, match="no ink"):

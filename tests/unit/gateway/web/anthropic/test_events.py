@@ -16,8 +16,8 @@ from gateway.domain.errors import (
     WorkerError,
 )
 from gateway.web.anthropic import answers
-from gateway.web.error_response import anthropic_error_body
 from gateway.web.anthropic.events import MessageEvents
+from gateway.web.error_response import anthropic_error_body
 from gateway.web.openai import chat_completions
 
 
@@ -72,7 +72,9 @@ def message(finish="stop", stops=(), usage=USAGE, choice=None, **said):
         "choices": [{"message": said, "finish_reason": finish, **(choice or {})}],
         "usage": usage,
     }
-    return answers.message_object(chat_completions.decode_chat_completion(json.dumps(body).encode()), "msg_1", stops)
+    return answers.message_object(
+        chat_completions.decode_chat_completion(json.dumps(body).encode()), "msg_1", stops
+    )
 
 
 def test_events_come_in_the_order_that_clients_rely_on():

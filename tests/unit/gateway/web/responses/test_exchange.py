@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.web.responses.exchange import parting
+from gateway.web.responses.exchange import serve_detachable
 
 
 async def written(meanwhile):
@@ -21,9 +21,9 @@ async def written(meanwhile):
 async def test_a_client_that_leaves_is_no_error_in_the_log(before):
     complaints = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    meanwhile, exchange = asyncio.Event(), SimpleNamespace(parted=asyncio.Event(), run=None)
+    meanwhile, exchange = asyncio.Event(), SimpleNamespace(detached=asyncio.Event(), background=None)
     work = asyncio.create_task(written(meanwhile))
-    handler = asyncio.create_task(parting(exchange, work))
+    handler = asyncio.create_task(serve_detachable(exchange, work))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     if before:
@@ -40,7 +40,7 @@ async def test_a_client_that_leaves_is_no_error_in_the_log(before):
 
 
 async def test_a_client_that_stays_hears_of_the_failure():
-    meanwhile, exchange = asyncio.Event(), SimpleNamespace(parted=asyncio.Event(), run=None)
+    meanwhile, exchange = asyncio.Event(), SimpleNamespace(detached=asyncio.Event(), background=None)
     meanwhile.set()
     with pytest.raises(ConnectionResetError):
-        await parting(exchange, asyncio.create_task(written(meanwhile)))
+        await serve_detachable(exchange, asyncio.create_task(written(meanwhile)))

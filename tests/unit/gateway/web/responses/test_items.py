@@ -12,7 +12,7 @@ from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
-from gateway.web.responses.requests import to_chat_request, decode_responses_body
+from gateway.web.responses.requests import decode_responses_body, to_chat_request
 from gateway.web.responses.tools import ChatTools
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
@@ -43,7 +43,9 @@ def translated(*pieces, tools=None):
     stream = ResponseEvents({"id": "resp_1"}, tools or ChatTools(None))
     text = stream.begin() + b"".join(map(stream.feed, pieces))
     closing, output = stream.close()
-    text += closing + stream.last(answers.finished_response(stream.response, output, stream.finish, stream.usage, 0))
+    text += closing + stream.last(
+        answers.finished_response(stream.response, output, stream.finish, stream.usage, 0)
+    )
     found = [part.split("\n") for part in text.decode().split("\n\n")[:-1]]
     return [json.loads(data.removeprefix("data: ")) for _, data in found]
 

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items, wire
-from gateway.web.responses.requests import to_chat_request, decode_responses_body
+from gateway.web.responses.requests import decode_responses_body, to_chat_request
 from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.responses.test_items import chunk, translated, without_ids
 
@@ -43,7 +43,9 @@ CALLED = [
 
 
 def asked(**body):
-    read, fields = decode_responses_body(json.dumps({"model": "m", "input": "x", "tools": GIVEN, **body}).encode())
+    read, fields = decode_responses_body(
+        json.dumps({"model": "m", "input": "x", "tools": GIVEN, **body}).encode()
+    )
     return to_chat_request(read, fields, [], items.input_items(read.input, "resp_1"))
 
 
@@ -82,7 +84,9 @@ def test_each_tool_is_a_function():
 def test_a_tool_that_takes_a_text_can_be_chosen(choice, told, offered):
     chat = chat_of(tool_choice=choice)
     assert (chat["tool_choice"], len(chat["tools"])) == (told, offered)
-    read, _ = decode_responses_body(json.dumps({"model": "m", "tools": GIVEN, "tool_choice": choice}).encode())
+    read, _ = decode_responses_body(
+        json.dumps({"model": "m", "tools": GIVEN, "tool_choice": choice}).encode()
+    )
     assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
 
 
@@ -131,7 +135,9 @@ def test_calls_and_their_results_go_back_under_the_names_of_functions():
         }
         for item in called
     ]
-    own = items.input_items([msgspec.Raw(json.dumps(item).encode()) for item in [*called, *results]], "resp_1")
+    own = items.input_items(
+        [msgspec.Raw(json.dumps(item).encode()) for item in [*called, *results]], "resp_1"
+    )
     turns = items.chat_messages(own, None)
     functions = [call["function"] for call in turns[0]["tool_calls"]]
     assert [function["name"] for function in functions] == [name for name, _, _ in CALLED]

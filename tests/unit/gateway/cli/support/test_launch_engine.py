@@ -11,7 +11,7 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.free_ports import free_ports
 from gateway.cli.support.launch_engine import IDLE_PROBES, _wait_until_idle
 from workers.adapter import WorkerUnreachable
-from workers.launching.launch import EngineLife
+from workers.launching.launch import EngineState
 from workers.probing.installed_engine import EngineAbilities
 
 
@@ -31,8 +31,8 @@ class Saying:
 
 
 async def looks(*streams, seconds_max=30.0, up=True):
-    adapter, life = Saying(*streams), EngineLife(up=up)
-    await _wait_until_idle(adapter, life, seconds_max, notice_seconds=0, probe_seconds=0)
+    adapter, state = Saying(*streams), EngineState(up=up)
+    await _wait_until_idle(adapter, state, seconds_max, notice_seconds=0, probe_seconds=0)
     return adapter.looks
 
 

@@ -523,7 +523,11 @@ def test_a_newline_at_the_end_makes_no_second_value_of_the_same_look(kind, good)
     ("kind", "more", "expected"),
     [
         ("vllm", "provider: {models: {m: {}}}", "$.workers[0].provider: a provider must be of kind openai"),
-        ("openai", "provider: {models: {m: {}}}, models: [m]", "$.workers[0].models: the models of a provider"),
+        (
+            "openai",
+            "provider: {models: {m: {}}}, models: [m]",
+            "$.workers[0].models: the models of a provider",
+        ),
         ("openai", "provider: {models: {}}", "$.workers[0].provider.models: "),
         ("openai", "provider: {models: {m: {prices: {input: 1}}}}", "$.workers[0].provider.models"),
         ("openai", "provider: {models: {m: {}}, after_ms: 1}", "$.workers[0].provider.after_ms: "),

@@ -85,7 +85,7 @@ def test_vllm_chooses_its_ports_where_it_has_one_address_and_keeps_them_where_it
 def test_what_cannot_be_published_at_one_address_is_said_so(engine, port, can, caplog):
     first, replay, address, _ = at(engine, "127.0.0.1", port, can=can)
     assert (replay, address) == (first + 1, None)
-    assert "KV events are published on all addresses, not on 127.0.0.1 alone" in caplog.text
+    assert "the engine publishes KV events on all addresses, not on 127.0.0.1 alone" in caplog.text
 
 
 def test_on_all_addresses_nothing_has_to_be_said(caplog):
