@@ -186,7 +186,7 @@ class RequestMetrics:
         )
         self.dispatch = histogram(
             "dispatch_duration_seconds",
-            "Seconds from arrival to dispatch without those in the waiting room: the gateway's own work.",
+            "Seconds from arrival to dispatch without the time in the waiting room: the gateway's own work.",
             DISPATCH_BUCKETS,
             "model",
         )

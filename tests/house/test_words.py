@@ -16,11 +16,12 @@ NEVER = {"whoever", "whomever", "nobody", "somebody", "everybody"}
 PERSONS_PER_1000_WORDS_MAX = 0.5
 
 NOT_ALONE = re.compile(
-    r"\b(it|they|them|those|these|who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b"
-    r"|\b(of|than|from|how often) that\b",
+    r"\b(they|them|those|these|who|whom|whoever|nobody|somebody|everybody|anybody)\b"
+    r"|\b(of|than|from|how often) that\b"
+    r"|^(\S+ ){0,3}(it|its)\b",
     re.IGNORECASE,
 )
-"""What makes a text depend on another one: pronouns without their noun."""
+"""What makes a text depend on another one: pronouns without their noun, "it" before any noun."""
 
 CLAUSES = ("What", "How", "Which", "Whether", "That", "Of", "From", "Made", "Where", "When")
 """Beginnings of clipped clauses."""
