@@ -51,8 +51,8 @@ class ModelRunner:
         """Compute the plan's tokens, and return one result for each item that samples, in the plan's order."""
         with torch.inference_mode():
             self._attention.copy_blocks(plan.copies)
-            guessing = [item for item in plan.items if item.drafts]
-            drawn_from = self._drafter.propose(guessing) if self._drafter and guessing else {}
+            drafting = [item for item in plan.items if item.drafts]
+            drawn_from = self._drafter.propose(drafting) if self._drafter and drafting else {}
             packed = pack(plan.items, self._device, plan.padding)
             hidden = self._decoder.forward(
                 packed.tokens, packed.positions, self._attention.begin(packed.spans)

@@ -28,7 +28,7 @@ class ContiguousTable:
         self._pool = pool
         self._blocks = -(-reserve // pool.block_size)
 
-    def fits(self, num_tokens: int, promised: int) -> bool:
+    def fits(self, num_tokens: int, reserved_blocks: int) -> bool:
         """Return whether a free run is long enough; a running request never needs more than it reserved."""
         return bool(self.ids) or self._pool.longest_run >= self._blocks
 
@@ -75,7 +75,7 @@ class UncachedTable:
         self.ids: list[int] = []
         self._size = block_size
 
-    def fits(self, num_tokens: int, promised: int) -> bool:
+    def fits(self, num_tokens: int, reserved_blocks: int) -> bool:
         """Return True: no block is needed."""
         return True
 

@@ -44,8 +44,8 @@ class KVTable(Protocol):
         """Whether every step computes all tokens again, whatever the token budget."""
         ...
 
-    def fits(self, num_tokens: int, promised: int) -> bool:
-        """Return whether `num_tokens` tokens fit beside `promised` blocks that other sequences will need."""
+    def fits(self, num_tokens: int, reserved_blocks: int) -> bool:
+        """Return whether `num_tokens` tokens fit beside `reserved_blocks` that other sequences will need."""
         ...
 
     def missing(self, num_tokens: int) -> int:
@@ -123,9 +123,9 @@ class BlockTable:
             self.ids.append(leader.ids[index])
             self.computed = num_tokens
 
-    def fits(self, num_tokens: int, promised: int) -> bool:
-        """Return whether `num_tokens` tokens fit beside `promised` blocks that other sequences will need."""
-        return self.missing(num_tokens) + promised <= self._tree.available_blocks
+    def fits(self, num_tokens: int, reserved_blocks: int) -> bool:
+        """Return whether `num_tokens` tokens fit beside `reserved_blocks` that other sequences will need."""
+        return self.missing(num_tokens) + reserved_blocks <= self._tree.available_blocks
 
     def missing(self, num_tokens: int) -> int:
         """Return the blocks still to be allocated, one for the copy of a shared last block among them."""

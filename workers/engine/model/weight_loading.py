@@ -52,7 +52,8 @@ def load_decoder(
     """
     if spec.quantization is not None and quantization != "none":
         raise ConfigInvalid(
-            f"quantization {quantization} was asked for, and the checkpoint is quantised ({spec.quantization.method})"
+            f"quantization {quantization} was asked for, "
+            f"and the checkpoint is quantised ({spec.quantization.method})"
         )
     files = _Files(shards=_shards(directory), dtype=dtype, device=device)
     embedding = files.take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)

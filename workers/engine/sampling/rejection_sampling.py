@@ -53,21 +53,21 @@ def verify_drafts(
         accept: k random numbers in [0, 1) for each sequence, one to decide about each draft.
         final: k + 1 random numbers for each sequence, one for each position that the last token may have.
     """
-    column = torch.tensor([[token] for guesses in drafts for token in (*guesses, 0)], device=p.device)
+    column = torch.tensor([[token] for proposed in drafts for token in (*proposed, 0)], device=p.device)
     wanted, offered = p.gather(1, column).flatten().tolist(), q.gather(1, column).flatten().tolist()
     accepted, lasts, chances = [], [], []
     first = 0
-    for guesses, judges, draws in zip(drafts, accept, final, strict=True):
+    for proposed, judges, draws in zip(drafts, accept, final, strict=True):
         count = 0
-        while count < len(guesses) and judges[count] * offered[first + count] < wanted[first + count]:
+        while count < len(proposed) and judges[count] * offered[first + count] < wanted[first + count]:
             count += 1
-        accepted.append(guesses[:count])
+        accepted.append(proposed[:count])
         lasts.append(first + count)
         chances.append(draws[count])
-        first += len(guesses) + 1
+        first += len(proposed) + 1
     at = torch.tensor(lasts, device=p.device)
     tokens = draw_tokens(residual_weights(p.index_select(0, at), q.index_select(0, at)), chances).tolist()
-    return [(*guesses, token) for guesses, token in zip(accepted, tokens, strict=True)]
+    return [(*proposed, token) for proposed, token in zip(accepted, tokens, strict=True)]
 
 
 def residual_weights(p: Tensor, q: Tensor) -> Tensor:

@@ -350,7 +350,7 @@ def test_closing_ends_a_compilation_that_is_running(tokenizer: Tokenizer) -> Non
 
     thread = threading.Thread(target=compile_it)
     thread.start()
-    while compiler._trial._process is None:
+    while compiler._check_process._process is None:
         pass
     compiler.close()
     thread.join(20)
