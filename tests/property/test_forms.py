@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import Surface
-from gateway.web.bodies.body_reader import Bodies
+from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED
@@ -61,7 +61,7 @@ async def read(body, cuts=(), key=None):
     http = make_mocked_request(
         "POST", "/v1/audio/transcriptions", headers=headers, protocol=protocol, payload=content
     )
-    bodies = Bodies(10_000_000)
+    bodies = BodyBudget(10_000_000)
     exchange = FormExchange(
         http,
         dialect_factory(Surface.TRANSCRIPTIONS, None),

@@ -11,11 +11,12 @@ import pytest
 
 from gateway.domain.errors import Overloaded
 from gateway.web.anthropic import answers as messages
+from gateway.web.error_response import anthropic_error_body
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers as responses
 from gateway.web.responses import items, wire
 from gateway.web.responses.events import ResponseEvents
-from gateway.web.responses.tools import Tools
+from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.anthropic import test_events
 from tests.unit.gateway.web.responses import test_items
 
@@ -72,7 +73,7 @@ def test_a_messages_events():
 
 
 def test_an_error():
-    made = json.loads(messages.error(Overloaded(1), "req-1"))
+    made = json.loads(anthropic_error_body(Overloaded(1), "req-1"))
     assert faults("anthropic", "anthropic.types ErrorResponse", [made]) == []
 
 
@@ -83,7 +84,7 @@ ASKED = wire.ResponsesBody(
     tools=[
         wire.FunctionTool(name="f", parameters={"type": "object"}, strict=True),
         wire.CustomTool(
-            name="g", format=wire.CustomFormat(type="grammar", syntax="lark", definition="s: /a/")
+            name="g", format=wire.CustomToolFormat(type="grammar", syntax="lark", definition="s: /a/")
         ),
         wire.NamespaceTool(name="n", description="more", tools=[wire.CustomTool(name="u")]),
     ],
@@ -107,22 +108,26 @@ ASKED = wire.ResponsesBody(
 @pytest.mark.parametrize("body", [wire.ResponsesBody(model="m", input="hi"), ASKED], ids=["bare", "full"])
 def test_a_response_and_its_events(sdk, body):
     opening = responses.new_response("resp_1", 1.0, body, stored=True)
-    output, choice = responses.output_items(chat(), "resp_1", Tools(body.tools))
+    output, choice = responses.output_items(chat(), "resp_1", ChatTools(body.tools))
     whole = [
         responses.finished_response(opening, output, finish, choice_usage, 2.0)
         for finish in ("stop", "length")
-        for choice_usage in (chat().counted, None)
+        for choice_usage in (chat().parsed_usage, None)
     ]
-    made = json.loads(msgspec.json.encode([opening, *whole, responses.failed(opening, Overloaded(1))]))
+    made = json.loads(
+        msgspec.json.encode([opening, *whole, responses.failed_response(opening, Overloaded(1))])
+    )
     assert choice.finish_reason == "stop"
-    assert [made[0][name] for name in responses.SAID_AGAIN] == [
-        getattr(body, name) for name in responses.SAID_AGAIN
+    assert [made[0][name] for name in responses.ECHOED_FIELDS] == [
+        getattr(body, name) for name in responses.ECHOED_FIELDS
     ]
     assert faults(sdk, "openai.types.responses Response", made) == []
-    events = ResponseEvents(opening, Tools(body.tools))
+    events = ResponseEvents(opening, ChatTools(body.tools))
     text = events.begin() + b"".join(map(events.feed, test_items.STREAM))
     closing, output = events.close()
-    text += closing + events.last(responses.finished_response(events.response, output, events.finish, events.usage, 2.0))
+    text += closing + events.last(
+        responses.finished_response(events.response, output, events.finish_reason, events.usage, 2.0)
+    )
     found = [json.loads(part.split("\ndata: ")[1]) for part in text.decode().split("\n\n")[:-1]]
     kinds = {event["type"] for event in found}
     assert len(kinds) > 10

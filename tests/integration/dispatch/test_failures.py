@@ -41,7 +41,7 @@ async def test_a_worker_that_is_gone_costs_no_request(gateway):
 
 async def test_a_worker_that_comes_back_is_used_again_and_starts_with_an_empty_cache(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        index = running.here.gateway.services.reservations.index
+        index = running.here.gateway.services.dispatch.index
         assert await status_of(running, text="long " * 500) == 200
         await running.until(lambda: index.stats().blocks > 0)
         port = int(worker.url.rsplit(":", 1)[1])
@@ -56,7 +56,7 @@ async def test_a_worker_that_comes_back_is_used_again_and_starts_with_an_empty_c
 
 async def test_a_restart_between_two_probes_is_noticed(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        at = running.here.gateway.services.reservations
+        at = running.here.gateway.services.dispatch
         assert await status_of(running, text="long " * 500) == 200
         await running.until(lambda: at.index.stats().blocks > 0)
         worker.instance = "second"
@@ -348,7 +348,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back(gateway):
     settings = {"queueing.release_window_tokens": "1", "queueing.waiting_requests_max": "2"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         worker.then(first_after=0.3)
-        room = running.here.gateway.services.reservations.room("m")
+        room = running.here.gateway.services.dispatch.rooms.of("m")
         calls = [asyncio.create_task(status_of(running, stream=True))]
         await running.until(lambda: worker.seen)
         calls += [asyncio.create_task(status_of(running, stream=True)) for _ in range(2)]
@@ -473,7 +473,7 @@ async def test_a_bug_in_any_handler_is_answered_in_the_listeners_own_shape(gatew
         raise RuntimeError("a bug")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr("gateway.web.models.Models._visible", broken)
+        monkeypatch.setattr("gateway.web.models.ModelHandlers._visible", broken)
         monkeypatch.setattr("gateway.web.admin_app.overview_of", broken)
         async with running.http.get(running.url + "/v1/models", headers=running.headers()) as response:
             error = (await response.json())["error"]

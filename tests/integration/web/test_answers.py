@@ -10,7 +10,7 @@ import pytest
 from aiohttp.web_protocol import RequestPayloadError
 from prometheus_client.registry import Collector
 
-from gateway.web.bodies.body_reader import Body
+from gateway.web.bodies.body_reader import BodyReader
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.engine import tiny_checkpoint
 
@@ -306,7 +306,7 @@ async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(g
         raise RequestPayloadError("cannot be decoded")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr(Body, "read", broken)
+        monkeypatch.setattr(BodyReader, "read", broken)
         async with running.chat() as response:
             assert await error_of(response) == (400, "invalid_request", None)
 

@@ -44,7 +44,7 @@ def translated(*pieces, tools=None):
     text = stream.begin() + b"".join(map(stream.feed, pieces))
     closing, output = stream.close()
     text += closing + stream.last(
-        answers.finished_response(stream.response, output, stream.finish, stream.usage, 0)
+        answers.finished_response(stream.response, output, stream.finish_reason, stream.usage, 0)
     )
     found = [part.split("\n") for part in text.decode().split("\n\n")[:-1]]
     return [json.loads(data.removeprefix("data: ")) for _, data in found]

@@ -1,4 +1,4 @@
-"""ChatTools of the Responses API as functions of a chat, and what is called back as the item that it is."""
+"""Tools of the Responses API as functions of a chat, and what is called back as the item that it is."""
 
 import json
 
@@ -164,5 +164,5 @@ def test_tools_that_one_function_would_stand_for_and_those_of_others_servers_are
 
 
 def test_without_tools_nothing_is_chosen():
-    assert ChatTools(None).chat("required") == {}
-    assert ChatTools([wire.FunctionTool(name="f")]).chat(None).keys() == {"tools"}
+    assert ChatTools(None).chat_fields("required") == {}
+    assert ChatTools([wire.FunctionTool(name="f")]).chat_fields(None).keys() == {"tools"}
