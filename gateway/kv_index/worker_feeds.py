@@ -38,7 +38,7 @@ from radix_cache.shared.feed_leases import FeedKnowledge
 from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.tiers import Tier
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import Subscriber, Turn
+from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ EVENTS_PER_TURN_MAX = 256
 class RankFeed:
     """One rank's."""
 
-    subscriber: Subscriber
+    subscriber: KvEventSubscriber
     follower: CacheFollower
     rank: int = 0
     task: "asyncio.Task[None] | None" = None
@@ -173,7 +173,7 @@ class WorkerFeeds:
 
     def _begin(self, source: EventSource, rank: int) -> None:
         feed = RankFeed(
-            subscriber=Subscriber(source, self.around.context),
+            subscriber=KvEventSubscriber(source, self.around.context),
             follower=CacheFollower(
                 lambda salt, adapter, page_size: self.around.space(self.worker, salt, adapter, page_size),
                 self.around.room,
@@ -215,7 +215,7 @@ class WorkerFeeds:
 
     def look_again(self) -> None:
         """The worker serves. Is it heard, and is what the index was told still told?"""
-        reached = all(feed.subscriber.reaches for feed in self.feeds)
+        reached = all(feed.subscriber.connected for feed in self.feeds)
         self.unreached = 0 if reached else self.unreached + 1
         tenure = self._tenure
         if self.told is None:
@@ -226,7 +226,7 @@ class WorkerFeeds:
     async def _check_life(self) -> None:
         """Somebody ended the tenure. Either the worker has lost its cache, and nobody says so, or it has not."""
         for feed in list(self.feeds):
-            if not await feed.subscriber.unbroken() and feed in self.feeds:
+            if not await feed.subscriber.is_same_instance() and feed in self.feeds:
                 # Its numbers may go on where those of its former life ended: it is heard from the beginning.
                 self.feeds.remove(feed)
                 feed.follower.clear()
@@ -255,16 +255,16 @@ class WorkerFeeds:
             self._lost(feed)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _take(self, feed: RankFeed, item: EventBatch | Turn) -> None:
+    def _take(self, feed: RankFeed, item: EventBatch | FeedNotice) -> None:
         known = self.known
-        if item is Turn.CAUGHT_UP:
+        if item is FeedNotice.CAUGHT_UP:
             feed.caught_up = True
             self._bell.set()
             self.around.hurry()
-        elif item is Turn.RESTARTED:
+        elif item is FeedNotice.RESTARTED:
             log.info("KV events of worker %s begin anew", self.worker)
             self._emptied(feed)
-        elif item is Turn.LOST:
+        elif item is FeedNotice.LOST:
             log.warning(
                 "KV events of worker %s: some are lost for good; answers confirm paths again", self.worker
             )

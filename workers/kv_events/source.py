@@ -1,22 +1,24 @@
-"""EventSource: where an engine publishes its KV events."""
+"""EventSource: the address where an engine publishes its KV events."""
 
 import re
 from dataclasses import dataclass
 
-EVERYWHERE = re.compile(r"^tcp://(\*|0\.0\.0\.0|::|\[::\])(?=:\d+$)")
+ALL_ADDRESSES = re.compile(r"^tcp://(\*|0\.0\.0\.0|::|\[::\])(?=:\d+$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSource:
-    """Addresses as ZMQ has them. `page_size`: tokens, where it says; `replay`: None if it keeps nothing."""
+    """Where one data-parallel rank of an engine publishes its KV events, as ZMQ addresses."""
 
     endpoint: str
     replay: str | None = None
+    """Address for replays of earlier events; None if the engine keeps none."""
     topic: str = ""
     page_size: int | None = None
+    """Tokens of one page of its cache; None if the engine does not say."""
 
 
 def reachable(endpoint: str, host: str) -> str:
-    """An engine that listens everywhere is reached where its HTTP is, at `host`."""
+    """Return an address to connect to: for an engine that listens on all addresses, that of its HTTP `host`."""
     host = f"[{host}]" if ":" in host else host
-    return EVERYWHERE.sub(lambda _: f"tcp://{host}", endpoint)
+    return ALL_ADDRESSES.sub(lambda _: f"tcp://{host}", endpoint)

@@ -1,14 +1,15 @@
-"""Listens to one engine's KV events, and asks for what it has missed.
+"""A subscriber to the KV events of one engine, which asks for batches that it has missed.
 
 SUB  <- PUB       every batch as it happens, numbered; a slow or late listener misses some
 DEALER <-> ROUTER  replay: all kept batches from a number on, then an end marker
 
-number expected    the batch is handed on
-number too high    a gap: what is missing is asked for, and handed on first; if it is not kept any more: `lost`
-number too low     the engine has begun anew: `restarted`, and everything from 0 is asked for
+number expected    the batch is passed on
+number too high    a gap: the missing batches are requested and passed on first; LOST if they are not kept any more
+number too low     the engine has restarted: RESTARTED, and everything from 0 is requested
 
-Whoever asks for what is missing asks for the last batch that he has as well: if the engine keeps another one under
-its number, it has begun anew, and come further already than it was. No clock is asked: an engine's may step back.
+A request for missing batches includes the last batch that was received: if the engine keeps another batch under
+that number, it has restarted, and has published more batches since than it had before. No clock is compared: an
+engine's clock may step back.
 """
 
 import asyncio
@@ -35,35 +36,40 @@ REPLAYED_MAX = 50_000
 MESSAGE_BYTES_MAX = 16 * 1024**2
 
 
-class Turn(Enum):
-    """What a listener must know besides the batches."""
+class FeedNotice(Enum):
+    """What a subscriber reports besides the batches."""
 
     RESTARTED = "restarted"
-    """The engine began anew: nothing of before holds."""
+    """The engine restarted: nothing that was known of its cache holds."""
     LOST = "lost"
-    """Batches are missing for good: what is known of the engine may be wrong."""
+    """Batches are missing for good: what is known of the cache may be wrong."""
     CAUGHT_UP = "caught up"
-    """What was before has been handed on, as far as it is kept: once, before what happens now."""
+    """All earlier batches that the engine keeps have been passed on: once, before the live ones."""
 
 
-class Subscriber:
-    """`batches` for as long as somebody iterates."""
+class KvEventSubscriber:
+    """A subscriber to one EventSource; it is connected while `batches` is iterated."""
 
     def __init__(self, source: EventSource, context: "zmq.asyncio.Context") -> None:
-        """`context`: one for all, since each has threads, and ends the process when it gets no descriptors."""
+        """Make a subscriber; all share one ZMQ context.
+
+        Each context has threads, and ends the process when it gets no file descriptors.
+        """
         self.source = source
         self._context = context
         self.gaps = 0
+        """Gaps in the numbers of live batches."""
         self.unreadable = 0
-        self.reaches = False
-        """Is somebody there who publishes?"""
+        """Messages that could not be decoded."""
+        self.connected = False
+        """Whether a publisher is connected."""
         self._expected = 0
         self._last_at: float | None = None
         self._cut_off = False
         self._replayed: dict[int, float] = {}
 
-    async def batches(self) -> AsyncGenerator[EventBatch | Turn]:
-        """Every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
+    async def batches(self) -> AsyncGenerator[EventBatch | FeedNotice]:
+        """Yield every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
         listener: zmq.asyncio.Socket | None = None
         watching: asyncio.Task[None] | None = None
         yielder = LoopYielder()
@@ -74,21 +80,21 @@ class Subscriber:
             listener.setsockopt(zmq.LINGER, 0)
             listener.subscribe(self.source.topic.encode())
             watching = asyncio.create_task(self._stay_connected(listener))
-            await asyncio.sleep(0)  # It looks before there is anything to be seen.
+            await asyncio.sleep(0)  # The monitor must run before the first connection.
             listener.connect(self.source.endpoint)
-            # First listen, then ask for what was before: so nothing falls between.
+            # First listen, then ask for earlier batches: so none falls between.
             for item in await self._missed():
                 yield item
-            yield Turn.CAUGHT_UP
+            yield FeedNotice.CAUGHT_UP
             while True:
                 received = self._decoded(await listener.recv_multipart())
-                # What lies there already is received without waiting: others would wait.
+                # Messages that are there already are received without a pause, so give other tasks a turn.
                 await yielder.yield_if_due()
                 if received is None or self._replayed.get(received.sequence) == received.at:
-                    continue  # Heard twice: live, and in a replay.
+                    continue  # Received twice: live, and in a replay.
                 self._replayed = {}
                 if received.sequence < self._expected:
-                    yield self._anew()
+                    yield self._restarted()
                 if received.sequence > self._expected or self._cut_off:
                     self.gaps += received.sequence > self._expected
                     self._cut_off = False
@@ -98,7 +104,7 @@ class Subscriber:
         except zmq.ZMQError as err:
             raise OSError(err.errno, f"{self.source.endpoint}: {err.strerror}") from err
         finally:
-            self.reaches = False
+            self.connected = False
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
@@ -106,26 +112,26 @@ class Subscriber:
                 listener.close()
 
     async def _stay_connected(self, listener: zmq.asyncio.Socket) -> None:
-        """ZMQ connects again by itself, but for a peer that sent what is none of its protocol, or too much."""
-        news = listener.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        """Reconnect after every disconnection: ZMQ itself does not after a malformed or too large message."""
+        monitor = listener.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         try:
             while True:
-                event = parse_monitor_message(await news.recv_multipart())["event"]
-                self.reaches = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-                if self.reaches:
+                event = parse_monitor_message(await monitor.recv_multipart())["event"]
+                self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                if self.connected:
                     continue
-                # Who is there now may be another one, whose numbers go on where the other's ended.
+                # The next publisher may be another engine that continues the numbers by chance.
                 self._cut_off = True
                 await asyncio.sleep(RECONNECT_SECONDS)
                 with suppress(zmq.ZMQError):
                     listener.disconnect(self.source.endpoint)
                 listener.connect(self.source.endpoint)
         finally:
-            listener.disable_monitor()  # That leaves its own end open.
-            news.close(linger=0)
+            listener.disable_monitor()  # This leaves the monitor socket open.
+            monitor.close(linger=0)
 
-    async def unbroken(self) -> bool:
-        """Is the engine still in the life of which the last batch was heard? It replays that batch, if so."""
+    async def is_same_instance(self) -> bool:
+        """Return whether the engine has not restarted since the last batch: then it can replay that batch."""
         expected, last_at = self._expected, self._last_at
         kept = await self._replay(expected - 1, 1) if expected else []
         return bool(kept) and (kept[0].sequence, kept[0].at) == (expected - 1, last_at)
@@ -134,25 +140,26 @@ class Subscriber:
         self._expected, self._last_at = batch.sequence + 1, batch.at
         return batch
 
-    def _anew(self) -> Turn:
+    def _restarted(self) -> FeedNotice:
         self._expected, self._last_at = 0, -1.0
-        return Turn.RESTARTED
+        return FeedNotice.RESTARTED
 
-    async def _missed(self, until: int | None = None) -> list[EventBatch | Turn]:
-        """What the engine keeps from the expected batch on, before that number; and what has to be known of it.
+    async def _missed(self, until: int | None = None) -> list[EventBatch | FeedNotice]:
+        """Return the batches that the engine keeps from the expected one up to number `until`, and notices.
 
-        None: all, as it was before one listened. Of that, a hole is no loss yet: it is asked for at the next gap.
+        With None all kept batches are returned, when subscribing. A hole in those is no loss yet: it is asked for
+        at the next gap.
         """
-        items: list[EventBatch | Turn] = []
+        items: list[EventBatch | FeedNotice] = []
         kept = await self._replay(max(self._expected - 1, 0))
         if self._expected and kept and kept[0].sequence == self._expected - 1:
             if kept[0].at == self._last_at:
                 del kept[0]
             else:
-                items.append(self._anew())
+                items.append(self._restarted())
                 kept = await self._replay(0)
         if self._last_at is not None and kept and kept[0].sequence > self._expected:
-            items.append(Turn.LOST)
+            items.append(FeedNotice.LOST)
             self._expected = kept[0].sequence
         for number, batch in enumerate(kept):
             if number and batch.sequence != self._expected:
@@ -163,11 +170,11 @@ class Subscriber:
                 break
             items.append(self._take(batch))
         if until is not None and self._expected < until:
-            items.append(Turn.LOST)
+            items.append(FeedNotice.LOST)
         return items
 
     async def _replay(self, start: int, most: int = REPLAYED_MAX) -> list[EventBatch]:
-        """What is kept from that batch on; nothing if nothing is kept, or if nobody answers in time."""
+        """Return at most `most` kept batches from number `start` on; none if the engine does not answer in time."""
         if self.source.replay is None:
             return []
         asking: zmq.asyncio.Socket | None = None
@@ -192,7 +199,7 @@ class Subscriber:
                         found.append(batch)
                 return found
         except (TimeoutError, zmq.ZMQError):
-            log.debug("no replay from %s", self.source.replay)
+            log.debug("no complete replay of KV events from %s", self.source.replay)
             return found
         finally:
             if asking is not None:

@@ -1,11 +1,11 @@
-"""KV events on the wire, as vLLM and SGLang write them: three frames, the last one msgpack.
+"""The wire format of KV events, as vLLM and SGLang write them: three frames, the last one msgpack.
 
     frames   topic | sequence, 8 bytes big-endian | payload
     payload  [seconds since 1970, [event, ...], data-parallel rank]        the rank may be missing
 
-An event is a map with `type` and its fields, or, from older engines, an array that begins with the type. Hashes
-are unsigned (vLLM), signed (SGLang) or bytes; all become 0 <= h < 2**64. What is unknown is passed over: an
-engine may say more than we read.
+An event is a map with `type` and its fields, or, from older engines, an array that begins with the type. Hashes are
+unsigned (vLLM), signed (SGLang) or bytes; all become 0 <= h < 2**64. Unknown events and fields are ignored: newer
+engines may send more.
 """
 
 from array import array
@@ -36,10 +36,13 @@ MAIN_ATTENTION = ("full_attention", "mla_attention", "sink_full_attention")
 
 Of a sliding window, a chunk or a Mamba state only the end is kept: its blocks do not tell which prefixes it serves.
 """
+
 GROUPS_MAX = 256
+"""Largest number of KV cache groups that is believed."""
+
 MEDIA = frozenset({"GPU", "CPU", "CPU_PINNED", "HOST", "DISK", "STORAGE", "EXTERNAL"})
 OTHER = "OTHER"
-"""Any further medium: of each, and of each group, something is kept for every page."""
+"""Stands for every other medium, since state is kept for each medium, group and page."""
 
 U64 = 2**64
 
@@ -47,16 +50,16 @@ _decoder = msgspec.msgpack.Decoder()
 
 
 class EventsUnreadable(ValueError):
-    """These frames are no batch of KV events."""
+    """These frames are not a batch of KV events."""
 
 
 def decode_batch(frames: Sequence[bytes]) -> EventBatch:
-    """A message of the publisher, or a reply of the replay socket. Raises EventsUnreadable."""
+    """Decode a message of the publisher, or a reply of the replay socket. Raises EventsUnreadable."""
     try:
         sequence, payload = frames[-2], frames[-1]
         at, events, *rest = _decoder.decode(payload)
         if len(sequence) != 8 or not isfinite(at):
-            raise ValueError("a sequence number has eight bytes, and a time is a time")
+            raise ValueError("the sequence number must have eight bytes, and the time be finite")
         return EventBatch(
             sequence=int.from_bytes(sequence, "big"),
             events=tuple(event for raw in events if (event := _event(raw)) is not None),
@@ -89,7 +92,7 @@ def _stored(fields: dict[str, Any]) -> BlocksStored:
     whole = len(hashes)
     parent, size = fields.get("parent_block_hash"), int(fields["block_size"])
     group, kind = _group(fields), fields.get("kv_cache_spec_kind")
-    # Pairs of tokens (Eagle), and blocks of which some have no hash, describe no prefix.
+    # Pairs of tokens (Eagle), and blocks of which some have no hash, do not describe a prefix.
     odd = bool(tokens) and not isinstance(tokens[0], int)
     partial = odd or (bool(tokens) and len(tokens) != whole * size)
     own = _pages_of_text(fields, whole)
@@ -105,13 +108,13 @@ def _stored(fields: dict[str, Any]) -> BlocksStored:
         medium=_medium(fields),
         partial=partial,
         group=group,
-        # Without a kind the first group is the only one, or the one that others follow.
+        # Without a kind the first group is the only one, or the main one.
         main=kind in MAIN_ATTENTION or (kind is None and not group),
     )
 
 
 def _salt(fields: dict[str, Any]) -> str:
-    """SGLang names it; vLLM has it among the extra keys of the first block."""
+    """Return the cache salt: a field of its own in SGLang, among the extra keys of the first block in vLLM."""
     if fields.get("cache_salt"):
         return str(fields["cache_salt"])
     extra = fields.get("extra_keys") or ()
@@ -129,12 +132,12 @@ def _group(fields: dict[str, Any]) -> int | None:
     if group is None:
         return None
     if not 0 <= int(group) < GROUPS_MAX:
-        raise ValueError("no engine has so many groups")
+        raise ValueError("the group number is too large")
     return int(group)
 
 
 def _pages_of_text(fields: dict[str, Any], pages: int) -> int:
-    """The leading pages that tokens alone describe: up to an image, or prompt embeddings (vLLM's extra keys)."""
+    """Return how many leading pages tokens alone describe: up to an image or prompt embeddings (extra keys)."""
     extra, adapter = fields.get("extra_keys") or (), fields.get("lora_name")
     for at, keys in enumerate(extra):
         for key in keys or ():

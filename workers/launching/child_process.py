@@ -1,4 +1,4 @@
-"""What a child does between fork and exec, so that it does not outlive us."""
+"""What a child process does between fork and exec, so that it does not outlive its parent."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """In a child, before exec: SIGTERM when the thread that started it is gone. Nothing to be had off Linux."""
+    """Ask the kernel, in a child before exec, for SIGTERM when its starting thread is gone; only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == 1:

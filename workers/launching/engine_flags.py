@@ -1,43 +1,48 @@
-"""The flags with which an engine offers a gateway what that makes use of: to launch one with, and to look for.
+"""The flags of engines that turn on what a gateway needs: used to launch an engine, and to advise operators.
 
-By kind; a kind that is not named needs none. As of SGLang 0.5.23 and vLLM 0.32.
+Flags are by kind of engine; a kind that is missing needs none. As of SGLang 0.5.23 and vLLM 0.32.
 """
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-Flags = Mapping[str, tuple[str, ...]]
+FlagsByKind = Mapping[str, tuple[str, ...]]
+"""Command-line words by kind of engine."""
 
-CACHE_REPORT: Flags = {"sglang": ("--enable-cache-report",), "vllm": ("--enable-prompt-tokens-details",)}
-PREFIX_CACHING: Flags = {"vllm": ("--enable-prefix-caching",)}
-PRIORITY: Flags = {
+CACHE_REPORT: FlagsByKind = {
+    "sglang": ("--enable-cache-report",),
+    "vllm": ("--enable-prompt-tokens-details",),
+}
+PREFIX_CACHING: FlagsByKind = {"vllm": ("--enable-prefix-caching",)}
+PRIORITY: FlagsByKind = {
     "sglang": ("--enable-priority-scheduling",),
     "vllm": ("--scheduling-policy", "priority"),
 }
-METRICS: Flags = {"sglang": ("--enable-metrics",)}
+METRICS: FlagsByKind = {"sglang": ("--enable-metrics",)}
 
 PAGE_SIZE_FLAG = {"sglang": "--page-size", "vllm": "--block-size", "embedded": "--page-size"}
 PAGE_SIZE = {"sglang": 16, "vllm": 32, "embedded": 16}
-"""vLLM's CPU kernels want multiples of 32, and its GPU kernels take them."""
+"""Recommended page sizes in tokens: vLLM's CPU kernels need multiples of 32, and its GPU kernels accept them."""
 
 EVENTS_PORT, REPLAY_PORT = 5557, 6557
+"""Default ports of KV events, and of their replay."""
 
 
-def page_size(kind: str, tokens: int | None = None) -> tuple[str, ...]:
-    """`tokens`: None takes what is good for the kind."""
+def page_size_flags(kind: str, tokens: int | None = None) -> tuple[str, ...]:
+    """Return the flags for a page size in tokens; None: the recommended one of the kind."""
     if kind not in PAGE_SIZE_FLAG:
         return ()
     return PAGE_SIZE_FLAG[kind], str(tokens or PAGE_SIZE[kind])
 
 
-def kv_events(
+def kv_events_flags(
     kind: str, port: int = EVENTS_PORT, replay_port: int = REPLAY_PORT, at: str | None = None
 ) -> tuple[str, ...]:
-    """Events of rank 0 on `port`, further ranks on the next ones; and their replay.
+    """Return the flags that publish KV events of rank 0 on `port`, of further ranks on the next ports, and replays.
 
-    `at`: the address to listen on; None: all. vLLM listens on one only where it chooses the port itself (0), and
-    then on the one of VLLM_HOST_IP.
+    `at` is the address to listen on; None: all. vLLM listens on a single address only where it chooses the port
+    itself (0), and then on that of VLLM_HOST_IP.
     """
     if kind not in ("sglang", "vllm"):
         return ()
@@ -46,18 +51,21 @@ def kv_events(
         **({"enable_kv_cache_events": True} if kind == "vllm" else {}),
         "publisher": "zmq",
         "endpoint": f"tcp://{host}:{port}",
-        # Without a word on it, engines connect to an address that is no wildcard.
+        # Without `bind`, engines connect to an address that is no wildcard instead of listening on it.
         **({"bind": True} if host != "*" else {}),
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
     return "--kv-events-config", json.dumps(config, separators=(",", ":"))
 
 
-def load_feed(kind: str, port: int) -> tuple[str, ...]:
-    """How busy rank 0 is on `port`, further ranks on the next ones. The engine takes no address but all of them."""
+def load_feed_flags(kind: str, port: int) -> tuple[str, ...]:
+    """Return the flags that publish the load of rank 0 on `port`, of further ranks on the next ports.
+
+    The engine can listen on all addresses only.
+    """
     return ("--load-publish-endpoint", f"tcp://*:{port}") if kind == "sglang" else ()
 
 
-def in_words(flags: Sequence[str]) -> str:
-    """As they are typed into a shell."""
+def shell_words(flags: Sequence[str]) -> str:
+    """Return flags as they are typed into a shell."""
     return shlex.join(flags)

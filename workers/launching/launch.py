@@ -1,10 +1,10 @@
-"""An engine as our child: the command line with what a gateway needs of it, and a watch over its life.
+"""An engine as a child process: its command line with the flags that a gateway needs, and a watch over the process.
 
     starting --answers--> up --silent for too long, or dead--> waiting (back-off) --> starting
         `--dead, or not up in time-------------------------------^
     stop: SIGTERM to all of its processes, SIGKILL to what is left
 
-What the caller adds wins: a flag of ours that it names too is left out.
+Flags of the caller win: a flag that the caller names too is not added.
 """
 
 import asyncio
@@ -29,76 +29,86 @@ ENGINES = ("sglang", "vllm")
 MODULES = {"sglang": "sglang.launch_server", "vllm": "vllm.entrypoints.openai.api_server"}
 
 SECRETS = ("-key", "_key", "-token", "_token", "-password", "_password")
-"""How flags end whose values nobody is to see."""
+"""Endings of flags with secret values."""
 
 RESTART_SECONDS = (1.0, 5.0, 15.0, 60.0)
+"""Waits before one restart after the other."""
+
 STEADY_SECONDS = 300.0
-"""Whoever has been up for so long begins anew with the shortest wait."""
+"""After being up for so long, an engine begins again with the shortest wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What is launched. `python`: the interpreter that has the engine. `events_port`, `replay_port`: of its KV
-    events; None publishes none; 0: vLLM chooses. `events_at`: the address that they are published on, None: all.
-    `loads_port`: of its load feed; None: none. `more`: flags of the caller's."""
+class EngineLaunch:
+    """What is launched, and where it listens."""
 
     engine: str
+    """One of ENGINES."""
     model: str
     python: str
+    """The Python interpreter of the environment that the engine is installed in."""
     host: str
     port: int
     served_model_name: str | None = None
     page_size: int | None = None
     events_port: int | None = None
     replay_port: int | None = None
+    """Ports of KV events and of their replay; None: none are published; 0: vLLM chooses."""
     events_at: str | None = None
+    """Address that KV events are published on; None: all."""
     loads_port: int | None = None
+    """Port of the load feed; None: no feed."""
     role: Role = Role.BOTH
     bootstrap_port: int | None = None
+    """Port where a prefill worker hands its KV over."""
     more: tuple[str, ...] = ()
+    """Further flags of the caller."""
 
 
-def command_line(launch: Launch) -> list[str]:
-    """Program and arguments."""
+def command_line(launch: EngineLaunch) -> list[str]:
+    """Return program and arguments."""
     engine = launch.engine
-    ours = [
+    own_flags = [
         ("--model-path" if engine == "sglang" else "--model", launch.model),
         ("--served-model-name", launch.served_model_name or launch.model),
         ("--host", launch.host),
         ("--port", str(launch.port)),
-        flags.page_size(engine, launch.page_size),
+        flags.page_size_flags(engine, launch.page_size),
         flags.PREFIX_CACHING.get(engine, ()),
         flags.CACHE_REPORT[engine],
         flags.METRICS.get(engine, ()),
         flags.PRIORITY[engine],
-        *_halved(launch),
+        *_disaggregation_flags(launch),
     ]
-    theirs = {word.partition("=")[0] for word in launch.more if word.startswith("-")}
+    caller_flags = {word.partition("=")[0] for word in launch.more if word.startswith("-")}
     if launch.events_port is not None and launch.replay_port is not None:
-        events = flags.kv_events(engine, launch.events_port, launch.replay_port, launch.events_at)
-        ours.append(events)
-        # It is found through the events: where they are the caller's, so is that.
-        if launch.loads_port is not None and events[0] not in theirs:
-            ours.append(flags.load_feed(engine, launch.loads_port))
-    kept = [word for part in ours if part and part[0] not in theirs for word in part]
+        events = flags.kv_events_flags(engine, launch.events_port, launch.replay_port, launch.events_at)
+        own_flags.append(events)
+        # Gateways find the load feed through the KV events: where these are the caller's, so is the feed.
+        if launch.loads_port is not None and events[0] not in caller_flags:
+            own_flags.append(flags.load_feed_flags(engine, launch.loads_port))
+    kept = [word for part in own_flags if part and part[0] not in caller_flags for word in part]
     return [launch.python, "-m", MODULES[engine], *kept, *launch.more]
 
 
-def environment(launch: Launch) -> dict[str, str]:
-    """Variables that the engine gets, unless they are set: where vLLM listens, if it chooses the port."""
+def environment(launch: EngineLaunch) -> dict[str, str]:
+    """Return environment variables for the engine: the address where vLLM listens, if it chooses the port."""
     if launch.engine == "vllm" and launch.events_port == 0 and launch.events_at is not None:
         return {"VLLM_HOST_IP": launch.events_at}
     return {}
 
 
-def ranks(more: Sequence[str]) -> int:
-    """Data-parallel ranks that the caller's flags ask for: rank r publishes its KV events on the port + r."""
-    told = value_of(more, "--data-parallel-size", "--dp-size", "--dp", "-dp")
-    return max(1, int(told)) if told is not None and told.isascii() and told.isdigit() else 1
+def data_parallel_size(more: Sequence[str]) -> int:
+    """Return the number of data-parallel ranks that the caller's flags ask for.
+
+    Rank r publishes its KV events on port + r.
+    """
+    size = flag_value(more, "--data-parallel-size", "--dp-size", "--dp", "-dp")
+    return max(1, int(size)) if size is not None and size.isascii() and size.isdigit() else 1
 
 
-def value_of(more: Sequence[str], *names: str) -> str | None:
-    """What stands behind one of these flags, as a word of its own or after `=`. Of several the last counts."""
+def flag_value(more: Sequence[str], *names: str) -> str | None:
+    """Return the value of one of these flags, from the next word or after `=`; of several the last counts."""
     found = None
     for word, after in zip_longest(more, more[1:], fillvalue=""):
         name, equals, value = word.partition("=")
@@ -107,8 +117,8 @@ def value_of(more: Sequence[str], *names: str) -> str | None:
     return found
 
 
-def shown(command: Sequence[str]) -> str:
-    """As it is typed into a shell, without the secrets in it."""
+def redacted(command: Sequence[str]) -> str:
+    """Return a command as it is typed into a shell, with `***` in place of secrets."""
     words, secret = [], False
     for word in command:
         if word.startswith("-"):
@@ -120,8 +130,8 @@ def shown(command: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def _halved(launch: Launch) -> list[tuple[str, ...]]:
-    """What makes it one half of a pair."""
+def _disaggregation_flags(launch: EngineLaunch) -> list[tuple[str, ...]]:
+    """Return the flags that make the engine the prefill or decode half of a pair."""
     if launch.role is Role.BOTH:
         return []
     if launch.engine == "vllm":
@@ -133,82 +143,95 @@ def _halved(launch: Launch) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """Seconds: `start` until it has to answer, `silent` until an engine that was up is started anew, `stop` between
-    SIGTERM and SIGKILL, `look` between two looks."""
+class EngineTimeouts:
+    """How long a launched engine may take for what."""
 
-    start: float = 1800.0
-    silent: float = 30.0
-    stop: float = 30.0
-    look: float = 1.0
-    restart: Sequence[float] = RESTART_SECONDS
+    start_seconds: float = 1800.0
+    """Until it has to answer for the first time."""
+    silent_seconds: float = 30.0
+    """Silence after which an engine that was up is restarted."""
+    stop_seconds: float = 30.0
+    """Between SIGTERM and SIGKILL."""
+    poll_seconds: float = 1.0
+    """Between two checks."""
+    restart_seconds: Sequence[float] = RESTART_SECONDS
+    """Waits before one restart after the other; the last one repeats."""
 
 
 @dataclass(slots=True)
-class EngineLife:
-    """How it does. `up`: it answers. `restarts`: how often it was started anew."""
+class EngineState:
+    """Whether a launched engine is up, for tasks that wait for it."""
 
     up: bool = False
+    """Whether it answers."""
     restarts: int = 0
+    """How often it was restarted."""
     _waiting: list["asyncio.Future[None]"] = field(default_factory=list)
 
-    def move(self, up: bool) -> None:
+    def update(self, up: bool) -> None:
+        """Set whether the engine is up, and wake the waiting tasks."""
         self.up = up
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
 
-    async def until(self, *, up: bool) -> None:
-        """It is, or is not, up."""
+    async def wait_until(self, *, up: bool) -> None:
+        """Wait until the engine is up, or is not."""
         while self.up is not up:
             self._waiting.append(asyncio.get_running_loop().create_future())
             await self._waiting[-1]
 
 
 class LaunchedEngine:
-    """`ask`: asks it once whether it serves. Raises WorkerUnreachable if it does not. `environment`: variables that
-    it gets unless they are set."""
+    """An engine that is started, watched and restarted as a child process.
+
+    `probe` asks the engine once whether it serves; it raises WorkerUnreachable if not. `environment` has variables
+    for the engine, which are used unless they are set.
+    """
 
     def __init__(
         self,
         command: Sequence[str],
-        ask: Callable[[], Awaitable[object]],
+        probe: Callable[[], Awaitable[object]],
         *,
-        patience: Patience | None = None,
+        timeouts: EngineTimeouts | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.life = EngineLife()
+        self.state = EngineState()
         self._command = command
-        self._ask = ask
-        self._patience = patience or Patience()
+        self._probe = probe
+        self._timeouts = timeouts or EngineTimeouts()
         self._environment = environment or {}
         self._process: Process | None = None
-        self._why = ""
+        self._last_error = ""
 
     @property
     def pid(self) -> int | None:
+        """Process id; None while no process runs."""
         return self._process.pid if self._process is not None else None
 
     async def run(self) -> None:
-        """Keeps it up until this is cancelled, and then stops it. Raises OSError if it cannot be started at all."""
+        """Keep the engine running until this is cancelled, then stop it. Raises OSError if it cannot be started."""
         failures = 0
         try:
             while True:
-                steady = await self._one_life()
+                steady = await self._run_once()
                 failures = 0 if steady else failures
-                seconds = self._patience.restart[min(failures, len(self._patience.restart) - 1)]
+                seconds = self._timeouts.restart_seconds[
+                    min(failures, len(self._timeouts.restart_seconds) - 1)
+                ]
                 failures += 1
-                self.life.restarts += 1
-                log.warning("the engine is started again in %g seconds", seconds)
+                self.state.restarts += 1
+                log.warning("the engine is restarted in %g seconds", seconds)
                 await asyncio.sleep(seconds)
         finally:
             await self.stop()
 
-    async def _one_life(self) -> bool:
-        """From its start to its end. Was it up for long?"""
+    async def _run_once(self) -> bool:
+        """Run the process from its start to its end; return whether it was up for STEADY_SECONDS."""
         loop = asyncio.get_running_loop()
-        # A session of its own: engines have processes that a signal to the first would leave behind.
+        # A process group of its own: a signal to the first process alone would leave its children behind.
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=DEVNULL,
@@ -216,46 +239,54 @@ class LaunchedEngine:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-        started = heard = loop.time()
+        started = answered = loop.time()
         up_since: float | None = None
         while process.returncode is None:
-            if await self._answered():
-                heard = loop.time()
-                up_since = up_since if up_since is not None else heard
-                self.life.move(True)
+            if await self._answers():
+                answered = loop.time()
+                up_since = up_since if up_since is not None else answered
+                self.state.update(True)
             now = loop.time()
-            if up_since is None and now - started > self._patience.start:
-                log.error("the engine does not answer after %g seconds: %s", self._patience.start, self._why)
+            if up_since is None and now - started > self._timeouts.start_seconds:
+                log.error(
+                    "the engine does not answer after %g seconds: %s",
+                    self._timeouts.start_seconds,
+                    self._last_error,
+                )
                 break
-            if up_since is not None and now - heard > self._patience.silent:
-                log.error("the engine has not answered for %g seconds: %s", self._patience.silent, self._why)
+            if up_since is not None and now - answered > self._timeouts.silent_seconds:
+                log.error(
+                    "the engine has not answered for %g seconds: %s",
+                    self._timeouts.silent_seconds,
+                    self._last_error,
+                )
                 break
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), self._patience.look)
+                await asyncio.wait_for(process.wait(), self._timeouts.poll_seconds)
         if process.returncode is not None:
             log.error("the engine has ended with code %s", process.returncode)
         await self.stop()
         return up_since is not None and loop.time() - up_since > STEADY_SECONDS
 
-    async def _answered(self) -> bool:
+    async def _answers(self) -> bool:
         try:
-            await self._ask()
+            await self._probe()
         except WorkerUnreachable as err:
-            self._why = str(err)
+            self._last_error = str(err)
             return False
         return True
 
     async def stop(self) -> None:
-        """All of its processes. Stopping twice is stopping once."""
+        """Stop all processes of the engine; calling this twice does no harm."""
         process, self._process = self._process, None
-        self.life.move(False)
+        self.state.update(False)
         if process is None:
             return
         if process.returncode is None:
             _signal(process.pid, signal.SIGTERM)
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), self._patience.stop)
-        # Also where the first has ended by itself: some of its children may live on.
+                await asyncio.wait_for(process.wait(), self._timeouts.stop_seconds)
+        # Also where the first process has ended by itself: some of its children may live on.
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
 

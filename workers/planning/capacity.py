@@ -1,4 +1,4 @@
-"""How many users a model and some GPUs can serve, and how fast at best: arithmetic, nothing is run.
+"""The capacity of a deployment: how many users a model on some GPUs can serve, and how fast at best, by arithmetic.
 
     +------------------------------ one GPU of a replica ------------------------------+
     | weights / tensor-parallel | reserve |  KV: blocks of every running sequence  | 1-u |
@@ -20,17 +20,19 @@ from workers.planning.gpus import Gpu
 from workers.planning.model_shape import ModelShape
 
 KV_GROUP = 64
-"""INT4 keys and values: so many numbers, or fewer in a head of another size, share an fp16 scale and minimum."""
+"""INT4 keys and values that share an fp16 scale and minimum; fewer where the head size is no multiple of it."""
+
 KV_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 KV_DTYPES = (*KV_BYTES, "int8", "int4", "k8v4")
+"""Types of keys and values; `k8v4` keeps keys in INT8 and values in INT4."""
 
 WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128}
-"""Per linear weight. INT4 as AWQ and GPTQ store it: 128 share an fp16 scale and a zero point of half a byte.
+"""Bytes of a linear weight. INT4 as AWQ and GPTQ store it: 128 share an fp16 scale and a zero point of half a byte.
 The scales of FP8 and INT8, one per channel, are less than a thousandth and left out."""
 
 
 def kv_bytes_per_token(*, layers: int, kv_heads: int, head_dim: int, dtype: str) -> int:
-    """Memory of one token's keys and values in all layers: 2 * layers * kv_heads * bytes of one head's vector.
+    """Return the bytes of one token's keys and values in all layers: 2 * layers * kv_heads * bytes of one vector.
 
     `k8v4` keeps keys in INT8 and values in INT4.
 
@@ -42,7 +44,10 @@ def kv_bytes_per_token(*, layers: int, kv_heads: int, head_dim: int, dtype: str)
 
 
 def _vector_bytes(head_dim: int, dtype: str) -> int:
-    """One key or one value of one head. INT8 adds an fp16 scale, INT4 an fp16 scale and minimum for each group."""
+    """Return the bytes of one key or one value of one head.
+
+    INT8 adds an fp16 scale, INT4 an fp16 scale and minimum for each group.
+    """
     if dtype == "int8":
         return head_dim + 2
     if dtype == "int4":
@@ -52,24 +57,29 @@ def _vector_bytes(head_dim: int, dtype: str) -> int:
 
 
 def kv_heads_per_gpu(kv_heads: int, tensor_parallel: int) -> int:
-    """Tensor parallelism divides heads, but not below one: from there on GPUs hold copies of the same head."""
+    """Return the key-value heads of each GPU: tensor parallelism divides heads, but not below one.
+
+    With more GPUs than heads several GPUs hold copies of the same head.
+    """
     return max(1, math.ceil(kv_heads / tensor_parallel))
 
 
 def context_per_user(*, memory: float, weights: float, users: int, kv_bytes_per_token: float) -> int:
-    """(memory - weights) / users / KV bytes per token, in whole tokens; 0 where the weights do not fit."""
-    must_be_positive(memory=memory, users=users, kv_bytes_per_token=kv_bytes_per_token)
+    """Return (memory - weights) / users / KV bytes per token, in whole tokens; 0 where the weights do not fit."""
+    require_positive(memory=memory, users=users, kv_bytes_per_token=kv_bytes_per_token)
     return max(0, int((memory - weights) / users / kv_bytes_per_token))
 
 
 def seconds_per_token(*, bytes_read: float, bandwidth: float) -> float:
-    """The least that a decode step can take: everything it needs passes through memory once."""
-    must_be_positive(bandwidth=bandwidth)
+    """Return the least time of a decode step: everything it needs is read from memory once."""
+    require_positive(bandwidth=bandwidth)
     return bytes_read / bandwidth
 
 
 def prefill_flops(shape: ModelShape, tokens: int, cached: int = 0) -> float:
-    """To compute `tokens` after `cached` known ones: linear layers, causal attention, and one row of scores.
+    """Return the FLOP to compute `tokens` after `cached` known ones.
+
+    They are those of the linear layers, of causal attention, and of one row of scores.
 
     Attention is two products (scores, mix) of 2 FLOP per head dimension, query and key: over the lower triangle
     2 * layers * heads * head_dim * (n^2 - c^2). Windows are not taken off.
@@ -79,15 +89,15 @@ def prefill_flops(shape: ModelShape, tokens: int, cached: int = 0) -> float:
     return 2.0 * shape.multiplied * tokens + attention + 2.0 * shape.vocab * shape.hidden
 
 
-class NoFigure(ValueError):
-    """Nothing can be planned from a number like this; the message names it."""
+class InvalidFigure(ValueError):
+    """A number is not one that can be planned with; the message names it."""
 
 
-def must_be_positive(**figures: float) -> None:
-    """NoFigure for the first that is zero, negative, infinite or no number."""
+def require_positive(**figures: float) -> None:
+    """Raise InvalidFigure for the first figure that is zero, negative, infinite or not a number."""
     for name, value in figures.items():
         if not (math.isfinite(value) and value > 0):
-            raise NoFigure(f"{name} must be a positive number, not {value}")
+            raise InvalidFigure(f"{name} must be a positive number, not {value}")
 
 
 class DoesNotFit(ValueError):
@@ -96,9 +106,9 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A model on `gpus` equal GPUs, in replicas of `tensor_parallel` each. DoesNotFit where that cannot be.
+    """A model on `gpus` equal GPUs, in replicas of `tensor_parallel` GPUs each.
 
-    NoFigure where a number is none that a deployment could have.
+    Making one raises DoesNotFit where it cannot exist, and InvalidFigure for an impossible number.
     """
 
     shape: ModelShape
@@ -111,21 +121,21 @@ class Deployment:
     utilisation: float = 1.0
     """Share of a GPU's memory that the engine may take."""
     reserve_bytes: float = 0.0
-    """Of that, what activations and graphs take, per GPU."""
+    """Bytes per GPU that activations and graphs take of that."""
     flops_share: float = 1.0
-    """What prefill reaches of the dense rate."""
+    """Share of the dense FLOP rate that prefill reaches."""
     bandwidth_share: float = 1.0
-    """What decode reaches of the bandwidth."""
+    """Share of the memory bandwidth that decode reaches."""
 
     def __post_init__(self) -> None:
         gpu = self.gpu
-        must_be_positive(gpus=self.gpus, tensor_parallel=self.tensor_parallel, block_size=self.block_size)
-        must_be_positive(memory_bytes=gpu.memory_bytes, bandwidth=gpu.bandwidth, flops=gpu.flops)
-        must_be_positive(flops_share=self.flops_share, bandwidth_share=self.bandwidth_share)
+        require_positive(gpus=self.gpus, tensor_parallel=self.tensor_parallel, block_size=self.block_size)
+        require_positive(memory_bytes=gpu.memory_bytes, bandwidth=gpu.bandwidth, flops=gpu.flops)
+        require_positive(flops_share=self.flops_share, bandwidth_share=self.bandwidth_share)
         if not 0 < self.utilisation <= 1:
-            raise NoFigure(f"utilisation must be more than 0 and at most 1, not {self.utilisation}")
+            raise InvalidFigure(f"utilisation must be more than 0 and at most 1, not {self.utilisation}")
         if not (math.isfinite(self.reserve_bytes) and self.reserve_bytes >= 0):
-            raise NoFigure(f"reserve_bytes must not be negative, not {self.reserve_bytes}")
+            raise InvalidFigure(f"reserve_bytes must not be negative, not {self.reserve_bytes}")
         if self.gpus % self.tensor_parallel:
             raise DoesNotFit(f"{self.gpus} GPUs are not whole replicas of {self.tensor_parallel}")
         if self.shape.heads % self.tensor_parallel:
@@ -138,19 +148,19 @@ class Deployment:
 
     @property
     def replicas(self) -> int:
-        """Copies of the model."""
+        """Number of copies of the model."""
         return self.gpus // self.tensor_parallel
 
     @property
     def weights(self) -> float:
-        """Bytes of one copy. Embedding, head and norms stay in 16 bits where linear weights have less."""
+        """Bytes of one copy of the model; embedding, head and norms have at least 16 bits."""
         shape, each = self.shape, WEIGHT_BYTES[self.weight_dtype]
         rest = shape.embedding + shape.head + shape.small
         return (shape.linear + shape.experts) * each + rest * max(each, 2.0)
 
     @property
     def weights_per_gpu(self) -> float:
-        """An equal part, and the projections of key-value heads that GPUs hold copies of."""
+        """Bytes of weights on each GPU: an equal part, and the projections of copied key-value heads."""
         shape, held = self.shape, kv_heads_per_gpu(self.shape.kv_heads, self.tensor_parallel)
         copies = held * self.tensor_parallel - shape.kv_heads
         copied = 2 * shape.layers * shape.hidden * shape.head_dim * max(0, copies)
@@ -158,12 +168,12 @@ class Deployment:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Over all GPUs of a replica, copies counted once."""
+        """Bytes of one token's KV over all GPUs of a replica, copies counted once."""
         return self._kv_bytes(self.shape.kv_heads)
 
     @property
     def kv_bytes_per_token_per_gpu(self) -> int:
-        """On each GPU of a replica."""
+        """Bytes of one token's KV on each GPU of a replica."""
         return self._kv_bytes(kv_heads_per_gpu(self.shape.kv_heads, self.tensor_parallel))
 
     def _kv_bytes(self, kv_heads: int) -> int:
@@ -184,18 +194,21 @@ class Deployment:
         return max(0, blocks) * self.block_size
 
     def sequence_bytes(self, context: int) -> int:
-        """What a sequence holds on each GPU; a layer with a window w keeps at most ceil(w / block) + 1 blocks."""
+        """Return the KV bytes of a sequence on each GPU.
+
+        A layer with a window w keeps at most ceil(w / block) + 1 blocks.
+        """
         size, blocks = self.block_size, -(-context // self.block_size)
         kept = sum(blocks if w is None else min(blocks, -(-w // size) + 1) for w in self.shape.windows)
         return kept * size * (self.kv_bytes_per_token_per_gpu // self.shape.layers)
 
     def users_max(self, context: int) -> int:
-        """Sequences of that length that all replicas hold at the same time."""
+        """Return how many sequences of that length all replicas hold at the same time."""
         usable = self.kv_room - self.kv_bytes_per_token_per_gpu * self.block_size
         return max(0, int(usable // self.sequence_bytes(context))) * self.replicas
 
     def context_max(self, users: int) -> int:
-        """The longest context, in whole blocks, that memory allows that many users at once; not more than 2^31."""
+        """Return the longest context, in whole blocks, that memory allows so many users at once; 2^31 at most."""
         low, high = 0, 2**31 // self.block_size
         while low < high:
             middle = (low + high + 1) // 2
@@ -205,7 +218,7 @@ class Deployment:
         return low * self.block_size
 
     def decode_bytes(self, batch: int, context: int) -> float:
-        """Read on each GPU in one step of a replica: the weights that are used, and every sequence's KV."""
+        """Return the bytes that each GPU reads in one decode step: the used weights, and every sequence's KV."""
         shape, each = self.shape, WEIGHT_BYTES[self.weight_dtype]
         looked_up = 0 if shape.tied else shape.embedding * max(each, 2.0)
         unused = (shape.experts - shape.experts_read(batch)) * each
@@ -220,7 +233,7 @@ class Deployment:
         return seen * self.kv_bytes_per_token_per_gpu / self.shape.layers
 
     def step_seconds(self, batch: int, context: int) -> float:
-        """One decode step of a replica: the longer of reading and computing."""
+        """Return the time of one decode step of a replica: the longer of reading and computing."""
         shape = self.shape
         flops = batch * (2 * shape.multiplied + 2 * shape.vocab * shape.hidden)
         flops += batch * 4.0 * shape.layers * shape.heads * shape.head_dim * context
@@ -228,22 +241,22 @@ class Deployment:
         return max(reading, flops / (self.gpu.flops * self.flops_share * self.tensor_parallel))
 
     def decode_tokens_per_second(self, batch: int, context: int) -> float:
-        """Over all replicas, each with that batch."""
+        """Return the decode rate over all replicas, each with that batch."""
         return self.replicas * batch / self.step_seconds(batch, context)
 
     def prefill_seconds(self, tokens: int, cached: int = 0) -> float:
-        """One prompt on one replica; the links between its GPUs cost nothing here."""
+        """Return the prefill time of one prompt on one replica; links between GPUs cost nothing here."""
         flops = prefill_flops(self.shape, tokens, cached)
         return flops / (self.gpu.flops * self.flops_share * self.tensor_parallel)
 
     def prefill_tokens_per_second(self, tokens: int) -> float:
-        """Over all replicas, for prompts of that length."""
+        """Return the prefill rate over all replicas, for prompts of that length."""
         return self.replicas * tokens / self.prefill_seconds(tokens)
 
     def ttft_seconds(
         self, prompt: int, *, cached: int = 0, batch: int = 1, queue_seconds: float = 0.0
     ) -> float:
-        """Queue, the uncached part of the prompt, and the step that the first token shares with a batch."""
+        """Return the time to the first token: queue, prefill of the uncached part, and one step with a batch."""
         uncached = max(1, prompt - cached)
         return (
             queue_seconds

@@ -1,4 +1,4 @@
-"""What the accelerators are sold as: memory, bandwidth, dense bfloat16 rate.
+"""GPUs by their data sheets: memory, bandwidth, dense bfloat16 rate.
 
 Makers print tensor rates "with sparsity": twice the dense rate, reached only by weights of which two in four are
 zero. Language models are not stored so, and every rate here is the dense one: 989 TFLOP/s for an H100, not 1,979.
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One accelerator: bytes, bytes per second, FLOP per second (dense bfloat16), and where that stands."""
+    """One model of GPU."""
 
     name: str
     memory_bytes: float
     bandwidth: float
+    """Bytes per second."""
     flops: float
+    """Dense bfloat16 FLOP per second."""
     source: str
+    """Where the figures are from."""
 
 
 def _gpu(name: str, gigabytes: float, terabytes_a_second: float, teraflops: float, source: str) -> Gpu:

@@ -1,4 +1,4 @@
-"""What a config.json says of a model's size: parameters by what they are for, heads, windows. No weights are read.
+"""The shape of a model by its config.json: parameters by purpose, heads, windows. No weights are read.
 
 parameters = embedding + head + linear (attention, dense MLP, shared expert, router) + experts
                  + small (norms, biases)
@@ -16,12 +16,12 @@ MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 
 
 class ShapeUnknown(ValueError):
-    """The file does not say, or says something that these formulas do not describe."""
+    """The config.json lacks something, or describes a model that these formulas do not cover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Counts are in parameters. `windows` has for each layer how many positions a token sees; None: all."""
+    """The size of a model; counts are in parameters."""
 
     name: str
     layers: int
@@ -32,12 +32,18 @@ class ModelShape:
     vocab: int
     context_length: int
     tied: bool
+    """Whether the output matrix is the input embedding."""
     linear: int
+    """Attention, dense MLP, shared expert and router."""
     experts: int = 0
+    """All experts together."""
     expert_count: int = 1
     expert_choices: int = 1
+    """Experts that one token uses."""
     small: int = 0
+    """Norms and biases."""
     windows: tuple[int | None, ...]
+    """How many positions a token sees, for each layer; None: all."""
     weight_dtype: str = "bf16"
     """How the checkpoint stores its linear weights."""
 
@@ -53,27 +59,27 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """All parameters."""
         return self.embedding + self.head + self.linear + self.experts + self.small
 
     @property
     def multiplied(self) -> float:
-        """Parameters that one token's forward pass multiplies with, the head left out."""
+        """Parameters that one token's forward pass multiplies with, without the head."""
         return self.linear + self.experts * self.expert_choices / self.expert_count
 
     def experts_read(self, tokens: int) -> float:
-        """Parameters of the experts that `tokens` tokens need together, choosing evenly: 1 - (1 - k/E)^n of all."""
+        """Return the expert parameters that n tokens use together: 1 - (1 - k/E)^n of all, chosen evenly."""
         return self.experts * (1 - (1 - self.expert_choices / self.expert_count) ** tokens)
 
 
 def read_shape(config: Mapping[str, Any], *, parameters: int | None = None) -> ModelShape:
-    """The shape that a parsed config.json describes.
+    """Return the shape that a parsed config.json describes.
 
-    `parameters` is their number where it cannot be counted, because the architecture is not known here.
-    ShapeUnknown says what is missing, or why the formulas do not hold.
+    `parameters` is the number of parameters, for architectures that are not known here. Raises
+    ShapeUnknown, which says what is missing, or why the formulas do not hold.
     """
     if isinstance(config.get("text_config"), Mapping):
-        # Of a model that also sees or hears, only the language model is planned.
+        # Of a multimodal model only the language model is planned.
         outer = {
             name: config[name] for name in ("quantization_config", "tie_word_embeddings") if name in config
         }
@@ -123,7 +129,7 @@ def read_shape(config: Mapping[str, Any], *, parameters: int | None = None) -> M
 
 
 def _refuse_other_caches(config: Mapping[str, Any]) -> None:
-    """Models whose cache is not keys and values of every position."""
+    """Raise ShapeUnknown for models that do not cache keys and values of every position."""
     if config.get("kv_lora_rank"):
         raise ShapeUnknown(
             "multi-head latent attention caches one compressed vector per token, not keys and values"
@@ -140,17 +146,17 @@ def _refuse_other_caches(config: Mapping[str, Any]) -> None:
 
 
 def _mlp(config: Mapping[str, Any], kind: str, hidden: int, layers: int) -> dict[str, int]:
-    """Dense and expert parameters; an MLP is three matrices (gate, up, down)."""
+    """Return dense and expert parameters; an MLP is three matrices (gate, up, down)."""
     if kind in DENSE:
         return {"linear": layers * 3 * hidden * _integer(config, "intermediate_size")}
     if kind == "mixtral":
         count, inner, shared = _integer(config, "num_local_experts"), _integer(config, "intermediate_size"), 0
         dense_layers = 0
     else:
-        # transformers 5 saves the number under the name that Mixtral has for it.
+        # transformers 5 saves the number under Mixtral's name.
         written = "num_experts" if "num_experts" in config else "num_local_experts"
         count, inner = _integer(config, written), _integer(config, "moe_intermediate_size")
-        # Its shared expert has a gate of one output.
+        # The shared expert has a gate of one output.
         shared = (
             3 * hidden * _integer(config, "shared_expert_intermediate_size") + hidden
             if kind == "qwen2_moe"
@@ -171,7 +177,7 @@ def _mlp(config: Mapping[str, Any], kind: str, hidden: int, layers: int) -> dict
 def _small(
     config: Mapping[str, Any], kind: str, hidden: int, layers: int, queries: int, keys: int, head_dim: int
 ) -> int:
-    """Norms and biases."""
+    """Return the parameters of norms and biases."""
     per_layer = 2 * hidden
     if kind in ("qwen3", "qwen3_moe"):
         per_layer += 2 * head_dim
@@ -185,7 +191,7 @@ def _small(
 
 
 def _windows(config: Mapping[str, Any], kind: str, layers: int) -> tuple[int | None, ...]:
-    """Layers that forget, by the rules of each family."""
+    """Return the sliding window of each layer, by the rules of each model family."""
     width = config.get("sliding_window")
     if (
         not isinstance(width, int)

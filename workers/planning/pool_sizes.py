@@ -1,4 +1,4 @@
-"""Prefill and decode on different GPUs: when moving KV pays, and how many of each a traffic needs.
+"""Disaggregated serving: when moving KV pays, and how many prefill and decode replicas a traffic needs.
 
     requests/s  ->  [ prefill replicas ]  --KV over a link-->  [ decode replicas ]  ->  tokens
                      TTFT: wait + prefill + transfer + step      TPOT: one step of the batch
@@ -11,29 +11,35 @@ memory and the TPOT target allow; how many there are at one moment is Little's l
 import math
 from dataclasses import dataclass, replace
 
-from workers.planning.capacity import Deployment, must_be_positive
+from workers.planning.capacity import Deployment, require_positive
 
 BATCH_MAX = 4096
-"""More sequences than this in one step are not considered."""
+"""Largest batch that is considered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests per second, mean lengths in tokens, targets in seconds, and the link between pools in bytes/s.
+    """The requests to serve, their targets, and the link between the pools.
 
-    NoFigure where one of them is none.
+    Making one raises InvalidFigure for an impossible number.
     """
 
     requests_per_second: float
     prompt: int
+    """Mean length of prompts, in tokens."""
     output: int
+    """Mean length of answers, in tokens."""
     ttft_seconds: float
+    """Target for the time to the first token."""
     tpot_seconds: float
+    """Target for the time per output token."""
     link_bandwidth: float
+    """Bytes per second between the pools."""
     cached: int = 0
+    """Prompt tokens that are cached."""
 
     def __post_init__(self) -> None:
-        must_be_positive(
+        require_positive(
             requests_per_second=self.requests_per_second,
             prompt=self.prompt,
             output=self.output,
@@ -44,24 +50,24 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """The KV of one prompt: moved, or computed again."""
+class KvTransfer:
+    """The KV of one prompt: moved to another worker, or computed again there."""
 
     kv_bytes: float
     transfer_seconds: float
     recompute_seconds: float
     break_even_bandwidth: float
-    """Bytes per second above which moving is the faster."""
+    """Bytes per second above which moving is faster."""
 
     @property
     def pays(self) -> bool:
-        """Is moving faster than computing?"""
+        """Whether moving is faster than computing again."""
         return self.transfer_seconds < self.recompute_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pools:
-    """Replicas for each phase, and what they reach."""
+class PoolSizes:
+    """The replicas of each phase, and the times that they reach."""
 
     prefill_replicas: int
     decode_replicas: int
@@ -78,19 +84,19 @@ class Pools:
         return self.prefill_replicas / self.decode_replicas
 
 
-class CannotMeet(ValueError):
-    """No number of such replicas reaches the target."""
+class TargetUnreachable(ValueError):
+    """No number of such replicas reaches a target; the message says which."""
 
 
-def transfer(replica: Deployment, tokens: int, bandwidth: float) -> Transfer:
-    """What a prompt's KV costs to move over a link of `bandwidth` bytes/s, against computing it again.
+def kv_transfer(replica: Deployment, tokens: int, bandwidth: float) -> KvTransfer:
+    """Return what a prompt's KV costs to move over a link of `bandwidth` bytes/s, and to compute again.
 
     Break-even: KV bytes / prefill seconds; for short prompts that is kv * FLOP/s / (2 * parameters).
     """
-    must_be_positive(tokens=tokens, bandwidth=bandwidth)
+    require_positive(tokens=tokens, bandwidth=bandwidth)
     kv = float(tokens * replica.kv_bytes_per_token)
     again = replica.prefill_seconds(tokens)
-    return Transfer(
+    return KvTransfer(
         kv_bytes=kv,
         transfer_seconds=kv / bandwidth,
         recompute_seconds=again,
@@ -98,28 +104,31 @@ def transfer(replica: Deployment, tokens: int, bandwidth: float) -> Transfer:
     )
 
 
-def pool_sizes(deployment: Deployment, traffic: Traffic) -> Pools:
-    """The least replicas of the deployment's kind for each phase; CannotMeet says which target is out of reach."""
+def pool_sizes(deployment: Deployment, traffic: Traffic) -> PoolSizes:
+    """Return the fewest replicas of the deployment's kind for each phase.
+
+    Raises TargetUnreachable, which says which target is out of reach.
+    """
     replica = replace(deployment, gpus=deployment.tensor_parallel)
     uncached = max(1, traffic.prompt - traffic.cached)
     service = replica.prefill_seconds(uncached, traffic.prompt - uncached)
     batch = _batch(replica, traffic)
     context = traffic.prompt + traffic.output // 2
     step = replica.step_seconds(batch, context)
-    fixed = service + transfer(replica, traffic.prompt, traffic.link_bandwidth).transfer_seconds + step
+    fixed = service + kv_transfer(replica, traffic.prompt, traffic.link_bandwidth).transfer_seconds + step
     slack = traffic.ttft_seconds - fixed
     if slack <= 0:
-        raise CannotMeet(
+        raise TargetUnreachable(
             f"TTFT: prefill, transfer and first step take {fixed * 1e3:.0f} ms,"
             f" the target is {traffic.ttft_seconds * 1e3:.0f} ms"
         )
-    # The wait of M/D/1 solved for the load at which it is just the slack.
+    # The mean wait of M/D/1, solved for the load at which it equals the slack.
     load = 2 * slack / (service + 2 * slack)
     prefill = max(1, math.ceil(traffic.requests_per_second * service / load))
     running = traffic.requests_per_second * traffic.output * step
     decode = max(1, math.ceil(running / batch))
     reached = traffic.requests_per_second * service / prefill
-    return Pools(
+    return PoolSizes(
         prefill_replicas=prefill,
         decode_replicas=decode,
         batch=batch,
@@ -130,15 +139,15 @@ def pool_sizes(deployment: Deployment, traffic: Traffic) -> Pools:
 
 
 def _batch(replica: Deployment, traffic: Traffic) -> int:
-    """The largest batch whose step keeps the TPOT target and whose sequences all fit at their full length."""
+    """Return the largest batch that keeps the TPOT target and fits into memory at full length."""
     fits = min(BATCH_MAX, replica.users_max(traffic.prompt + traffic.output))
     if fits < 1:
-        raise CannotMeet(
+        raise TargetUnreachable(
             f"one sequence of {traffic.prompt + traffic.output} tokens does not fit into a replica"
         )
     context = traffic.prompt + traffic.output // 2
     if replica.step_seconds(1, context) > traffic.tpot_seconds:
-        raise CannotMeet(
+        raise TargetUnreachable(
             f"TPOT: one sequence alone takes {replica.step_seconds(1, context) * 1e3:.1f} ms a token,"
             f" the target is {traffic.tpot_seconds * 1e3:.1f} ms"
         )

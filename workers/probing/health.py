@@ -1,4 +1,4 @@
-"""Health of one worker as a table of moves: pure, so that it can be read and tested as a whole.
+"""The health of one worker as a state machine: a pure table of transitions.
 
     from        probe answered   began to answer   failed                            drained     resumed
     suspect     up               up                suspect; the third in a row: down draining    -
@@ -8,15 +8,15 @@
     on trial    on trial         up                open, for twice as long           draining    -
     draining    -                -                 -                                 -           suspect
 
-A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that
-is down gets nothing but probes. An answer of any kind, a refusal included, proves that it lives; what a client
-did wrong (4xx) is therefore never a failure.
+A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
+down gets nothing but probes. An answer of any kind, a refusal included, proves that the worker lives; an error of
+the client (4xx) is therefore never a failure.
 
-Probes can be fine while requests fail; that is what the circuit is for (*open* shows as down, *on trial* as
-suspect). A request that fails adds 1 to the worker's `strain`, and each one that ends takes a fifth of it away:
-three failures in a row are too much, and so is about half of many. The circuit is open for OPEN_SECONDS then, and
-after them the worker is on trial: it is given one request at a time, until it has begun to answer one. A probe that
-fails closes the circuit: the worker is simply down, and back when a probe is answered.
+Probes can be answered while requests fail: for this there is a circuit breaker (*open* shows as down, *on trial* as
+suspect). A request that fails adds 1 to the worker's `strain`, and each request that ends takes a fifth of it away:
+three failures in a row open the circuit, and so do failures of about half of many requests. The circuit is open for
+OPEN_SECONDS; then the worker is on trial: it is given one request at a time, until it has begun to answer one. A
+probe that fails closes the circuit: the worker is simply down, and back when a probe is answered.
 """
 
 from dataclasses import dataclass, replace
@@ -24,72 +24,78 @@ from dataclasses import dataclass, replace
 from workers.worker import Health
 
 FAILURES_MAX = 3
-"""In a row, of probes and requests together: after these it is down."""
+"""Failures in a row, of probes and requests together, after which a worker is down."""
 
 STRAIN_KEPT = 0.8
+"""Share of the strain that is left after one more request."""
+
 STRAIN_MAX = 2.4
-"""Three failures in a row make 2.44."""
+"""Strain above which the circuit opens: three failures in a row make 2.44."""
 
 STRAIN_ON_TRIAL = 1.8
-"""One more failure is too much."""
+"""Strain of a worker on trial: one more failure opens the circuit again."""
 
 STRAIN_OVER = 0.5
+"""Strain below which past failures are forgotten."""
+
 OPEN_SECONDS = 5.0
 OPEN_SECONDS_MAX = 60.0
+"""How long the circuit is open at first, and at most; it doubles with every opening."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """`failures`: in a row. `strain`: of its requests; see above. `trial`: it may have one request at a time.
-
-    `open_until`: the circuit is open until then at least, on the clock that gives `now`; None: it is closed.
-    `openings`: how often it was opened since its requests fared well.
-    """
+    """The health of a worker; every event returns the next state."""
 
     health: Health = Health.SUSPECT
     failures: int = 0
+    """Failures in a row, of probes and requests."""
     strain: float = 0.0
-    trial: bool = False
+    """Recent failures of requests, fading; see the top of this file."""
+    on_trial: bool = False
+    """Whether the worker may have only one request at a time, after its circuit was open."""
     open_until: float | None = None
+    """The circuit is open until then at least, on the clock that gives `now`; None: it is closed."""
     openings: int = 0
+    """How often the circuit was opened since requests last succeeded."""
 
     @property
     def routable(self) -> bool:
-        """May new requests go there?"""
+        """Whether new requests may be sent to the worker."""
         return self.health in (Health.UP, Health.SUSPECT)
 
     @property
-    def open(self) -> bool:
-        """Is it down for its requests alone, while its probes are fine?"""
+    def circuit_open(self) -> bool:
+        """Whether the worker is down because its requests fail while its probes are answered."""
         return self.open_until is not None
 
-    def probed(self, now: float) -> "HealthState":
-        """A probe was answered."""
-        if self.health is Health.DRAINING or self.trial:
+    def probe_answered(self, now: float) -> "HealthState":
+        """Return the state after an answered probe."""
+        if self.health is Health.DRAINING or self.on_trial:
             return self
         if self.open_until is None:
             return replace(self, health=Health.UP, failures=0)
         if now < self.open_until:
             return self
         return replace(
-            self, health=Health.SUSPECT, failures=0, strain=STRAIN_ON_TRIAL, trial=True, open_until=None
+            self, health=Health.SUSPECT, failures=0, strain=STRAIN_ON_TRIAL, on_trial=True, open_until=None
         )
 
     def probe_failed(self) -> "HealthState":
-        """A probe was not."""
+        """Return the state after a probe that was not answered."""
         if self.health is Health.DRAINING:
             return self
         strain = min(self.strain, STRAIN_ON_TRIAL)
-        return replace(self._failed(), strain=strain, trial=False, open_until=None)
+        return replace(self._failed(), strain=strain, on_trial=False, open_until=None)
 
-    def answered(self) -> "HealthState":
-        """It began to answer a request; any answer counts, also a refusal."""
+    def answer_began(self) -> "HealthState":
+        """Return the state after the worker began to answer a request; any answer counts, also a refusal."""
         if self.health is Health.DRAINING or self.open_until is not None:
             return self
-        return replace(self, health=Health.UP, failures=0, trial=False)
+        return replace(self, health=Health.UP, failures=0, on_trial=False)
 
-    def ended(self) -> "HealthState":
-        """An answer came to its end."""
+    def answer_ended(self) -> "HealthState":
+        """Return the state after an answer came to its end."""
         if not self.strain:
             return self
         strain = self.strain * STRAIN_KEPT
@@ -97,8 +103,12 @@ class HealthState:
             replace(self, strain=strain) if strain >= STRAIN_OVER else replace(self, strain=0.0, openings=0)
         )
 
-    def failed(self, now: float) -> "HealthState":
-        """A request could not reach it, was hung up on, before its answer or within, or failed by its fault."""
+    def request_failed(self, now: float) -> "HealthState":
+        """Return the state after a request that failed by the worker's fault.
+
+        It could not be sent, its connection broke before or within the answer, or the worker answered with an
+        error.
+        """
         if self.health is Health.DRAINING or self.open_until is not None:
             return self
         strain = self.strain * STRAIN_KEPT + 1
@@ -110,11 +120,11 @@ class HealthState:
         )
 
     def drained(self) -> "HealthState":
-        """The operator wants no more requests to go there."""
+        """Return the state after an operator asked that no more requests be sent to the worker."""
         return HealthState(Health.DRAINING)
 
     def resumed(self) -> "HealthState":
-        """The operator takes draining back."""
+        """Return the state after an operator ended the draining."""
         return HealthState() if self.health is Health.DRAINING else self
 
     def _failed(self) -> "HealthState":

@@ -1,4 +1,7 @@
-"""What an installed engine can do, by its own source: forks and builds from source count versions differently."""
+"""What an installed engine can do, judged by its source code.
+
+Version numbers do not tell: forks and builds from source count them differently.
+"""
 
 import logging
 import re
@@ -23,15 +26,19 @@ _BINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAbilities:
-    """`binds`: it can publish its KV events at one address (SGLang 0.5.22, vLLM 0.32). `load_feed`: it can publish
-    how busy it is (SGLang 0.5.21)."""
+    """Abilities that not every version of an engine has."""
 
     binds: bool = False
+    """Whether it can publish its KV events on a single address (SGLang 0.5.22, vLLM 0.32)."""
     load_feed: bool = False
+    """Whether it can publish its load (SGLang 0.5.21)."""
 
 
 def abilities_of(engine: str, python: str) -> EngineAbilities:
-    """Of the engine that this interpreter has; none where that cannot be told. It is read, not imported."""
+    """Return the abilities of the engine in the environment of a Python interpreter; none if it cannot be read.
+
+    The source is read, not imported.
+    """
     try:
         done = subprocess.run(
             [python, "-c", _READ, engine, _FILES[engine]],
@@ -41,13 +48,13 @@ def abilities_of(engine: str, python: str) -> EngineAbilities:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError) as err:
-        log.debug("%s of %s is not to be read: %s", _FILES[engine], engine, err)
+        log.debug("%s of %s cannot be read: %s", _FILES[engine], engine, err)
         return EngineAbilities()
     return abilities_in(engine, done.stdout.decode(errors="replace"))
 
 
 def abilities_in(engine: str, source: str) -> EngineAbilities:
-    """By the text of its module of KV events."""
+    """Return the abilities of an engine by the source text of its module of KV events."""
     return EngineAbilities(
         binds=_BINDS[engine].search(source) is not None,
         load_feed=engine == "sglang" and "load_publish_endpoint" in source,

@@ -9,18 +9,18 @@ import typer
 
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
-from workers.probing.doctor import BLOCK_SIZES, Diagnosis, On, diagnose
+from workers.probing.doctor import BLOCK_SIZES, Diagnosis, FeatureState, diagnose
 from workers.probing.engine_replies import (
-    AGAIN,
-    ASKED,
-    FIRST,
+    FIRST_COMPLETION,
     KINDS,
-    PRIORITY,
-    Reply,
-    cached_tokens,
-    completion,
+    PRIORITY_COMPLETION,
+    PROBED_PATHS,
+    REPEATED_COMPLETION,
+    EngineReply,
+    completion_body,
     kind_of,
     models_of,
+    most_cached_tokens,
 )
 
 SECONDS_MAX = 10.0
@@ -64,7 +64,7 @@ def doctor(
     key = sys.stdin.readline().strip() if api_key == "-" else api_key
     diagnosis = asyncio.run(_connect_and_examine(where, kind, key))
     print("\n".join(_report(where, diagnosis)))
-    return 1 if diagnosis.those(On.NO) else 0
+    return 1 if diagnosis.in_state(FeatureState.NO) else 0
 
 
 async def _connect_and_examine(where: str, kind: str | None, key: str | None) -> Diagnosis:
@@ -92,38 +92,38 @@ async def _examine(http: aiohttp.ClientSession, where: str, kind: str | None) ->
             f"{where} is not an engine with an OpenAI API: /v1/models answered status {status}, without models",
             2,
         )
-    for path in ASKED:
+    for path in PROBED_PATHS:
         replies[path] = await _try_request(http, f"{where}/{path}")
     if replies["server_info"].status != 200:
         replies["get_server_info"] = await _try_request(http, f"{where}/get_server_info")
     kind = kind or kind_of(replies)
     completions = f"{where}/v1/completions"
-    replies[FIRST] = await _try_request(http, completions, completion(models[0]))
-    if replies[FIRST].status == 200 and not cached_tokens(replies):
-        replies[AGAIN] = await _try_request(http, completions, completion(models[0]))
+    replies[FIRST_COMPLETION] = await _try_request(http, completions, completion_body(models[0]))
+    if replies[FIRST_COMPLETION].status == 200 and not most_cached_tokens(replies):
+        replies[REPEATED_COMPLETION] = await _try_request(http, completions, completion_body(models[0]))
     if kind == "vllm":
         # vLLM does not say how it schedules, but some versions refuse a priority that they would ignore.
-        replies[PRIORITY] = await _try_request(http, completions, completion(models[0], priority=1))
+        replies[PRIORITY_COMPLETION] = await _try_request(http, completions, completion_body(models[0], priority=1))
     replies["metrics"] = await _try_request(http, f"{where}/metrics")
     return diagnose(replies, kind)
 
 
-async def _try_request(http: aiohttp.ClientSession, url: str, body: Any = None) -> Reply:
+async def _try_request(http: aiohttp.ClientSession, url: str, body: Any = None) -> EngineReply:
     """Return the reply, or one of status 0 if the engine does not answer."""
     try:
         return await _request(http, url, body)
     except (aiohttp.ClientError, TimeoutError):
-        return Reply(status=0)
+        return EngineReply(status=0)
 
 
-async def _request(http: aiohttp.ClientSession, url: str, body: Any = None) -> Reply:
+async def _request(http: aiohttp.ClientSession, url: str, body: Any = None) -> EngineReply:
     seconds = aiohttp.ClientTimeout(total=SECONDS_MAX if body is None else COMPLETION_SECONDS_MAX)
     method = "GET" if body is None else "POST"
     async with http.request(method, url, json=body, timeout=seconds, allow_redirects=False) as response:
         text = await response.content.read(BODY_BYTES_MAX)
         while len(text) < BODY_BYTES_MAX and (more := await response.content.read(BODY_BYTES_MAX)):
             text += more
-        return Reply(status=response.status, text=text.decode(errors="replace"))
+        return EngineReply(status=response.status, text=text.decode(errors="replace"))
 
 
 def _report(where: str, found: Diagnosis) -> list[str]:
@@ -142,23 +142,23 @@ def _report(where: str, found: Diagnosis) -> list[str]:
         *format_columns(
             [
                 ("feature", "on", "seen", "without it"),
-                *((each.name, each.on, each.seen, each.without) for each in found.features),
+                *((each.name, each.state, each.evidence, each.consequence) for each in found.features),
             ]
         ),
         "",
     ]
-    missing, unknown = found.those(On.NO), found.those(On.UNKNOWN)
+    missing, unknown = found.in_state(FeatureState.NO), found.in_state(FeatureState.UNKNOWN)
     if not missing:
         lines.append("Nothing is missing." if not unknown else "Nothing is known to be missing.")
-    if flags := [each.add for each in missing if each.add]:
+    if flags := [each.flags for each in missing if each.flags]:
         lines += ["Start the engine with these flags added:", f"  {' '.join(flags)}"]
-    lines += [f"For {each.name}: {each.do}." for each in missing if each.do and not each.add]
-    if flags := [each.add for each in unknown if each.add]:
+    lines += [f"For {each.name}: {each.advice}." for each in missing if each.advice and not each.flags]
+    if flags := [each.flags for each in unknown if each.flags]:
         lines += [
             "Add these flags too, unless they are set (the engine does not say):",
             f"  {' '.join(flags)}",
         ]
-    if any("tcp://*" in each.add for each in (*missing, *unknown)):
+    if any("tcp://*" in each.flags for each in (*missing, *unknown)):
         lines.append("KV events are then published on all addresses: keep their ports inside your network.")
     if found.block_size in BLOCK_SIZES:
         lines.append(

@@ -23,7 +23,7 @@ from gateway.cli.support.plan_report import (
 from workers.planning.capacity import KV_DTYPES, WEIGHT_BYTES, Deployment, DoesNotFit
 from workers.planning.gpus import GPUS, Gpu
 from workers.planning.model_shape import ModelShape, ShapeUnknown, read_shape
-from workers.planning.pool_sizes import CannotMeet, Traffic, pool_sizes
+from workers.planning.pool_sizes import TargetUnreachable, Traffic, pool_sizes
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 FIGURE_MAX = 1e15
@@ -196,7 +196,7 @@ def _print_pools(
     estimate = demand.estimate(deployment)
     try:
         pools = pool_sizes(estimate, traffic)
-    except CannotMeet as err:
+    except TargetUnreachable as err:
         raise CommandError(str(err)) from err
     for line in pool_notes(estimate, traffic, pools):
         console.print(line, soft_wrap=True, highlight=False)

@@ -21,15 +21,15 @@ from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
 from workers.adapters.registry import BUILT_IN
 from workers.launching.launch import (
     ENGINES,
-    EngineLife,
-    Launch,
+    EngineLaunch,
+    EngineState,
+    EngineTimeouts,
     LaunchedEngine,
-    Patience,
     command_line,
+    data_parallel_size,
     environment,
-    ranks,
-    shown,
-    value_of,
+    flag_value,
+    redacted,
 )
 from workers.probing.installed_engine import abilities_of
 from workers.worker import Role
@@ -63,7 +63,7 @@ def launch_engine(
     start_seconds: float,
     silent_seconds: float,
 ) -> int:
-    """Launch an engine with the options of `radixgate worker` and return the exit code when it has stopped.
+    """EngineLaunch an engine with the options of `radixgate worker` and return the exit code when it has stopped.
 
     Args:
         context: the command's context; words after `--` are the engine's own flags.
@@ -97,7 +97,7 @@ def launch_engine(
     )
     if role not in ("null", "prefill", "decode"):
         raise CommandError(f"--disaggregation-mode: {role!r} is not one of null, prefill, decode", 2)
-    api_key = value_of(context.args, "--api-key", "--api_key")
+    api_key = flag_value(context.args, "--api-key", "--api_key")
     if api_key is not None and registration is not None:
         raise CommandError("--api-key: gateways that find a worker by its registration have no key for it", 2)
     logs.configure_logging("info")
@@ -108,11 +108,11 @@ def launch_engine(
             engine,
             host,
             events_port,
-            ranks=ranks(context.args),
+            ranks=data_parallel_size(context.args),
             load_feed=load_feed,
             can=abilities_of(engine, python),
         )
-    launch = Launch(
+    launch = EngineLaunch(
         engine=engine,
         model=model,
         python=python,
@@ -128,29 +128,29 @@ def launch_engine(
         bootstrap_port=bootstrap_port if is_given(context, "disaggregation_bootstrap_port") else None,
         more=tuple(context.args),
     )
-    patience = Patience(start=start_seconds, silent=silent_seconds)
-    run_loop(_run(launch, api_key, patience, registration, drain_seconds))
+    timeouts = EngineTimeouts(start_seconds=start_seconds, silent_seconds=silent_seconds)
+    run_loop(_run(launch, api_key, timeouts, registration, drain_seconds))
     return 0
 
 
 async def _run(
-    launch: Launch,
+    launch: EngineLaunch,
     api_key: str | None,
-    patience: Patience,
+    timeouts: EngineTimeouts,
     registration: WorkerRegistration | None,
     drain_seconds: float,
 ) -> None:
     """Run the engine until a signal arrives or it fails for good; `api_key` is the key that the engine requires."""
     command, url = command_line(launch), _url(launch.host, launch.port)
-    log.info("launching %s", shown(command))
+    log.info("launching %s", redacted(command))
     answers_at = _url(ANY_ADDRESS.get(launch.host, launch.host), launch.port)
     adapter = BUILT_IN[launch.engine](WorkerTarget(id=WorkerId("launched"), url=answers_at, api_key=api_key))
-    engine = LaunchedEngine(command, adapter.probe, patience=patience, environment=environment(launch))
+    engine = LaunchedEngine(command, adapter.probe, timeouts=timeouts, environment=environment(launch))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     running = asyncio.create_task(engine.run())
-    registering = asyncio.create_task(_register_while_up(engine.life, url, launch, registration))
+    registering = asyncio.create_task(_register_while_up(engine.state, url, launch, registration))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +160,7 @@ async def _run(
         registering.cancel()
         await asyncio.gather(registering, return_exceptions=True)
         if registration is not None:
-            await _wait_until_idle(adapter, engine.life, drain_seconds)
+            await _wait_until_idle(adapter, engine.state, drain_seconds)
     except OSError as err:
         raise CommandError(f"{command[0]} cannot be run: {err.strerror or err}") from err
     finally:
@@ -171,22 +171,22 @@ async def _run(
 
 
 async def _register_while_up(
-    life: EngineLife, url: str, launch: Launch, registration: WorkerRegistration | None
+    state: EngineState, url: str, launch: EngineLaunch, registration: WorkerRegistration | None
 ) -> None:
     """Print each time that the engine comes up, and keep the worker registered for as long as the engine is up."""
     while True:
-        await life.until(up=True)
+        await state.wait_until(up=True)
         print(f"worker ready at {url}", flush=True)
         if registration is None:
-            await life.until(up=False)
+            await state.wait_until(up=False)
             continue
         async with registration.open(launch.engine, url, launch.role.value):
-            await life.until(up=False)
+            await state.wait_until(up=False)
 
 
 async def _wait_until_idle(
     adapter: WorkerAdapter,
-    life: EngineLife,
+    state: EngineState,
     seconds_max: float,
     *,
     notice_seconds: float = NOTICE_SECONDS,
@@ -198,7 +198,7 @@ async def _wait_until_idle(
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds_max):
             # No event says that a request has ended, so the engine is probed.
-            while life.up and idle_probes < IDLE_PROBES:
+            while state.up and idle_probes < IDLE_PROBES:
                 try:
                     load = (await adapter.probe()).load
                 except WorkerUnreachable:

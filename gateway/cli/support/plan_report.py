@@ -9,7 +9,7 @@ from rich.table import Table
 
 from workers.planning.capacity import Deployment
 from workers.planning.gpus import GPUS
-from workers.planning.pool_sizes import Pools, Traffic, transfer
+from workers.planning.pool_sizes import PoolSizes, Traffic, kv_transfer
 
 Figures = Mapping[str, Any]
 
@@ -73,7 +73,7 @@ def plan_figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
     users_max = deployment.users_max(demand.context)
     served = max(1, min(demand.users, users_max))
     batch = -(-served // deployment.replicas)
-    move = transfer(replace(estimate, gpus=deployment.tensor_parallel), demand.context, demand.link_bandwidth)
+    move = kv_transfer(replace(estimate, gpus=deployment.tensor_parallel), demand.context, demand.link_bandwidth)
     return {
         "parameters": deployment.shape.parameters,
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
@@ -156,7 +156,7 @@ def plan_notes(deployment: Deployment, demand: Demand, run: Figures) -> Iterator
     )
 
 
-def pool_notes(replica: Deployment, traffic: Traffic, pools: Pools) -> Iterator[str]:
+def pool_notes(replica: Deployment, traffic: Traffic, pools: PoolSizes) -> Iterator[str]:
     """Yield sentences on the sizes of prefill and decode pools, and on whether two pools are better than one."""
     each = replica.tensor_parallel
     yield (

@@ -134,7 +134,7 @@ async def test_an_sglang_with_everything_is_fit():
     assert "engine      SGLang, version 0.5.23" in output
     assert "page size   16 tokens" in output
     assert "KV capacity 1024 tokens" in output
-    assert re.search(r"^cached-token report +yes +usage says so: 192 cached", output, re.M)
+    assert re.search(r"^cached-token report +yes +a completion reported 192 cached tokens", output, re.M)
     assert re.search(r"^KV events +yes +zmq, port 5557, replay ", output, re.M)
     assert re.search(r"^loads +yes +2 running, 1 waiting, 1 rank ", output, re.M)
     assert "Nothing is missing." in output
@@ -171,10 +171,10 @@ async def test_an_sglang_as_it_comes_is_told_the_flags_it_lacks():
         "  --enable-cache-report --page-size 16 --kv-events-config "
         '\'{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}\' '
         "--enable-priority-scheduling --enable-metrics\n"
-        "For prefix caching: take away --disable-radix-cache.\n"
+        "For prefix caching: remove --disable-radix-cache.\n"
         "KV events are then published on all addresses: keep their ports inside your network.\n"
     ) in output
-    assert "has to be a multiple" not in output
+    assert "must be a multiple" not in output
 
 
 async def test_an_older_sglang_is_asked_under_the_older_name():
@@ -334,4 +334,4 @@ async def test_a_real_embedded_worker(embedded):
     assert "page size   16 tokens" in output
     assert "KV capacity 8192 tokens" in output
     assert "Start the engine with these flags" not in output
-    assert "models[].block_size has to be a multiple of 16." in output
+    assert "models[].block_size must be a multiple of 16." in output

@@ -18,7 +18,7 @@ from radix_cache.events import EventBatch
 from workers.engine.kv.kv_events import BlockRemoved, BlockStored, Cleared
 from workers.engine_server.kv_events import KvEventPublisher
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import KvEventSubscriber, FeedNotice
+from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber
 from workers.kv_events.wire import decode_batch
 
 
