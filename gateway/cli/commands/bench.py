@@ -111,11 +111,11 @@ def bench(
         Path | None, typer.Option("--html", help="Write an HTML page with plots.", show_default=False)
     ] = None,
 ) -> None:
-    """Send a trace to a running server and measure TTFT, TPOT, ITL, E2E, goodput and cache hits.
+    """Measure a server with a trace or workload.
 
-    Requests are sent when they are due, whatever is still running (open loop). Equal blocks of the trace become
-    equal text, so that the server's prefix cache gets the same hits as with the recorded prompts. Any server with
-    the OpenAI API can be measured.
+    The figures are TTFT, TPOT, ITL, E2E, goodput and cache hits. Requests are sent when they are due, whatever is
+    still running (open loop). Equal blocks of the trace become equal text, so that the server's prefix cache gets
+    the same hits as with the recorded prompts. Any server with the OpenAI API can be measured.
     """
     if problem := "expected http:// or https://" if "://" not in url else url_problem(url):
         raise CommandError(f"{url}: {problem}", 2)

@@ -44,10 +44,11 @@ def demo(
         Path, typer.Option(help="Directory for the checkpoint, the settings and the logs.")
     ] = Path(".radixgate/demo"),
 ) -> None:
-    """Start workers and a gateway, run the same chat sessions under two routing policies, and compare.
+    """Compare two policies on this machine.
 
-    A private Valkey, three embedded PyTorch workers and a gateway with two tenants run as separate processes on
-    this machine. Nothing is downloaded: the model is a tiny Llama with random weights that the demo creates.
+    The demo starts workers and a gateway, and runs the same chat sessions under two routing policies. A private
+    Valkey, three embedded PyTorch workers and a gateway with two tenants run as separate processes on this machine.
+    Nothing is downloaded: the model is a tiny Llama with random weights that the demo creates.
     """
     if importlib.util.find_spec("torch") is None:
         raise CommandError(ENGINE_MISSING)

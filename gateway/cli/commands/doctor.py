@@ -50,11 +50,12 @@ def doctor(
         ),
     ] = None,
 ) -> int:
-    """Check a running engine: show its kind, the features that gateways use, and missing flags.
+    """Check which features an engine offers.
 
-    The engine's HTTP endpoints are called, and it completes a short prompt two or three times (one token each).
-    Exit code 0 if nothing is missing (features that the engine does not report are listed as unknown), 1 if
-    something is missing, 2 if the engine cannot be reached.
+    The report shows the kind of the engine, the features that a gateway makes use of, and missing flags. The
+    engine's HTTP endpoints are called, and it completes a short prompt two or three times (one token each). Exit
+    code 0 if nothing is missing (features that the engine does not report are listed as unknown), 1 if something is
+    missing, 2 if the engine cannot be reached.
     """
     if kind is not None and kind not in KINDS:
         raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(KINDS)}", 2)
@@ -103,7 +104,9 @@ async def _examine(http: aiohttp.ClientSession, where: str, kind: str | None) ->
         replies[REPEATED_COMPLETION] = await _try_request(http, completions, completion_body(models[0]))
     if kind == "vllm":
         # vLLM does not say how it schedules, but some versions refuse a priority that they would ignore.
-        replies[PRIORITY_COMPLETION] = await _try_request(http, completions, completion_body(models[0], priority=1))
+        replies[PRIORITY_COMPLETION] = await _try_request(
+            http, completions, completion_body(models[0], priority=1)
+        )
     replies["metrics"] = await _try_request(http, f"{where}/metrics")
     return diagnose(replies, kind)
 

@@ -126,7 +126,11 @@ def plan(
     ] = False,
     list_gpus: Annotated[bool, typer.Option("--list-gpus", help="Show the known GPUs.")] = False,
 ) -> None:
-    """Calculate memory and speed from config.json: KV bytes per token, users, contexts, speeds, pool sizes."""
+    """Calculate how many users GPUs can serve.
+
+    Memory and speed are calculated from config.json alone: KV bytes per token, users, contexts, ceilings and
+    estimates of speed, and sizes of prefill and decode pools.
+    """
     console = Console()
     if list_gpus:
         console.print(gpu_table())

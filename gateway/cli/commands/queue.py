@@ -26,10 +26,12 @@ def queue(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show the requests that wait in all gateways, for how long and why, and the share that each tenant received.
+    """Show waiting requests and tenants' shares.
 
-    Work is measured in cost units and decays by half in 30 seconds. A share is due to tenants that had requests
-    waiting in the last minute; evenness is Jain's index of the work that those tenants received over their weights.
+    For all gateways together it shows which requests wait, for how long and why, and the share of work that each
+    tenant received. Work is measured in cost units and decays by half in 30 seconds. A share is due to tenants that
+    had requests waiting in the last minute; evenness is Jain's index of the work that those tenants received over
+    their weights.
     """
     found = call_admin_api(
         load_settings(config, assignments=set_ or (), complete=False).settings, url, token, "queue"

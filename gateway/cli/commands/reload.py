@@ -9,10 +9,11 @@ from gateway.settings.sources import load_settings
 
 
 def reload(config: ConfigFile = None, set_: Assignments = None) -> None:
-    """Make the gateways with this file's state directory read their settings again.
+    """Make running gateways reload their settings.
 
-    Workers, tenants and keys, models, routing, queueing and certificates change without losing a stream; the
-    gateways log which settings need a restart. A file with errors is refused and changes nothing.
+    All gateways on this machine with the state directory of these settings read their settings again. Workers,
+    tenants and keys, models, routing, queueing and certificates change without losing a stream; the gateways log
+    which settings need a restart. A file with errors is refused and changes nothing.
     """
     settings = load_settings(config, assignments=set_ or ()).settings
     notified = notify_gateways(Path(settings.state_directory))

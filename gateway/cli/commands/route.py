@@ -36,9 +36,10 @@ def route(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show to which worker a request would go now, how much of the prompt is cached there, and why it is the best.
+    """Show where a request would be sent now.
 
-    The command calls the admin API of a running gateway; the request is not sent to any worker.
+    For each worker it shows how much of the prompt is cached there, and why it is the best or not. The command
+    calls the admin API of a running gateway; the request is not sent to any worker.
     """
     settings = load_settings(config, assignments=set_ or (), complete=False).settings
     body = _body(prompt, model)

@@ -145,7 +145,10 @@ def simulate(
         typer.Option("--plot", help="Draw the figures into this file: png, svg or pdf.", show_default=False),
     ] = None,
 ) -> None:
-    """Compare routing policies on a trace, with simulated engines: hit ratio, TTFT, TPOT, goodput, imbalance."""
+    """Compare routing policies by simulation.
+
+    A trace is run on simulated engines; the table shows hit ratio, TTFT, TPOT, goodput and imbalance.
+    """
     if plot_file is not None and plot_file.suffix not in ENDINGS:
         raise CommandError(f"--plot: {plot_file} must end in {', '.join(ENDINGS)}", 2)
     check_writable("--json", json_file)

@@ -26,8 +26,9 @@ from workers.adapter import SupportsSleep, WorkerUnreachable
 from workers.adapters.registry import adapters
 
 app = typer.Typer(
-    help="Workers of the settings and workers that are registered in Redis. Changes take effect in all gateways "
-    "within two seconds; with `redis.url: embedded` a gateway has to run.",
+    help="List, add, remove and drain workers. Shown are the workers of the settings and those "
+    "registered in Redis. Changes take effect in all gateways within two seconds; with `redis.url: "
+    "embedded` a gateway has to run.",
     rich_markup_mode=None,
 )
 

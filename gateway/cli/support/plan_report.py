@@ -73,7 +73,9 @@ def plan_figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
     users_max = deployment.users_max(demand.context)
     served = max(1, min(demand.users, users_max))
     batch = -(-served // deployment.replicas)
-    move = kv_transfer(replace(estimate, gpus=deployment.tensor_parallel), demand.context, demand.link_bandwidth)
+    move = kv_transfer(
+        replace(estimate, gpus=deployment.tensor_parallel), demand.context, demand.link_bandwidth
+    )
     return {
         "parameters": deployment.shape.parameters,
         "kv_bytes_per_token": deployment.kv_bytes_per_token,

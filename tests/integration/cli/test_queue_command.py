@@ -25,7 +25,7 @@ async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
         first = asyncio.ensure_future(running.chat("x" * 300).__aenter__())
         await running.until(lambda: worker.seen)
         second = asyncio.ensure_future(running.chat("y" * 300, tenant="globex").__aenter__())
-        rooms = running.here.gateway.services.reservations.rooms
+        rooms = running.here.gateway.services.dispatch.rooms.all
         await running.until(lambda: len(rooms()["m"]) == 1)
         text = await run(running)
         assert "m: 1 waiting" in text
@@ -57,7 +57,7 @@ async def two_waiting(running, other, worker):
     await running.until(lambda: worker.seen)
     for at, tenant in ((running, "acme"), (other, "globex")):
         calls.append(asyncio.ensure_future(at.chat("y", tenant=tenant).__aenter__()))
-        await at.until(lambda at=at: len(at.here.gateway.services.reservations.room("m")) == 1)
+        await at.until(lambda at=at: len(at.here.gateway.services.dispatch.rooms.of("m")) == 1)
 
     async def end():
         gate.set()
@@ -79,7 +79,7 @@ async def test_each_gateway_shows_the_queues_of_all(gateway):
         gateway(worker, **ONE_AT_A_TIME) as other,
     ):
         for at in (running, other):
-            queue = at.here.gateway.services.reservations.queue
+            queue = at.here.gateway.services.dispatch.queue
             await at.until(lambda queue=queue: queue.shared)
         end = await two_waiting(running, other, worker)
         for at in (running, other):
@@ -88,7 +88,7 @@ async def test_each_gateway_shows_the_queues_of_all(gateway):
             (queue,) = found["queues"]
             assert queue["waiting"] == 2
             assert {one["tenant"] for one in queue["requests"]} == {"acme", "globex"}
-        assert "2 of 2 gateways say" in await run(other)
+        assert "2 of 2 gateways answered" in await run(other)
         await end()
         (queue,) = json.loads(await run(other, "--json"))["queues"]
         shares = {one["tenant"]: one["share"] for one in queue["tenants"]}
@@ -102,7 +102,7 @@ async def test_a_gateway_that_is_silent_keeps_nobody_from_being_shown(gateway, m
         gateway(worker, **ONE_AT_A_TIME) as running,
         gateway(worker, **ONE_AT_A_TIME) as other,
     ):
-        queue = running.here.gateway.services.reservations.queue
+        queue = running.here.gateway.services.dispatch.queue
         await running.until(lambda: queue.shared)
         reports = other.here.gateway.queues._reports
 

@@ -171,7 +171,7 @@ def test_what_cannot_be_is_refused_in_one_line(radixgate):
             "$.without_redis: there is no 'x'; choose one of open",
         ),
         (("keys", "rotate", "x", "--grace", "soon"), 2, "--grace soon: expected a duration"),
-        (("keys", "revoke"), 2, "name keys, or all keys of one tenant with --tenant"),
+        (("keys", "revoke"), 2, "give ids of keys, or --tenant for all keys of a tenant"),
     ):
         found = radixgate(*arguments)
         assert (found[0], found[1]) == (code, "")
