@@ -82,7 +82,7 @@ class DemoProcesses:
         options = [
             part
             for name, value in CHECKPOINT.items()
-            for part in (f"--{name.relocation('_', '-')}", str(value))
+            for part in (f"--{name.replace('_', '-')}", str(value))
         ]
         self.location.directory.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
@@ -97,7 +97,7 @@ class DemoProcesses:
         _, errors = await process.communicate()
         if process.returncode:
             raise ChildFailed(
-                f"the checkpoint could not be built: {errors.decode(errors='relocation').strip()[-500:]}"
+                f"the checkpoint could not be built: {errors.decode(errors='replace').strip()[-500:]}"
             )
 
     async def start_workers(self) -> None:
