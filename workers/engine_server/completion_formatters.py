@@ -56,7 +56,7 @@ class CompletionMetadata:
     """Unix seconds."""
     include_usage: bool = False
     choices_per_prompt: int = 1
-    pieces: TokenBytes
+    token_bytes: TokenBytes
     """The text and bytes of each token, for log probabilities."""
     logprobs: bool = False
     """Whether the client asked for log probabilities."""
@@ -149,7 +149,7 @@ class ChatCompletionFormatter:
         return self._metadata.chunk("chatcmpl", "chat.completion.chunk", choices)
 
     def _logprobs(self, part: ChoiceDelta | CompletedChoice) -> Json | None:
-        return chat_logprobs(part.logprobs, self._metadata.pieces) if self._metadata.logprobs else None
+        return chat_logprobs(part.logprobs, self._metadata.token_bytes) if self._metadata.logprobs else None
 
 
 def _message(choice: CompletedChoice) -> Json:
@@ -213,8 +213,8 @@ class TextCompletionFormatter:
         if not self._metadata.logprobs:
             return None
         offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + text_length(part.logprobs, self._metadata.pieces)
-        return completion_logprobs(part.logprobs, self._metadata.pieces, offset)
+        self._offsets[index] = offset + text_length(part.logprobs, self._metadata.token_bytes)
+        return completion_logprobs(part.logprobs, self._metadata.token_bytes, offset)
 
 
 def _text(

@@ -72,7 +72,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         body.tool_choice,
         body.parallel_tool_calls,
         call_format=worker.call_format,
-        pieces=worker.engine.tokenizer.token_bytes,
+        token_bytes=worker.engine.tokenizer.token_bytes,
     )
     prompt = await worker.prompt_tokenizer.tokenize_chat(
         body.messages,
@@ -166,7 +166,7 @@ def _metadata(
         created=int(time.time()),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
         choices_per_prompt=choices_per_prompt,
-        pieces=worker.engine.tokenizer.token_bytes,
+        token_bytes=worker.engine.tokenizer.token_bytes,
         logprobs=logprobs,
         echoes=[echo for echo in job.echoes for _ in range(choices_per_prompt)],
     )

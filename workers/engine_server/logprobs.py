@@ -17,13 +17,13 @@ LOGPROB_MIN = -9999.0
 the same number."""
 
 
-def chat_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes) -> Json:
+def chat_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> Json:
     """Return the log probabilities of some tokens in the shape of a chat completion."""
     return {
         "content": [
             {
-                **_entry(one.token, one.logprob, pieces),
-                "top_logprobs": [_entry(token, value, pieces) for token, value in one.top],
+                **_entry(one.token, one.logprob, token_bytes),
+                "top_logprobs": [_entry(token, value, token_bytes) for token, value in one.top],
             }
             for one in logprobs
         ],
@@ -31,15 +31,15 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes) -> Json:
     }
 
 
-def completion_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes, offset: int) -> Json:
+def completion_logprobs(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes, offset: int) -> Json:
     """Return the log probabilities of some tokens in the shape of a text completion.
 
     Args:
         logprobs: One entry for each token.
-        pieces: The text of each token of the vocabulary.
+        token_bytes: The text of each token of the vocabulary.
         offset: The character of the answer at which the first of the tokens begins.
     """
-    texts = [_text(one.token, pieces) for one in logprobs]
+    texts = [_text(one.token, token_bytes) for one in logprobs]
     offsets = []
     for text in texts:
         offsets.append(offset)
@@ -50,7 +50,7 @@ def completion_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes, of
         # The sampled token is included even where it is not one of the most likely tokens.
         "top_logprobs": [
             {
-                _text(token, pieces): max(value, LOGPROB_MIN)
+                _text(token, token_bytes): max(value, LOGPROB_MIN)
                 for token, value in (*one.top, (one.token, one.logprob))
             }
             for one in logprobs
@@ -59,18 +59,18 @@ def completion_logprobs(logprobs: Sequence[TokenLogprob], pieces: TokenBytes, of
     }
 
 
-def text_length(logprobs: Sequence[TokenLogprob], pieces: TokenBytes) -> int:
+def text_length(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> int:
     """Return how many characters these tokens have."""
-    return sum(len(_text(one.token, pieces)) for one in logprobs)
+    return sum(len(_text(one.token, token_bytes)) for one in logprobs)
 
 
-def _entry(token: int, logprob: float, pieces: TokenBytes) -> Json:
+def _entry(token: int, logprob: float, token_bytes: TokenBytes) -> Json:
     return {
-        "token": _text(token, pieces),
+        "token": _text(token, token_bytes),
         "logprob": max(logprob, LOGPROB_MIN),
-        "bytes": list(pieces.written_bytes(token)),
+        "bytes": list(token_bytes.written_bytes(token)),
     }
 
 
-def _text(token: int, pieces: TokenBytes) -> str:
-    return pieces.written_bytes(token).decode(errors="replace")
+def _text(token: int, token_bytes: TokenBytes) -> str:
+    return token_bytes.written_bytes(token).decode(errors="replace")

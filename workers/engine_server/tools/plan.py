@@ -82,7 +82,7 @@ def tool_plan(
     parallel: bool | None,
     *,
     call_format: CallFormat | None,
-    pieces: TokenBytes,
+    token_bytes: TokenBytes,
 ) -> ToolPlan:
     """Return the plan of a request.
 
@@ -91,7 +91,7 @@ def tool_plan(
         choice: The request's `tool_choice`.
         parallel: The request's `parallel_tool_calls`.
         call_format: How the model writes tool calls; None if that is not known.
-        pieces: The texts of the model's tokens.
+        token_bytes: The texts of the model's tokens.
 
     Raises:
         ApiError: A field is invalid; the error names it.
@@ -108,7 +108,7 @@ def tool_plan(
         )
     several = parallel is not False
     # Special tokens are not part of the text: the parser has to be shown them, and a grammar writes them by number.
-    special = {marker: token for marker in call_format.begin for token in pieces.special_ids([marker])}
+    special = {marker: token for marker in call_format.begin for token in token_bytes.special_ids([marker])}
     grammar = None
     if wanted != "auto":
         callable_now = {name: schema for name, schema in functions.items() if only in (None, name)}
