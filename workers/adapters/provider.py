@@ -73,12 +73,12 @@ class ProviderAdapter:
     @asynccontextmanager
     async def stream(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
         """Send a request without the withheld fields; the answer names the model as the gateway does."""
-        theirs = self._names.get(call.model, call.model)
+        provider_name = self._names.get(call.model, call.model)
         their_call = WorkerCall(
             id=uuid.uuid4().hex,
             path=call.path,
             fields={name: value for name, value in call.fields.items() if name not in WITHHELD},
-            model=theirs,
+            model=provider_name,
             stream=call.stream,
             form=call.form,
             first_byte_seconds_max=call.first_byte_seconds_max,
@@ -88,8 +88,10 @@ class ProviderAdapter:
         async with self._inner.stream(their_call) as answer:
             if answer.status == 404:
                 # The client named a model of the gateway: that the provider lacks it is not the client's error.
-                raise WorkerUnreachable(f"/{call.path} or {theirs!r} is unknown", failure=FailureKind.REFUSED)
-            yield _Renamed(answer, theirs, call.model)
+                raise WorkerUnreachable(
+                    f"/{call.path} or {provider_name!r} is unknown", failure=FailureKind.REFUSED
+                )
+            yield _Renamed(answer, provider_name, call.model)
 
     async def probe(self) -> WorkerReport:
         """Ask whether the provider serves; its models are in the settings.
@@ -115,12 +117,12 @@ class ProviderAdapter:
 class _Renamed:
     """A WorkerAnswer that names the model as the gateway does."""
 
-    def __init__(self, answer: WorkerAnswer, theirs: str, ours: str) -> None:
+    def __init__(self, answer: WorkerAnswer, provider_name: str, gateway_name: str) -> None:
         self.status = answer.status
         self.content_type = answer.content_type
         self._answer = answer
-        self._theirs = theirs
-        self._ours = ours
+        self._provider_name = provider_name
+        self._gateway_name = gateway_name
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self._frames() if self.content_type == "text/event-stream" else self._whole()
@@ -148,7 +150,7 @@ class _Renamed:
             parts.append(chunk)
         body = b"".join(parts)
         if self.status >= 400:
-            yield body.replace(self._theirs.encode(), self._ours.encode())
+            yield body.replace(self._provider_name.encode(), self._gateway_name.encode())
         elif body:
             yield self._object(body)
 
@@ -165,5 +167,5 @@ class _Renamed:
             return text
         fields.pop("provider", None)
         if "model" in fields:
-            fields["model"] = msgspec.Raw(msgspec.json.encode(self._ours))
+            fields["model"] = msgspec.Raw(msgspec.json.encode(self._gateway_name))
         return msgspec.json.encode(fields)

@@ -122,7 +122,7 @@ class _Examination:
     def reply(self, name: str) -> EngineReply:
         return self.replies.get(name, EngineReply(status=0))
 
-    def says(self, name: str) -> bool | None:
+    def flag(self, name: str) -> bool | None:
         """Return a flag of /server_info; None if it is not there."""
         value = self.info.get(name)
         return value if isinstance(value, bool) else None
@@ -132,7 +132,7 @@ class _Examination:
         number = most_cached_tokens(self.replies)
         if number:
             return FeatureState.YES, f"{number} tokens of a repeated prompt were cached"
-        if self.kind == "sglang" and (off := self.says("disable_radix_cache")) is not None:
+        if self.kind == "sglang" and (off := self.flag("disable_radix_cache")) is not None:
             return (
                 FeatureState.NO if off else FeatureState.YES
             ), f"disable_radix_cache is {str(off).lower()}"
@@ -157,7 +157,7 @@ class _Examination:
         number = most_cached_tokens(self.replies)
         if number is not None:
             return FeatureState.YES, f"a completion reported {number} cached tokens"
-        if self.kind == "sglang" and (on := self.says("enable_cache_report")) is not None:
+        if self.kind == "sglang" and (on := self.flag("enable_cache_report")) is not None:
             return (FeatureState.YES if on else FeatureState.NO), f"enable_cache_report is {str(on).lower()}"
         again = self.reply(REPEATED_COMPLETION if REPEATED_COMPLETION in self.replies else FIRST_COMPLETION)
         if again.status != 200:
@@ -291,7 +291,7 @@ def _vllm_loads(engine: _Examination) -> tuple[FeatureState, str]:
 
 def _priority(engine: _Examination) -> EngineFeature:
     state, evidence = FeatureState.UNKNOWN, "the engine does not say"
-    if engine.kind == "sglang" and (flag := engine.says("enable_priority_scheduling")) is not None:
+    if engine.kind == "sglang" and (flag := engine.flag("enable_priority_scheduling")) is not None:
         state, evidence = (
             (FeatureState.YES if flag else FeatureState.NO),
             f"enable_priority_scheduling is {str(flag).lower()}",
