@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 from torch import Tensor
@@ -225,9 +226,7 @@ class DecodeSide:
                     content = receiver.receive(blocks)
                     if (slab.first, slab.checksums) != (first, checksums(content)):
                         raise HandoffFailed("a block was damaged on its way")
-                    self._call_engine(
-                        lambda first=first, content=content: self._load(pull, first, content)
-                    ).result()  # type: ignore[misc]
+                    self._call_engine(partial(self._load, pull, first, content)).result()
                     with self._counting:
                         self.counters.blocks += blocks
                         self.counters.bytes += content.nbytes
