@@ -193,7 +193,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=_count, default=torch.get_num_threads(), help="CPU threads of torch"
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the traffic and the model")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the traffic and of the engine")
     parser.add_argument("--quick", action="store_true", help="run only a few short requests")
     parser.add_argument(
         "--only", action="append", choices=list(CHANGES), help="run only this rung; may be repeated"
