@@ -75,7 +75,7 @@ class SimulatedGateway:
         self._sequence = 0
 
     def query(self, request: TraceRequest) -> RouteQuery:
-        """Return what the policy is told of a new request."""
+        """Return what the policy may know of a new request."""
         session = f"{request.tenant} {request.session}".encode() if request.session else None
         self._sequence += 1
         return RouteQuery(

@@ -15,7 +15,7 @@ class FleetAction(StrEnum):
     DRAIN = "drain"
     """The worker takes no new requests and ends those that it has."""
     JOIN = "join"
-    """The worker serves again; after a KILL its cache is empty."""
+    """The worker serves again; after a KILL its cache is empty, after a DRAIN it has kept it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,6 @@ class FleetChange:
     at: float
     worker: int
     what: FleetAction
-    cold: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

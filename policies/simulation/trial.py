@@ -113,7 +113,7 @@ def policy_of(subject: str) -> Any:
 def restarts(
     workers: int, *, every_seconds: float, for_seconds: float, until: float
 ) -> tuple[FleetChange, ...]:
-    """Return changes that kill the workers in turn, each for a while, and bring it back with a cold cache."""
+    """Return changes that kill the workers in turn, each for a while, and bring them back with a cold cache."""
     changes: list[FleetChange] = []
     for number in range(int(until / every_seconds)):
         at = (number + 0.5) * every_seconds
