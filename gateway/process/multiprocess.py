@@ -34,7 +34,7 @@ READY_SECONDS_MAX = 180.0
 MARGIN_SECONDS = 15.0
 """Time that a process may need to stop, beyond its notice and its drain."""
 
-PREFIX = "radixgate-several-"
+PREFIX = "radixgate-processes-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

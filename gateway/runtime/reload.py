@@ -22,12 +22,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.app import Gateway
-from gateway.dispatch.reservations import QueueRules
+from gateway.dispatch.dispatch import QueueRules
 from gateway.ledger.ledger import families
 from gateway.models.catalogue import CatalogueContents
 from gateway.process.file_locks import create_locked, lock_file
 from gateway.process.secrets import deployment_secret
-from gateway.routing.shadow_policy import Shadow
+from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.runtime.certificates import ServerTls
 from gateway.settings.checks import first_problem
 from gateway.settings.tree import Settings
@@ -36,7 +36,8 @@ from gateway.telemetry import logs
 from gateway.tenants.keys import pepper
 from gateway.tenants.tenant_register import TenantRegister
 from gateway.tenants.yaml_directory import register_from_settings
-from gateway.wiring.dispatch import queue_rules, shadow_of, warn_of_shared_caches
+from gateway.wiring.dispatch import queue_rules, shadow_of
+from gateway.wiring.fleet import warn_of_shared_caches
 from policies.registry import routing_policy
 from policies.routing.protocol import RoutingPolicy
 
@@ -65,7 +66,7 @@ class _Prepared:
     models: CatalogueContents
     tenants: TenantRegister
     routing: RoutingPolicy
-    shadow: Shadow | None
+    shadow: ShadowPolicy | None
     queueing: QueueRules
 
 
@@ -128,7 +129,7 @@ class Reloader:
             tenants=register_from_settings(new, pepper(deployment_secret(before))),
             routing=routing_policy(taken.routing.policy, taken.routing.options),
             shadow=shadow_of(taken.routing.shadow),
-            queueing=queue_rules(taken, before, self._gateway.services.reservations),
+            queueing=queue_rules(taken, before, self._gateway.services.dispatch.rooms),
         )
         # The settings that wait for a restart may be the ones that make the others valid.
         if (problem := first_problem(taken)) is not None:
@@ -152,12 +153,12 @@ class Reloader:
             if gateway.records.ledger is not None:
                 gateway.records.ledger.account_usage.reconfigure(families(taken))
         if taken.routing != before.routing:
-            services.reservations.router.decide_by(
+            services.dispatch.router.reconfigure(
                 prepared.routing, prepared.shadow, taken.routing.prefill_tokens_min
             )
         if differ(before, taken, "queueing", "classes"):
             services.classes.reconfigure(taken.classes)
-            services.reservations.reconfigure(prepared.queueing)
+            services.dispatch.reconfigure(prepared.queueing)
         if taken.workers != before.workers:
             gateway.discovery.reconfigure(taken.workers)
         self.settings = taken

@@ -137,7 +137,9 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.
                 local_names_only=lambda: listen.unix_socket is None and not directory.requires_keys,
                 cors=(
-                    CrossOriginPolicy(listen.origins, lambda: directory.requires_keys) if listen.origins else None
+                    CrossOriginPolicy(listen.origins, lambda: directory.requires_keys)
+                    if listen.origins
+                    else None
                 ),
                 access_log=gateway.access_log,
                 find_address=address_finder(listen.trusted_proxies),

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.database.rows import StoredKey
-from gateway.database.tenant_store import Change, TenantStore
+from gateway.database.row_conversion import StoredKey
+from gateway.database.tenant_store import TenantChange, TenantStore
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Moment
 from gateway.tenants.keys import HASH_PREFIX, NewKey, new_key
@@ -124,7 +124,7 @@ class KeyLifecycle:
         return sorted(found, key=lambda stored: (stored.created, stored.key.id))
 
     @asynccontextmanager
-    async def _alive(self, identity: str) -> AsyncIterator[tuple[Change, StoredKey]]:
+    async def _alive(self, identity: str) -> AsyncIterator[tuple[TenantChange, StoredKey]]:
         """Yield a valid key, and the transaction in which it was read."""
         async with self._store.change() as change:
             old = await change.key(identity)

@@ -67,7 +67,7 @@ class IdentityProvider:
         said = {
             "iss": self.issuer,
             "aud": AUDIENCE,
-            "sub": "a subject",
+            "sub": "somebody",
             "iat": now,
             "exp": now + 60,
             "tenant": "acme",

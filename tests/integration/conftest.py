@@ -116,14 +116,14 @@ def embedded_halves(
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> list[RequestRecord]:
-    """What is written down of requests, as it is."""
-    kept, tell = list[RequestRecord](), pipeline.tell
+    """Records of all requests, as they are written."""
+    kept, notify = list[RequestRecord](), pipeline.notify
 
-    def told(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
+    def notified(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
         kept.append(record)
-        tell(observers, record)
+        notify(observers, record)
 
-    monkeypatch.setattr(pipeline, "tell", told)
+    monkeypatch.setattr(pipeline, "notify", notified)
     return kept
 
 

@@ -213,7 +213,7 @@ async def test_a_workers_failures_are_tried_again_and_then_told(gateway, monkeyp
     async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
         worker.then(break_after=0)
         batch = await create(running, line("a"))
-        await running.until(lambda: running.here.gateway.records.batch_counts.again >= 2, 60)
+        await running.until(lambda: running.here.gateway.records.batch_counts.retried >= 2, 60)
         worker.then(break_after=None)
         ended = await come_to(running, batch, *ENDED)
         assert ended["request_counts"]["completed"] == 1
@@ -304,17 +304,17 @@ async def test_a_gateway_that_lost_its_lease_writes_nothing(gateway, tmp_path):
         earlier = BatchStore(database, "later")
         stale = await earlier.get("acme", made["id"])
         result = RowResult(row=0, good=True, line="{}")
-        await later.add(taken, [result])
-        await later.add(taken, [result])
-        assert (await later.current(taken)).completed == 1
+        await later.add_results(taken, [result])
+        await later.add_results(taken, [result])
+        assert (await later.reload(taken)).completed == 1
         with pytest.raises(LeaseLost):
-            await later.add(replace(stale, generation=1), [result])
+            await later.add_results(replace(stale, generation=1), [result])
 
         async def text():
             yield b"{}\n"
 
         file = await tenant_files.write("acme", text(), FileLabel(purpose="batch_output", name="out"))
-        async with later.ending(taken, "completed", output_file=file.id) as connection:
+        async with later.finish(taken, "completed", output_file=file.id) as connection:
             await tenant_files.store.complete_in(connection, file)
         await running.until(lambda: not running.here.gateway.records.batch_counts.batches, 60)
         assert (await show(running, made))["request_counts"]["completed"] == 1

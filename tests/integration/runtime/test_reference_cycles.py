@@ -60,7 +60,7 @@ async def test_a_request_leaves_no_circles_behind_however_it_ends(gateway):
     async with ScriptedWorker() as worker, gateway(worker, limits=LIMITS) as running:
         for kind in ENDS:
             worker.script = Script(**SCRIPTS.get(kind, {}))
-            await running.until(lambda: running.here.gateway.services.reservations.fleet.serving("m"))
+            await running.until(lambda: running.here.gateway.services.dispatch.fleet.serving("m"))
             left[kind] = await left_by(lambda kind=kind: asked_and_ended(running, kind))
     assert left == {kind: {} for kind in left}
 

@@ -156,7 +156,7 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         reloader = reloader_of(running, tenants=kept[1:])
         await reloader.reload()
         assert await status(running) in (200, 503)
-        await running.until(lambda: not any(directory._left.values()))
+        await running.until(lambda: not any(directory._left_file.values()))
         assert await status(running) == 200
         running.keys["acme"] = in_file
         assert await status(running) == 401
@@ -220,7 +220,7 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
         first = asyncio.ensure_future(running.chat("x" * 300).__aenter__())
         await running.until(lambda: worker.seen)
         waiting = [asyncio.ensure_future(running.chat("y" * 300).__aenter__()) for _ in range(2)]
-        rooms = running.here.gateway.services.reservations.rooms
+        rooms = running.here.gateway.services.dispatch.rooms.all
         await running.until(lambda: len(rooms()["m"]) == 2)
         queueing = running.here.gateway.settings.queueing
         # Another policy: they wait on. A room for two: the next one is refused.
@@ -262,7 +262,7 @@ async def test_what_needs_a_restart_is_named_and_not_quoted(gateway, caplog):
         reloader = reloader_of(running, listen=listen, deployment_secret=None, queueing=queueing)
         late = ["deployment_secret", "listen.port", "queueing.whole_from_streams"]
         assert await reloader.reload() == late
-        assert f"in force only after a restart: {', '.join(late)}" in caplog.text
+        assert f"changed settings that need a restart: {', '.join(late)}" in caplog.text
         assert "the settings are reloaded: queueing.hold\n" in caplog.text
         assert settings.deployment_secret.reveal() not in caplog.text
 
@@ -310,7 +310,7 @@ def test_differences_are_paths(changes, paths):
 
 async def test_gateways_give_turns_together_as_the_policy_allows(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as one, gateway(worker) as other:
-        queues = [at.here.gateway.services.reservations.queue for at in (one, other)]
+        queues = [at.here.gateway.services.dispatch.queue for at in (one, other)]
         await one.until(lambda: all(queue.shared for queue in queues))
         settings = one.here.gateway.settings
         reloader = reloader_of(one, queueing=replace(settings.queueing, across="fifo"))
