@@ -43,6 +43,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
+from gateway.telemetry.request_families import request_families
 from gateway.telemetry.tracing import Tracing, batch_processor
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
@@ -167,6 +168,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         overview = Overview(time.monotonic)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
         registry = CollectorRegistry(auto_describe=True)
+        request_metrics = RequestMetrics()
+        registry.register(StateCollector(request_families(request_metrics)))
         services = Services(
             authentication=Authentication(
                 records.tenants,
@@ -183,7 +186,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             observers=(
                 # The ledger comes first: an error of another observer cannot keep a request out of it.
                 *((records.ledger.observe,) if records.ledger is not None else ()),
-                *(RequestMetrics(registry).observe, overview.observe, tracing.observe),
+                *(request_metrics.observe, overview.observe, tracing.observe),
             ),
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
@@ -242,7 +245,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
     start("index", index.reader.follow)
     await index.whole()
     for name, loop in (
-        ("index keeper", index.keeper.run),
+        ("index keeper", index.maintenance.run),
         ("probes", gateway.fleet.run),
         ("discovery", gateway.discovery.run),
         ("feeds", gateway.feeds.run),

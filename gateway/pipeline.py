@@ -1,8 +1,8 @@
-"""The spine: one request, from its key to its record. Read this first; every line of `serve` is a room.
+"""The spine: one request, from its API key to its record. Read this first; `serve` and `answer` name every stage.
 
-Invariants that it makes visible: another worker is tried only before the first byte; whatever is entered is left,
-on every ending, also when the client leaves; policies see values only; quota is settled and the record written
-whatever happened, and nobody waits for either.
+What the code below guarantees: another worker is tried only before the first byte; every resource that is reserved
+is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
+written whatever happened, and no client waits for either.
 """
 
 import asyncio
@@ -16,10 +16,9 @@ from functools import partial
 import msgspec
 
 from gateway.database.usage_query import UsageReader
+from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
-from gateway.dispatch.placement import Placed
 from gateway.dispatch.preemption import Preempted
-from gateway.dispatch.reservations import Reservations
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import (
     Forbidden,
@@ -29,11 +28,11 @@ from gateway.domain.errors import (
     NoWorker,
     Overloaded,
     PromptTooLong,
+    StreamInterrupted,
     WorkerError,
 )
 from gateway.domain.exchange import Exchange
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
 from gateway.fleet.fleet import Fleet
 from gateway.ledger.attribution import attribution
@@ -41,58 +40,54 @@ from gateway.media.media_policy import MediaPolicy
 from gateway.models.catalogue import Catalogue
 from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
+from gateway.quotas.headers import openai_headers
 from gateway.relay.relay import relay
-from gateway.relay.stream_aggregator import has_faithful_stream
 from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.prompt_hasher import PromptHasher
-from workers.adapter import WorkerCall, WorkerUnreachable
+from workers.adapter import WorkerUnreachable
 
 log = logging.getLogger(__name__)
 
 STATUS_CLIENT_CLOSED = 499
 
-PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
-"""Of workers, where it is not below /v1: vLLM has these two outside, SGLang has them there too."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the spine needs; filled in by app.py. `usage`: None without a database. `cache_salt` derives a group's
-    salt for the engine. `assembles`: workers are asked for a stream also where the client wants no stream."""
+    """The parts of a gateway that serve a request; filled in by app.py."""
 
     authentication: Authentication
     catalogue: Catalogue
     model_selection: ModelSelection
     media: MediaPolicy
     prompt_hasher: PromptHasher
-    reservations: Reservations
+    dispatch: Dispatch
     tracing: Tracing
-    cache_salt: Callable[[str], str]
     observers: tuple[Callable[[RequestRecord], None], ...]
+    """Called with the record of each request at its end."""
     usage: UsageReader | None
-    first_byte_seconds_max: float
-    whole_seconds_max: float
+    """The usage ledger; None without a database."""
     idle_seconds_max: float
+    """How long a client may read nothing of its answer."""
     repeats_max: int = 3
-    assembles: bool = True
+    """Requests under one idempotency key."""
     classes: ServiceClasses = field(default_factory=ServiceClasses)
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
 
-async def serve(exchange: Exchange, at: Services) -> None:
-    """One request, from its key to its record."""
-    progress = Progress(exchange.id, exchange.surface.value, at.clock, at.wall)
-    progress.trace = at.tracing.begin(exchange.traceparent)
+async def serve(exchange: Exchange, services: Services) -> None:
+    """Serve one request, from its API key to its record."""
+    progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
+    progress.trace = services.tracing.begin(exchange.traceparent)
     try:
-        tenant = await authenticate(exchange, at, progress)
-        ctx = await admit(exchange, tenant, at, progress)
+        tenant = await authenticate(exchange, services, progress)
+        ctx = await admit(exchange, tenant, services, progress)
         try:
-            await answered(ctx, exchange, at, progress)
+            await answer(ctx, exchange, services, progress)
         except (NoWorker, WorkerError, Overloaded) as err:
-            if not is_of_its_model(err) or not await instead(ctx, exchange, at, progress):
+            if not another_model_may_serve(err) or not await fall_back(ctx, exchange, services, progress):
                 raise
     except GatewayError as err:
         progress.fail(err.code, err.status)
@@ -105,58 +100,86 @@ async def serve(exchange: Exchange, at: Services) -> None:
         progress.fail(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
-        tell(at.observers, progress.record())
+        notify(services.observers, progress.record())
 
 
-async def answered(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> None:
-    """By a worker of its model. Whoever fails before the first byte has failed for this model alone."""
-    ctx = bounded(ctx, at.reservations.fleet)
-    prompt = await at.prompt_hasher.blocks(ctx)
-    ctx = shortened(ctx, prompt)
+async def answer(ctx: RequestContext, exchange: Exchange, services: Services, progress: Progress) -> None:
+    """Answer the request by a worker of its model; every failure before the first byte is the model's alone."""
+    dispatch = services.dispatch
+    if ctx.request.shortens:
+        ctx = with_context_length(ctx, dispatch.fleet)
+    prompt = await services.prompt_hasher.blocks(ctx)
+    if ctx.request.shortens:
+        ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
     exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
     progress.mark("tokenise")
-    comments = partial(signs_of_life, exchange, ctx)
-    async with at.reservations.hold(ctx, prompt, progress, comments) as held:
+    lease = await dispatch.reservations.reserve(ctx, prompt, progress)
+    attempts, make_call = dispatch.attempts, dispatch.worker_calls.make
+    pending = attempts.request(ctx, prompt, progress)
+    headers = openai_headers(lease.standings) if lease.standings else {}
+    keep_alive = None
+    if ctx.request.stream and exchange.queue_headers.comment_seconds is not None:
+        keep_alive = partial(send_comments, exchange, exchange.queue_headers.comment_seconds)
+    try:
         while True:
-            async with held.place():
+            await attempts.begin(pending, keep_alive)
+            try:
                 try:
-                    async with held.answer(partial(call, ctx, prompt, at, progress)) as answer:
-                        own = held.worker.adapter.isolates or not ctx.tenant.group
-                        shapes = held.worker.shapes if at.assembles else None
-                        return await relay(answer, exchange, ctx.request, progress, held.headers, own, shapes)
-                except WorkerUnreachable as err:
-                    held.failed(err)  # Nothing has been sent, so the next worker may try.
-                except Preempted:
-                    continue  # It waits again.
+                    upstream = await attempts.open(pending, lease, partial(make_call, pending))
+                    assert pending.attempt is not None
+                    worker = pending.attempt.placement.worker
+                    own = worker.adapter.isolates or not ctx.tenant.group
+                    shapes = worker.response_shapes if dispatch.worker_calls.aggregates_streams else None
+                    await relay(upstream, exchange, ctx.request, progress, headers, own, shapes)
+                finally:
+                    await attempts.close(pending)
+                attempts.completed(pending)
+                return
+            except WorkerUnreachable as err:
+                attempts.failed(pending, err)  # Nothing has been sent, so the next worker may try.
+            except Preempted:
+                continue  # The request waits for another turn.
+            except StreamInterrupted:
+                attempts.broke_off(pending)
+                raise
+            finally:
+                attempts.end(pending)
+    finally:
+        prices = ctx.model.prices
+        if pending.attempt is not None:
+            prices = pending.attempt.placement.prices(ctx.model)
+        # An error that is kept knows the frames that it passed through, and they know this request.
+        pending.failed.clear()
+        dispatch.reservations.settle(ctx, lease, progress, prices)
 
 
-def bounded(ctx: RequestContext, fleet: Fleet) -> RequestContext:
-    """With the context that its workers tell of, where it matters and the settings do not say."""
-    if not ctx.request.shortens or ctx.model.context_length is not None:
+def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:
+    """Return the context with its workers' context length, where the settings do not name one."""
+    if ctx.model.context_length is not None:
         return ctx
     model = replace(ctx.model, context_length=fleet.context_length(ctx.model.name))
     return msgspec.structs.replace(ctx, model=model)
 
 
 def shortened(ctx: RequestContext, prompt: PromptBlocks) -> RequestContext:
-    """As what its prompt leaves: what is beyond that need not be reserved either."""
-    if not ctx.request.shortens or prompt.output_tokens_max is None:
+    """Return the request bounded to what its prompt leaves: what is beyond that need not be reserved either."""
+    if prompt.output_tokens_max is None:
         return ctx
     request = msgspec.structs.replace(ctx.request, output_tokens_max=prompt.output_tokens_max)
     return msgspec.structs.replace(ctx, request=request)
 
 
-async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progress: Progress) -> bool:
-    """By another model, where the settings name one that can; or not."""
+async def fall_back(ctx: RequestContext, exchange: Exchange, services: Services, progress: Progress) -> bool:
+    """Answer by a model that the settings name in place of this one; False if none can."""
     failed = progress.worker
-    for other in at.model_selection.fallbacks(ctx):
+    for other in services.model_selection.fallbacks(ctx):
         log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
         progress.switch_model(other.model.name)
         try:
-            await answered(other, exchange, at, progress)
+            await answer(other, exchange, services, progress)
         except (NoWorker, WorkerError, Overloaded, PromptTooLong) as err:
-            if not is_of_its_model(err):
+            if not another_model_may_serve(err):
                 raise
             continue
         return True
@@ -164,13 +187,13 @@ async def instead(ctx: RequestContext, exchange: Exchange, at: Services, progres
     return False
 
 
-def is_of_its_model(err: GatewayError) -> bool:
-    """Another model's workers may do better."""
+def another_model_may_serve(err: GatewayError) -> bool:
+    """Return whether the workers of another model may do better."""
     return err.by_workers if isinstance(err, Overloaded) else True
 
 
-def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
-    """Everybody who wants to know; one who fails keeps it from nobody else."""
+def notify(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
+    """Hand the record to all observers; one that fails does not keep it from the others."""
     for observe in observers:
         try:
             observe(record)
@@ -178,105 +201,67 @@ def tell(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRe
             log.exception("an observer of request %s failed", record.id)
 
 
-async def authenticate(exchange: Exchange, at: Services, progress: Progress) -> Tenant:
-    """Whose key is it? Raises what Authentication.admit and admit_again raise."""
+async def authenticate(exchange: Exchange, services: Services, progress: Progress) -> Tenant:
+    """Return the tenant that the request's key belongs to. Raises what Authentication raises."""
     if exchange.caller is not None:
-        tenant = at.authentication.admit_again(*exchange.caller)
+        tenant = services.authentication.reauthenticate(*exchange.caller)
     else:
-        tenant = await at.authentication.admit(exchange.api_key, lambda: exchange.address)
+        tenant = await services.authentication.authenticate(exchange.api_key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.organisation = tenant.organisation
     progress.mark("authenticate")
     return tenant
 
 
-async def admit(exchange: Exchange, tenant: Tenant, at: Services, progress: Progress) -> RequestContext:
-    """What does it want, and may it? Raises ModelNotFound, NoWorker, Forbidden, BadRequest, what reading raises."""
+async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress: Progress) -> RequestContext:
+    """Read the request, and check what the tenant may ask for.
+
+    Raises ModelNotFound, NoWorker, Forbidden, BadRequest, and what reading the body raises.
+    """
     request = await exchange.request(tenant)
     progress.asked = request.model
     progress.user, progress.tags = attribution(request.fields)
     try:
-        model = at.catalogue.find(request.model)
+        model = services.catalogue.find(request.model)
     except ModelNotFound:
-        # A worker that has not spoken yet may have it; a client tries again after 503, and never after 404.
-        if at.reservations.fleet.complete:
+        # A worker that has not reported yet may serve it; clients try again after 503, and never after 404.
+        if services.dispatch.fleet.complete:
             raise
         raise NoWorker(request.model) from None
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):
         raise Forbidden(request.model)
-    model = at.model_selection.split(model, request, tenant)
-    progress.model = model.name
-    request = await at.media.apply(request)
+    if model.splits:
+        model = services.model_selection.split(model, request, tenant)
+        progress.model = model.name
+    request = await services.media.apply(request)
     progress.mark("receive")
-    queue_headers = exchange.queue_headers
-    service_class = at.classes.find(queue_headers.service_class, request, tenant, model.name)
+    asked = exchange.queue_headers
+    service_class = services.classes.find(asked.service_class, request, tenant, model.name)
     if request.generates:
         progress.service_class = service_class
     return RequestContext(
         id=exchange.id,
         tenant=tenant,
         model=model,
-        request=at.classes.without_own_tiers(request),
+        request=services.classes.without_own_tiers(request),
         received_at=progress.received_at,
         service_class=service_class,
         expires_at=(
-            progress.received_at + queue_headers.patience_seconds if queue_headers.patience_seconds is not None else None
+            progress.received_at + asked.patience_seconds if asked.patience_seconds is not None else None
         ),
-        once=repeatable(exchange.idempotency_key, tenant, request, at.repeats_max),
-    )
-
-
-def call(
-    ctx: RequestContext, prompt: PromptBlocks, at: Services, progress: Progress, placed: Placed
-) -> WorkerCall:
-    """The request as this worker gets it."""
-    fields, stream, worker = ctx.request.fields, ctx.request.stream, placed.worker
-    # Of a pair the room that it meets in says which rank computes, and who answers chooses by itself.
-    rank = placed.rank if placed.computes is worker and ctx.request.generates else None
-    if (
-        not stream
-        and at.assembles
-        and worker.adapter.streams_whole
-        and worker.shapes.of(ctx.request.surface) is not None
-        and has_faithful_stream(ctx.request)
-    ):
-        fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
-    seconds_max = at.first_byte_seconds_max
-    if not stream and (ctx.request.generates or ctx.request.form is not None):
-        seconds_max = max(seconds_max, at.whole_seconds_max)  # Its first byte comes after its last token.
-    if prompt.output_tokens_max is not None:
-        fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
-    return WorkerCall(
-        id=ctx.id,
-        path=PATHS.get(ctx.request.surface, f"v1/{ctx.request.surface.value}"),
-        fields=fields,
-        model=ctx.model.name,
-        stream=stream,
-        cache_salt=at.cache_salt(ctx.tenant.group),
-        traceparent=progress.trace.to_worker() if progress.trace is not None else None,
-        first_byte_seconds_max=seconds_max,
-        idle_seconds_max=at.idle_seconds_max,
-        priority=ctx.service_class.level if worker.priority else None,
-        rank=rank.number if rank is not None else None,
-        ids=prompt.ids,
-        form=ctx.request.form,
-        sent=progress.mark_dispatched,
+        once=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
     )
 
 
 @asynccontextmanager
-async def signs_of_life(exchange: Exchange, ctx: RequestContext) -> AsyncIterator[None]:
-    """While a request waits for its turn, for a client that asked for them and streams: the stream begins."""
-    every = exchange.queue_headers.comment_seconds
-    if every is None or not ctx.request.stream:
-        yield
-        return
+async def send_comments(exchange: Exchange, every_seconds: float) -> AsyncIterator[None]:
+    """Begin the stream and send comments in it while a request waits, for a client that asked for signs of life."""
 
     async def comment() -> None:
-        with suppress(ConnectionResetError):  # Its handler is cancelled, too.
+        with suppress(ConnectionResetError):  # The handler is cancelled, too.
             while True:
-                await asyncio.sleep(every)
+                await asyncio.sleep(every_seconds)
                 await exchange.comment()
 
     task = asyncio.ensure_future(comment())

@@ -1,271 +1,491 @@
-"""One request that has its quota, on its way from place to place.
+"""The attempts of a request to get its answer from a worker, each on a placement of its own.
 
-    async with held.place():                        # ranked; waits for its turn if it must
-        async with held.answer(call) as answer:     # its first bytes came
-            ...
-        held.failed(err)                            # or they did not: the next place is another one
+    begin       a placement: ranked, in its turn if it must wait
+    open        the request is sent; the first bytes of the answer came, or WorkerUnreachable
+    ...         the answer is relayed
+    close       the worker's stream is ended, or hung up on
+    failed      no answer came: the next attempt is another worker's
+    end         the placement is freed, on every ending
 
-A place is left on every ending. How often all requests together may go on to a next place is bounded, see
-policies/admission/retry_budget: beyond it the first failure is the answer. Where second.py says so, a request has a second
-place for a while; from the first byte on it has one.
+How many attempts all requests together may make is bounded, see policies/admission/retry_budget: beyond that the
+first failure is the answer. Where hedging.py says so, a request has two attempts at a time until the first byte.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
-from gateway.dispatch.attempt import Leg, Legs
-from gateway.dispatch.hedged_request import Second, Seconder
+from gateway.dispatch.costs import cost_of
+from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.dispatch.placement import Placed
-from gateway.dispatch.preemption import TIMES_MAX, Attempt, Preempted, Preemptible
-from gateway.dispatch.refusals import nobody_left
-from gateway.dispatch.worker_acquisition import Turn
+from gateway.dispatch.pending_request import Attempt, PendingRequest
+from gateway.dispatch.placement import Placement, Placements
+from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
+from gateway.dispatch.provider_quota import ProviderQuota
+from gateway.dispatch.refusals import no_worker_left
+from gateway.dispatch.ttft_target import SAMPLES_MIN
+from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.domain.context import RequestContext
-from gateway.domain.errors import NoWorker, StreamInterrupted, WorkerTimeout
+from gateway.domain.errors import NoWorker, WorkerTimeout
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.worker import Worker
-from gateway.kv_index.index_quota import CacheShares
-from gateway.quotas.headers import openai_headers
-from gateway.quotas.prices import Prices
+from gateway.fleet.fleet import Fleet
+from gateway.kv_index.feedback import Feedback
+from gateway.kv_index.index_quota import IndexQuota
+from gateway.models.model_selection import session_key
 from gateway.quotas.quota import Lease
+from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
+from policies.admission.retry_budget import RetryBudget
+from policies.latency_model import predicted_ttft_ms, predicted_ttft_p95_ms
 from radix_cache.index import PrefixIndex
-from radix_cache.match import WorkerId
-from workers.adapter import Failure, WorkerAnswer, WorkerCall, WorkerUnreachable
+from workers.adapter import FailureKind, WorkerAnswer, WorkerCall, WorkerUnreachable
+
+log = logging.getLogger(__name__)
 
 UNCLEAR_MAX = 2
-"""Workers that may fail inside over one request: after these, the request is at fault and nobody is blamed."""
+"""Workers that may fail inside over one request: after these the request is at fault, and no worker is blamed."""
+
+KeepAlive = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered while a request waits for its placement: the client sees that it was not forgotten."""
+
+MakeCall = Callable[[Placement], WorkerCall]
+"""Returns the request as the placement's worker gets it."""
 
 
-class Desk(Seconder, Protocol):
-    """What places are held with; see Reservations."""
+class Attempts:
+    """Sends requests to workers, and goes on to another worker when one fails before the first byte.
 
-    shares: CacheShares
-    estimates: OutputEstimates
-    preemptible: Preemptible
-
-
-class Held:
-    """One request's quota, and its way from place to place."""
+    `clock`: seconds on the monotonic clock.
+    """
 
     def __init__(
         self,
-        by: Desk,
-        ctx: RequestContext,
-        prompt: PromptBlocks,
-        progress: Progress,
-        lease: Lease,
-        comments: Callable[[], AbstractAsyncContextManager[None]],
+        *,
+        acquisition: WorkerAcquisition,
+        placements: Placements,
+        fleet: Fleet,
+        router: Router,
+        index: PrefixIndex,
+        index_quota: IndexQuota,
+        feedback: Feedback,
+        estimates: OutputEstimates,
+        provider_quota: ProviderQuota,
+        retries: RetryBudget,
+        hedging: Hedging,
+        preemption: Preemption,
+        room_made: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
-        self.standings = lease.standings
-        self.headers = openai_headers(lease.standings)
-        self._by = by
-        self._ctx = ctx
-        self._prompt = prompt
-        self._progress = progress
-        by_shadow = by.router.for_shadow()
-        self._tried: dict[WorkerId, WorkerUnreachable] = {}
-        self._recorded = False
-        self._seconds_max = 0.0
-        self._leg: Leg | None = None
-        self._comments = comments
-        self._attempt = Attempt()
-        self._turn = Turn(
-            by,
+        """`room_made`: called when a worker may have room again."""
+        self._acquisition = acquisition
+        self._placements = placements
+        self._fleet = fleet
+        self._router = router
+        self._index = index
+        self._index_quota = index_quota
+        self._feedback = feedback
+        self._estimates = estimates
+        self._provider_quota = provider_quota
+        self._retries = retries
+        self._hedging = hedging
+        self._preemption = preemption
+        self._room_made = room_made
+        self._clock = clock
+
+    def request(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> PendingRequest:
+        """Return the request in the form in which dispatch keeps its notes on it."""
+        return PendingRequest(
             ctx,
             prompt,
             progress,
-            output_tokens=by.estimates.expected(ctx),
-            by_shadow=by_shadow,
-            tried=self._tried,
+            self._acquisition.limits,
+            sequence=self._router.arrival(ctx.model.name),
+            output_tokens=self._estimates.expected(ctx),
+            session=session_key(ctx.request, ctx.tenant),
+            by_shadow=self._router.shadow is not None and self._router.for_shadow(),
         )
-        self._legs = Legs(by, ctx, prompt, progress, self._turn, by_shadow=by_shadow)
-        self._second = Second(by, prompt, progress, lease, self._turn, self._legs, self._tried)
 
-    @property
-    def worker(self) -> Worker:
-        """Who answers, or is to."""
-        assert self._leg is not None
-        return self._leg.placed.worker
-
-    @property
-    def prices(self) -> Prices | None:
-        """Of who answers, or was to."""
-        model = self._ctx.model
-        return self._leg.placed.prices(model) if self._leg is not None else model.prices
-
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place on the best worker that was not tried yet, once there is one with room for it.
+    async def begin(self, request: PendingRequest, keep_alive: KeepAlive | None = None) -> None:
+        """Begin an attempt on the best worker that was not tried yet, once there is one with room.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
         Overloaded, WorkerError.
         """
-        placed = await self._next() if self._turn.over else await self._first()
-        if placed is None:
-            raise nobody_left(self._tried.values())
-        progress = self._progress
-        progress.mark("queue" if progress.queued_at is not None else "route")
-        self._leg = self._legs.sent(placed)
-        self._legs.told(self._leg)
-        self._recorded = not placed.outside and self._by.shares.take(
-            self._ctx.tenant, self._new_blocks(self._by.index)
-        )
-        if self._recorded:
-            # Not where it is only handed over: whoever comes next would have to compute it there.
-            self._by.index.record(
-                self._prompt.namespace, self._prompt.hashes, placed.computes.id, self._ctx.id
-            )
-        try:
-            yield
-        except StreamInterrupted:
-            self._by.fleet.broke(self.worker)
-            raise
+        if request.failed and request.had_its_turn:
+            placement = await self._placement_after_failure(request)
         else:
-            if progress.answered:
-                answered = self._leg.placed
-                for worker in {each.id: each for each in (answered.worker, answered.computes)}.values():
-                    self._by.fleet.ended(worker)
-        finally:
-            self._legs.leave(self._leg)
+            placement = await self._placement_in_turn(request, keep_alive)
+        if placement is None:
+            raise no_worker_left(request.failed.values())
+        progress = request.progress
+        progress.mark("queue" if progress.queued_at is not None else "route")
+        attempt = request.attempt = self._send(request, placement)
+        self._lead(request, attempt)
+        if not placement.at_provider:
+            tenant, prompt = request.ctx.tenant, request.prompt
+            attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.take(
+                tenant, _new_blocks(request, placement, self._fleet)
+            )
+            if attempt.recorded:
+                # Not on the decode worker of a pair: the next request with this prefix would have to compute it there.
+                self._index.record(
+                    prompt.namespace, prompt.hashes, placement.prefill_worker.id, request.ctx.id
+                )
 
-    @asynccontextmanager
-    async def answer(self, call: Callable[[Placed], WorkerCall]) -> AsyncIterator[WorkerAnswer]:
-        """The worker's answer, once its first bytes are there; of two workers, where that takes too long.
+    async def open(self, request: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
+        """Send the request and return the answer, once its first bytes are there.
 
         Raises WorkerUnreachable, Preempted.
         """
-        assert self._leg is not None
-        placed, asked = self._leg.placed, call(self._leg.placed)
-        self._seconds_max = asked.first_byte_seconds_max
-        seconds = self._second.patience_seconds(placed) if asked.stream else None
-        if seconds is not None:
-            answering = self._second.answer(
-                self._leg, asked, seconds, call, blame=self._blame, leads=self._leads
-            )
-            async with answering as answer:
-                self._answered(self._leg.placed, answer)
-                yield answer
-            return
-        async with self._until_first_byte(placed), placed.through.stream(asked) as answer:
-            self._answered(placed, answer)
-            yield answer
+        attempt = request.attempt
+        assert attempt is not None
+        placement = attempt.placement
+        call = make_call(placement)
+        attempt.first_byte_seconds_max = call.first_byte_seconds_max
+        if self._hedging.enabled and call.stream:
+            seconds = self._hedge_after_seconds(request, placement, lease)
+            if seconds is not None:
+                answer = await self._open_hedged(request, attempt, call, seconds, make_call)
+                assert request.attempt is not None
+                self._answered(request, request.attempt, answer)
+                return answer
+        stream = placement.upstream.stream(call)
+        limits = self._acquisition.limits
+        if limits.preempts and request.background and not request.failed:
+            answer = await self._open_preemptible(request, placement, stream)
+        else:
+            answer = await stream.__aenter__()
+        attempt.stream = stream
+        self._answered(request, attempt, answer)
+        return answer
 
-    def failed(self, cause: WorkerUnreachable) -> None:
-        """No answer from there. Raises WorkerTimeout, WorkerError or Overloaded if nobody else is worth asking."""
-        assert self._leg is not None
-        self._progress.mark("failed_attempt")
-        self._progress.take_back()
-        self._blame(self._leg.placed, cause)
+    async def close(self, request: PendingRequest) -> None:
+        """End the worker's stream; what was not read of it is hung up on."""
+        attempt = request.attempt
+        if attempt is not None and attempt.stream is not None:
+            stream, attempt.stream = attempt.stream, None
+            await stream.__aexit__(None, None, None)
+
+    def completed(self, request: PendingRequest) -> None:
+        """Note that the answer came to its end."""
+        assert request.attempt is not None
+        placement = request.attempt.placement
+        if request.progress.answered:
+            self._fleet.ended(placement.worker)
+            if placement.prefill_worker is not placement.worker:
+                self._fleet.ended(placement.prefill_worker)
+
+    def broke_off(self, request: PendingRequest) -> None:
+        """Note that the answer broke off after its first byte."""
+        assert request.attempt is not None
+        self._fleet.broke(request.attempt.placement.worker)
+
+    def failed(self, request: PendingRequest, cause: WorkerUnreachable) -> None:
+        """Note that no answer came. Raises WorkerTimeout, WorkerError or Overloaded if no other worker may be tried."""
+        attempt = request.attempt
+        assert attempt is not None
+        request.progress.mark("failed_attempt")
+        request.progress.discard_attempt()
+        self._blame(request, attempt.placement, cause)
         if cause.timed_out:
-            # Whoever has waited that long will not wait that long again.
-            raise WorkerTimeout(self._seconds_max) from cause
-        unclear = sum(tried.failure is Failure.UNCLEAR for tried in self._tried.values())
-        if unclear >= UNCLEAR_MAX or len(self._tried) >= self._by.bounds.attempts_max:
-            raise nobody_left(self._tried.values()) from cause
+            # A client that has waited that long will not wait that long again.
+            raise WorkerTimeout(attempt.first_byte_seconds_max) from cause
+        unclear = sum(each.failure is FailureKind.SERVER_ERROR for each in request.failed.values())
+        if unclear >= UNCLEAR_MAX or len(request.failed) >= request.limits.attempts_max:
+            raise no_worker_left(request.failed.values()) from cause
 
-    def close(self) -> None:
-        """Forgets what failed: an error that was raised knows the frames it came through, and they know this."""
-        self._tried.clear()
+    def end(self, request: PendingRequest) -> None:
+        """Free the placement of the attempt that has answered, or of the last one that has not."""
+        attempt = request.attempt
+        assert attempt is not None
+        placement, progress = attempt.placement, request.progress
+        if placement.prefill_worker is not placement.worker:
+            progress.usage = placement.usage_of_pair(progress.usage)
+        usage = progress.usage
+        if usage is not None and attempt.expectation is not None and request.prompt.exact:
+            self._feedback.reported(attempt.expectation, request.ctx.id, usage.cached_tokens)
+        used = None
+        if not placement.at_provider:
+            self._learn(request, placement)
+            used = progress.tokens_to_charge()
+        elif placement.provider_lease is not None:
+            cost = cost_of(progress.tokens_to_charge(), placement.prices(request.ctx.model))
+            self._provider_quota.settle(placement.provider_lease, cost)
+        # What a provider computed kept no request waiting here: it is no part of a tenant's share in the queue.
+        self._acquisition.settle(request, used, partial(self._free, request, attempt))
 
-    async def _first(self) -> Placed | None:
-        """In its turn; also again, after providers alone have failed at it."""
-        if self._tried and not self._by.retries.spend(self._by.clock()):
+    async def _placement_in_turn(
+        self, request: PendingRequest, keep_alive: KeepAlive | None
+    ) -> Placement | None:
+        """Return a placement in the request's turn; also again, after providers alone have failed at it."""
+        if request.failed and not self._retries.try_spend(self._clock()):
             return None
-        placed = None
+        placement = None
         try:
-            async with self._comments():
-                placed = await self._turn.come()
+            if keep_alive is None:
+                placement = await self._acquisition.acquire(request)
+            else:
+                async with keep_alive():
+                    placement = await self._acquisition.acquire(request)
         except NoWorker:
-            if not self._tried:
+            if not request.failed:
                 raise
-            return None  # What a provider made of it says more.
+            return None  # The provider's failure tells the client more.
         except asyncio.CancelledError:
-            self._legs.unused(placed)  # Ending the comments takes a moment, in which the client may leave.
+            if placement is not None:  # Ending the keep-alive takes a moment, in which the client may leave.
+                self._give_back(request, placement)
             raise
-        if not self._progress.attempts:
-            self._by.retries.request(self._by.clock())
-        return placed
+        if not request.progress.attempts:
+            self._retries.record_request(self._clock())
+        return placement
 
-    async def _next(self) -> Placed | None:
-        """After a failure; None if nobody is left, or too many requests are sent again."""
-        turn, why = self._turn, "workers here failed"
-        # Of the attempts that it may have, the last is a provider's: another like those may fail alike.
-        is_last = len(self._tried) + 1 >= self._by.bounds.attempts_max
-        if not self._by.retries.left(self._by.clock()):
-            self._by.retries.refuse()
+    async def _placement_after_failure(self, request: PendingRequest) -> Placement | None:
+        """Return a placement on another worker; None if none is left, or too many requests are retried."""
+        acquisition, why = self._acquisition, "workers here failed"
+        if not self._retries.remaining(self._clock()):
+            self._retries.record_refusal()
             return None
-        placed = (await turn.instead(why) if is_last else None) or turn.seat() or await turn.instead(why)
-        if placed is not None:
-            self._by.retries.spend(self._by.clock())
-        return placed
+        placement = None
+        # The last attempt is a provider's: another worker like those may fail like those.
+        if len(request.failed) + 1 >= request.limits.attempts_max:
+            placement = await acquisition.at_provider_after_failure(request, why)
+        placement = placement or acquisition.place_now(request)
+        placement = placement or await acquisition.at_provider_after_failure(request, why)
+        if placement is not None:
+            self._retries.try_spend(self._clock())
+        return placement
 
-    @asynccontextmanager
-    async def _until_first_byte(self, placed: Placed) -> AsyncIterator[None]:
-        """Entered with a worker's stream: until that has begun, a batch request may have to give way.
+    def _send(self, request: PendingRequest, placement: Placement) -> Attempt:
+        """Return an attempt on this placement; call it before the index is told of the request."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "request %s goes to %s: %s", request.ctx.id, placement.worker.id, placement.route.reason
+            )
+        expectation = None
+        if request.prompt.hashes and not placement.at_provider:
+            expectation = self._feedback.sent(placement.prefill_worker.id, request.prompt, placement.match)
+        return Attempt(placement, expectation)
 
-        Raises Preempted.
-        """
-        by = self._by
-        if (
-            not (by.bounds.preempts and self._turn.background)
-            or self._tried
-            or self._attempt.times >= TIMES_MAX
-        ):
-            yield
-            return
+    def _lead(self, request: PendingRequest, attempt: Attempt) -> None:
+        """Let this attempt be the one that answers, or is to."""
+        placement = attempt.placement
+        request.attempt = attempt
+        request.progress.assign_worker(
+            placement.worker.id,
+            dispatched_at=placement.placed_at,
+            by_shadow=request.by_shadow and not placement.at_provider,
+            reason=placement.route.reason,
+            predicted_tokens=placement.route.matched_tokens,
+            predicted_ttft_seconds=(
+                predicted_ttft_ms(placement.prefill_worker.learnt.speed, placement.tokens_ahead) / 1000
+            ),
+            prefill_worker=(
+                placement.prefill_worker.id if placement.prefill_worker is not placement.worker else None
+            ),
+        )
+
+    async def _open_preemptible(
+        self,
+        request: PendingRequest,
+        placement: Placement,
+        stream: AbstractAsyncContextManager[WorkerAnswer],
+    ) -> WorkerAnswer:
+        """Open the stream of a batch request, which may have to give up its placement until the first byte."""
+        if request.preemptions >= PREEMPTIONS_MAX:
+            return await stream.__aenter__()
+        preemptible = PreemptibleAttempt(placement)
+        self._preemption.add(preemptible)
         try:
-            async with self._attempt.until_first_byte(placed, by.preemptible):
-                yield
+            return await preemptible.first_byte(stream.__aenter__())
         except Preempted:
-            self._progress.take_back()
+            request.preemptions += 1
+            self._preemption.count += 1
+            request.progress.discard_attempt()
             raise
+        finally:
+            self._preemption.remove(preemptible)
 
-    def _answered(self, placed: Placed, answer: WorkerAnswer) -> None:
-        """Its first bytes came: unless it refused, the prompt is computed and its blocks are there."""
-        by, progress = self._by, self._progress
-        by.preemptible.drop(self._attempt)
-        self._attempt.stay()
+    def _answered(self, request: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
+        """Note the first bytes of an answer: unless the worker refused, the prompt is computed, its blocks are there."""
+        placement, progress, fleet = attempt.placement, request.progress, self._fleet
         progress.mark("first_byte")
-        by.fleet.answered(placed.worker)
+        fleet.answered(placement.worker)
         if answer.status >= 400:
             return
         progress.answered = True
-        if placed.computes is not placed.worker:
-            by.fleet.answered(placed.computes)
-        for worker, cause in self._tried.items():
-            # A refusal would tell nothing: where a bad request is refused here, it may well have failed there.
-            if cause.failure is Failure.UNCLEAR and worker in by.fleet:
-                by.fleet.at_fault(by.fleet[worker], cause)
-        if self._recorded:
-            for holder in placed.holders:
-                by.index.confirm(self._prompt.namespace, self._prompt.hashes, holder, self._ctx.id)
+        if placement.prefill_worker is not placement.worker:
+            fleet.answered(placement.prefill_worker)
+        for worker, cause in request.failed.items():
+            # A refusal would prove nothing: a request that is refused here may well have failed there.
+            if cause.failure is FailureKind.SERVER_ERROR and worker in fleet:
+                fleet.at_fault(fleet[worker], cause)
+        if attempt.recorded:
+            prompt = request.prompt
+            for holder in placement.holders:
+                self._index.confirm(prompt.namespace, prompt.hashes, holder, request.ctx.id)
         if answer.content_type == "text/event-stream":
-            now = by.clock()
-            if not placed.outside:  # Nothing was predicted of it.
-                progress.worker_ttft_seconds = now - placed.since
-            progress.first_token_seconds = now - self._ctx.received_at
-        placed.place.first_token()
-        if placed.rank is not None:
-            placed.rank.first_token()
-        by.queue.first_token(placed.shared)
-        by.room_made()
+            now = self._clock()
+            if not placement.at_provider:  # Nothing was predicted of a provider.
+                progress.worker_ttft_seconds = now - placement.placed_at
+            progress.first_token_seconds = now - request.ctx.received_at
+        self._placements.first_token(placement)
+        self._room_made()
 
-    def _leads(self, leg: Leg) -> None:
-        """It answers, or is the one that is left to."""
-        self._leg = leg
+    def _free(self, request: PendingRequest, attempt: Attempt, cost_change: float = 0.0) -> bool:
+        """Free an attempt's placement; see Placements.end for the result."""
+        attempt.ended = True
+        if attempt.expectation is not None:
+            self._feedback.left(attempt.expectation)
+        if attempt.recorded:
+            self._index.withdraw(attempt.placement.prefill_worker.id, request.ctx.id)
+        known_elsewhere = self._placements.end(attempt.placement, cost_change)
+        self._room_made()
+        return known_elsewhere
 
-    def _blame(self, placed: Placed, cause: WorkerUnreachable) -> None:
-        """Whose failure it is. That one is not asked again."""
-        worker = placed.computes if cause.worker == placed.computes.id else placed.worker
-        self._tried[worker.id] = cause
-        self._by.fleet.failed(worker, cause)
+    def _give_back(self, request: PendingRequest, placement: Placement) -> None:
+        """Free a placement to which nothing was sent."""
+        if placement.provider_lease is not None:
+            self._provider_quota.release(placement.provider_lease)
+        self._acquisition.settle(request, None, partial(self._end_unused, placement))
 
-    def _new_blocks(self, index: PrefixIndex) -> int:
-        """Of the prompt, those that nobody is known to hold; asked only where it matters."""
-        if self._ctx.tenant.cache_blocks_max is None:
-            return 0
-        match, hashes = index.match(self._prompt.namespace, self._prompt.hashes), self._prompt.hashes
-        return len(hashes) - max((match.blocks(worker.id) for worker in self._by.fleet), default=0)
+    def _end_unused(self, placement: Placement, cost_change: float) -> bool:
+        known_elsewhere = self._placements.end(placement, cost_change)
+        self._room_made()
+        return known_elsewhere
+
+    def _blame(self, request: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
+        """Note the worker at fault, which is not tried again."""
+        worker = placement.worker
+        if cause.worker == placement.prefill_worker.id:
+            worker = placement.prefill_worker
+        request.failed[worker.id] = cause
+        self._fleet.failed(worker, cause)
+
+    def _learn(self, request: PendingRequest, placement: Placement) -> None:
+        """Learn how long the first token took for so many tokens; what was cached is known best at the end."""
+        progress = request.progress
+        if progress.stream:
+            tpot = progress.tpot_seconds()
+            if tpot is not None and progress.worker == placement.worker.id:
+                self._fleet.step(placement.worker, tpot * 1000)
+        if progress.worker_ttft_seconds is None:
+            return
+        tokens, usage = placement.tokens_ahead, progress.usage
+        if usage is not None and usage.cached_tokens is not None:
+            tokens += min(placement.route.matched_tokens, request.prompt.prompt_tokens) - usage.cached_tokens
+        self._fleet.first_token(
+            placement.prefill_worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
+        )
+
+    # Hedging: two attempts at a time.
+
+    def _hedge_after_seconds(
+        self, request: PendingRequest, placement: Placement, lease: Lease
+    ) -> float | None:
+        """Return after how long without a first byte a second worker gets the request; None: it is not hedged."""
+        rules = self._hedging
+        if (
+            placement.at_provider
+            or request.hedged
+            or request.background
+            or request.prompt.prompt_tokens > rules.prompt_tokens_max
+            or len(request.failed) + 2 > request.limits.attempts_max
+            or not bears_twice(lease)
+        ):
+            return None
+        if rules.after_seconds is not None:
+            return rules.after_seconds
+        learnt = placement.prefill_worker.learnt
+        if learnt.fit.samples < SAMPLES_MIN:
+            return None
+        return predicted_ttft_p95_ms(learnt.speed, learnt.fit.error_ms, placement.tokens_ahead) / 1000
+
+    async def _open_hedged(
+        self,
+        request: PendingRequest,
+        attempt: Attempt,
+        call: WorkerCall,
+        after_seconds: float,
+        make_call: MakeCall,
+    ) -> WorkerAnswer:
+        """Return the first answer of this attempt and of a second one, begun `after_seconds` later.
+
+        The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerUnreachable.
+        """
+        running = dict[OpeningStream, Attempt]()
+        outcome = "left"
+
+        async def open_second() -> OpeningStream | None:
+            second = await self._second_attempt(request, attempt, first)
+            if second is None:
+                return None
+            opening = OpeningStream(second.placement.upstream.stream(make_call(second.placement)))
+            running[opening] = second
+            return opening
+
+        def failed(opening: OpeningStream, err: WorkerUnreachable | None) -> None:
+            nonlocal outcome
+            gone = running[opening]
+            if err is not None:
+                self._blame(request, gone.placement, err)
+            if gone is attempt:
+                self._lead(request, next(other for other in running.values() if other is not attempt))
+            else:
+                outcome = "failed"
+            self._free(request, gone)
+
+        first = OpeningStream(attempt.placement.upstream.stream(call))
+        running[first] = attempt
+        try:
+            winner = await first_of(first, after_seconds, open_second, failed)
+            leading = running.pop(winner)
+            leading.stream = winner.stream
+            if leading is not request.attempt:
+                self._lead(request, leading)
+            if leading is not attempt:
+                outcome = "won"
+            elif outcome != "failed":
+                outcome = "lost"
+        except WorkerUnreachable:
+            outcome = "failed"
+            raise
+        finally:
+            # Their placements are free at once, and then they are hung up on.
+            for other in running.values():
+                if other is not request.attempt and not other.ended:
+                    self._free(request, other)
+            for opening in running:
+                await opening.close()
+            if request.hedged:
+                self._hedging.outcomes[outcome] += 1
+        return winner.task.result()
+
+    async def _second_attempt(
+        self, request: PendingRequest, attempt: Attempt, first: OpeningStream
+    ) -> Attempt | None:
+        """Return a second attempt for the same request; None without room, or if too many requests are retried."""
+        if not self._retries.remaining(self._clock()):
+            return None
+        placement = await self._acquisition.second_placement(request, attempt.placement)
+        if placement is None:
+            return None
+        if first.task.done():
+            self._end_unused(placement, 0.0)  # The first attempt was just in time.
+            return None
+        self._retries.try_spend(self._clock())
+        request.progress.mark("hedge")
+        request.hedged = True
+        second = self._send(request, placement)
+        second.recorded = attempt.recorded
+        second.first_byte_seconds_max = attempt.first_byte_seconds_max
+        return second
+
+
+def _new_blocks(request: PendingRequest, placement: Placement, fleet: Fleet) -> int:
+    """Return how many blocks of the prompt no worker is known to hold."""
+    match, hashes = placement.match, request.prompt.hashes
+    if match is None:
+        return len(hashes)
+    return len(hashes) - max((match.blocks(worker.id) for worker in fleet), default=0)

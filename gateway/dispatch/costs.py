@@ -1,13 +1,13 @@
-"""What a request costs: at most, when quota is reserved for it; and what it did cost, when that is settled."""
+"""What a request costs: at most, when its quota is reserved; and in the end, when the quota is settled."""
 
 from gateway.domain.context import RequestContext
+from gateway.domain.token_usage import ChargedTokens
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Cost, Units
-from gateway.telemetry.record import Progress, Used
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:
-    """Nobody knows yet what of the prompt is cached."""
+    """Return the most that a request may cost; it is not known yet what of its prompt is cached."""
     prices = ctx.model.prices
     return Cost(
         prompt_tokens=prompt_tokens,
@@ -17,43 +17,41 @@ def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> 
     )
 
 
-def not_yet_settled(found: Used | None, cost: Cost | None, earlier: Units | None) -> tuple[Used | None, int]:
-    """What the accounts add to what earlier attempts under the client's own key were settled to, and its price.
+def cost_of(used: ChargedTokens | None, prices: Prices | None) -> Cost | None:
+    """Return what these tokens cost at these prices; None if nothing was computed for the request."""
+    if used is None:
+        return None
+    cached_tokens = used.cached_tokens or 0
+    spend = 0
+    if prices is not None:
+        spend = prices.cost(
+            prompt_tokens=used.prompt_tokens, cached_tokens=cached_tokens, output_tokens=used.output_tokens
+        )
+    return Cost(
+        prompt_tokens=used.prompt_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=used.output_tokens,
+        spend=spend,
+    )
+
+
+def not_yet_settled(
+    used: ChargedTokens | None, cost: Cost | None, earlier: Units
+) -> tuple[ChargedTokens | None, int]:
+    """Return what the accounts add to what earlier attempts under the client's own key were settled to, and its price.
 
     All attempts together come to the dearest of them, in tokens of the prompt, of the answer, and in money: as
     quotas charge them. Cached tokens are some of the prompt's.
     """
-    if found is None or cost is None or earlier is None:
-        return found, cost.spend if cost is not None else 0
+    if used is None or cost is None:
+        return used, cost.spend if cost is not None else 0
     _, _, cached, output, total, spend = earlier
-    prompt_tokens = max(0, found.prompt_tokens - (total - output))
-    cached_tokens = found.cached_tokens
+    prompt_tokens = max(0, used.prompt_tokens - (total - output))
+    cached_tokens = used.cached_tokens
     if cached_tokens is not None:
         cached_tokens = min(prompt_tokens, max(0, cached_tokens - cached))
-    return Used(
+    return ChargedTokens(
         prompt_tokens=prompt_tokens,
         cached_tokens=cached_tokens,
-        output_tokens=max(0, found.output_tokens - output),
+        output_tokens=max(0, used.output_tokens - output),
     ), max(0, cost.spend - spend)
-
-
-def used(progress: Progress, prices: Prices | None) -> Cost | None:
-    """As the worker reports it, else as it was seen; None if nothing was computed for it.
-
-    `prices`: of who did.
-    """
-    found = progress.used()
-    if found is None:
-        return None
-    cached_tokens = found.cached_tokens or 0
-    spend = 0
-    if prices is not None:
-        spend = prices.cost(
-            prompt_tokens=found.prompt_tokens, cached_tokens=cached_tokens, output_tokens=found.output_tokens
-        )
-    return Cost(
-        prompt_tokens=found.prompt_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=found.output_tokens,
-        spend=spend,
-    )

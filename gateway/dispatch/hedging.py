@@ -1,12 +1,12 @@
-"""One request on two workers at once: whoever brings the first byte answers, and the other is let go.
+"""One request on two workers at once: the worker with the first byte answers, and the other is hung up on.
 
     first    |-- no first byte ----------------|--------- ... ---->  answers, or is cancelled
     second                 after so long -> |-----|--------- ... ->  is cancelled, or answers
 
-It is for requests that a slow worker would keep waiting, and costs a second prefill: so it is off unless the
-settings say otherwise, comes out of the same budget as retries, and is not done for long prompts, for what runs in
-the background, for tenants whose limits would not bear the same request twice, or past anybody who waits, for any
-model of the worker and at any gateway, batch work apart.
+Hedging is for requests that a slow worker would keep waiting, and costs a second prefill. So it is off unless the
+settings say otherwise, and spends the same budget as retries. Long prompts, background requests and requests of
+tenants whose limits would not bear the same request twice are not hedged; nor does a second attempt go past a
+waiting request, for any model of the worker and at any gateway, batch work apart.
 """
 
 import asyncio
@@ -19,22 +19,23 @@ from gateway.quotas.quota import UNITS, Lease
 from workers.adapter import WorkerAnswer, WorkerUnreachable
 
 OUTCOMES = ("won", "lost", "failed", "left")
-"""Of second legs: it answered, the first did, it brought no answer, the client left before either."""
+"""Of second attempts: the second answered, the first did, the second brought no answer, the client left before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hedging:
-    """`after_seconds`: without a first byte; None: as long as 95 of 100 first tokens take there. `outcomes`: how
-    often each of OUTCOMES came about."""
+    """When a request is sent to a second worker, and how often that happened."""
 
     enabled: bool = False
     after_seconds: float | None = None
+    """Seconds without a first byte; None: as long as 95 of 100 first tokens take on that worker."""
     prompt_tokens_max: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    """How often each of OUTCOMES came about."""
 
 
 def bears_twice(lease: Lease) -> bool:
-    """Would its limits let the same request in once more? It is charged once all the same."""
+    """Return whether the tenant's limits would let the same request in once more; it is charged once all the same."""
     needs = dict(zip(UNITS, lease.reservation.cost.units, strict=True))
     return all(
         standing.remaining >= needs.get(standing.unit, 1)
@@ -43,7 +44,7 @@ def bears_twice(lease: Lease) -> bool:
     )
 
 
-class Opening:
+class OpeningStream:
     """A worker's stream on its way to its first bytes, in a task of its own."""
 
     __slots__ = ("stream", "task")
@@ -54,18 +55,18 @@ class Opening:
 
     @property
     def refused(self) -> bool:
-        """Has it brought a refusal? Asked once it is done without a failure."""
+        """Whether the worker refused the request; asked once the task is done without a failure."""
         return self.task.result().status >= 400
 
     def failure(self) -> WorkerUnreachable | None:
-        """Why it has brought nothing; asked once it is done. Whatever else it raised is raised here."""
+        """Return why the worker brought nothing, once the task is done; raise any other error of the task."""
         err = self.task.exception()
         if err is None or isinstance(err, WorkerUnreachable):
             return err
         raise err
 
     async def close(self) -> None:
-        """Hangs up, whatever it has come to."""
+        """Hang up, however far the stream has come."""
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.task.cancelled() and self.task.exception() is None:
@@ -73,19 +74,19 @@ class Opening:
 
 
 async def first_of(
-    first: Opening,
+    first: OpeningStream,
     after_seconds: float,
-    another: Callable[[], Awaitable[Opening | None]],
-    failed: Callable[[Opening, WorkerUnreachable | None], None],
-) -> Opening:
-    """Whichever has the first bytes; the other is left as it is. `another`: called if there are none in time.
+    open_second: Callable[[], Awaitable[OpeningStream | None]],
+    failed: Callable[[OpeningStream, WorkerUnreachable | None], None],
+) -> OpeningStream:
+    """Return the stream that has the first bytes, and leave the other as it is.
 
-    `failed`: told of the one that brought nothing while the other goes on; None: the second has refused, which is
-    no answer as long as the first may have one. Raises WorkerUnreachable of the last one; of the first one at once,
-    if that has waited as long as anybody may.
+    `open_second` is called if the first stream has no bytes in time. `failed` is called for a stream that brought
+    nothing while the other goes on; with None if the second one has refused, which is no answer as long as the first
+    may have one. Raises the last stream's WorkerUnreachable; the first stream's at once, if that one timed out.
     """
     await asyncio.wait([first.task], timeout=after_seconds)
-    second = None if first.task.done() else await another()
+    second = None if first.task.done() else await open_second()
     running = [first] if second is None else [first, second]
     while True:
         await asyncio.wait([opening.task for opening in running], return_when=asyncio.FIRST_COMPLETED)
@@ -95,18 +96,18 @@ async def first_of(
             if err is None and (alone or opening is first or not opening.refused):
                 return opening
             if err is not None and (alone or (opening is first and err.timed_out)):
-                raise _again(err)
+                raise _copy_of(err)
             running.remove(opening)
             failed(opening, err)
 
 
-def _again(err: WorkerUnreachable) -> WorkerUnreachable:
-    """The same failure. What a task holds, raised where the task is held, would be a circle."""
+def _copy_of(err: WorkerUnreachable) -> WorkerUnreachable:
+    """Copy a failure: an error that a task holds, raised where the task is held, would be a reference cycle."""
     return WorkerUnreachable(
         str(err),
         failure=err.failure,
         timed_out=err.timed_out,
         retry_after_seconds=err.retry_after_seconds,
-        limited=err.limited,
+        rate_limited=err.rate_limited,
         worker=err.worker,
     )

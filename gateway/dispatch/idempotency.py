@@ -1,7 +1,7 @@
-"""Requests that their client may repeat: `Idempotency-Key`, as SDKs send it with their retries.
+"""Requests that their client may repeat under an `Idempotency-Key`, as SDKs send it with their retries.
 
-A request under such a key is charged once, as much as the dearest of its attempts. One that comes while another is
-being answered, one of another content, and one too many are refused, or the key would be a way round the quota.
+A request under such a key is charged once, as much as the dearest of its attempts. A repeat that comes while another
+is being answered, one with another content, and one too many are refused: the key would be a way round the quota.
 """
 
 from hashlib import blake2b
@@ -12,7 +12,7 @@ from gateway.quotas.quota import Once
 
 
 def repeatable(key: str | None, tenant: Tenant, request: InferenceRequest, attempts_max: int) -> Once | None:
-    """None without a key. What is kept of key and request says nothing of either."""
+    """Return the request's identity under the client's key, as hashes; None without a key."""
     if key is None:
         return None
     name = blake2b(f"{tenant.id}\0{key}".encode(), digest_size=16)

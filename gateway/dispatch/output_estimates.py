@@ -1,4 +1,4 @@
-"""How many tokens an answer will have: as bounded by the client, else as this tenant's answers had lately."""
+"""How many tokens an answer will have: the client's bound, or what this tenant's answers had lately."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,31 +12,36 @@ REMEMBERED_MAX = 10_000
 
 
 class OutputEstimates:
-    """A running mean per tenant and model; the least recently seen are forgotten."""
+    """A running mean of answer lengths per tenant and model; the least recently used are forgotten."""
 
     def __init__(self) -> None:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def expected(self, ctx: RequestContext) -> int:
-        """Tokens of all answers together, as they are expected. The client's bound is an upper one."""
+        """Return the expected tokens of all answers together, at most the client's bound."""
         mean = int(self._means.get((ctx.tenant.id, ctx.model.name), FIRST_GUESS_TOKENS))
         limit = ctx.request.output_tokens_max
         return ctx.request.answers * (mean if limit is None else min(mean, limit))
 
     def reserved(self, ctx: RequestContext, scopes: Sequence[Scope], prompt_tokens: int) -> int:
-        """Tokens to reserve within these limits: the client's own bound, else what is expected.
+        """Return the tokens to reserve within these limits: the client's own bound, else the expected ones.
 
-        An expectation is no reason to refuse what may be short: it shrinks to fit the smallest limit.
+        An expectation is no reason to refuse a request whose answer may be short: it shrinks to fit the smallest
+        limit.
         """
-        limit = ctx.request.output_tokens_max
-        if limit is not None:
-            return ctx.request.answers * limit
-        limits = (limit for scope in scopes for limit in scope.limits if limit.enforced)
-        bounds = (_output_tokens_of(limit, ctx, prompt_tokens) for limit in limits)
-        return max(0, min([self.expected(ctx), *(bound for bound in bounds if bound is not None)]))
+        asked = ctx.request.output_tokens_max
+        if asked is not None:
+            return ctx.request.answers * asked
+        tokens = self.expected(ctx)
+        for scope in scopes:
+            for limit in scope.limits:
+                bound = _output_tokens_of(limit, ctx, prompt_tokens) if limit.enforced else None
+                if bound is not None and bound < tokens:
+                    tokens = bound
+        return max(0, tokens)
 
     def learn(self, ctx: RequestContext, output_tokens: int) -> None:
-        """An answer had so many tokens."""
+        """Learn that all answers of a request together had so many tokens."""
         if not ctx.request.answers:
             return
         key = (ctx.tenant.id, ctx.model.name)
@@ -47,7 +52,7 @@ class OutputEstimates:
 
 
 def _output_tokens_of(limit: Limit, ctx: RequestContext, prompt_tokens: int) -> int | None:
-    """What the whole of a limit leaves for answers beside the prompt; None where it bounds none."""
+    """Return the tokens that the whole of a limit leaves for answers beside the prompt; None if it bounds none."""
     if limit.unit == TOTAL_TOKENS:
         return limit.amount - prompt_tokens
     if limit.unit == OUTPUT_TOKENS:

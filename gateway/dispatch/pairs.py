@@ -1,48 +1,38 @@
-"""A request on two workers: who talks to them, and what it weighs on each.
+"""One request on two workers: a prefill worker computes its prompt, a decode worker its answer.
 
-    enter                                   first token                leave
+    dispatch                                first token                end
     prefill   |-- tokens_queued, prompt's KV ----|
     decode    |-- stream, KV of prompt and answer ------------------------|
 
-Both are counted when it is sent: the next decision must see a prefill that has not begun yet.
+Both shares count from the dispatch on: the next routing decision must see a prefill that has not begun yet.
 """
 
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
-
 from gateway.domain.context import RequestContext
-from gateway.fleet.loads import Place, WorkerLoad
+from gateway.fleet.loads import LoadShare, WorkerLoad
 from gateway.fleet.worker import Worker
-from workers.adapter import WorkerAnswer, WorkerCall
-from workers.adapters.disaggregation import Leg, Pair
+from workers.adapters.disaggregation import DisaggregatedCall, DisaggregatedLeg
 
 
-class Through(Protocol):
-    """Whoever a call goes through: a worker's adapter, or a pair."""
-
-    def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]: ...
-
-
-def pair(prefill: Worker, decode: Worker, ctx: RequestContext, session: int | None) -> Pair:
-    """The two workers, to be called as one."""
-    host, port = prefill.report.handoff or ("", None)
-    return Pair(
+def pair(prefill: Worker, decode: Worker, ctx: RequestContext, session: int | None) -> DisaggregatedCall:
+    """Return the two workers as one upstream."""
+    host, port = prefill.report.bootstrap_address or ("", None)
+    return DisaggregatedCall(
         prefill.kind,
-        Leg(
+        DisaggregatedLeg(
             id=prefill.id,
             adapter=prefill.adapter,
             host=host,
             port=port,
             ranks=prefill.report.ranks,
         ),
-        Leg(id=decode.id, adapter=decode.adapter),
+        DisaggregatedLeg(id=decode.id, adapter=decode.adapter),
         answers=ctx.request.answers,
         session=session,
     )
 
 
-class PairPlace(Place):
-    """See Place; as drawn above."""
+class PairLoadShare(LoadShare):
+    """One request's share of the load of a prefill worker and a decode worker, as drawn above."""
 
     __slots__ = ("_prompt",)
 
@@ -56,12 +46,18 @@ class PairPlace(Place):
         kv_tokens: int,
     ) -> None:
         super().__init__(decode, uncached_tokens=0, kv_tokens=kv_tokens)
-        self._prompt = Place(prefill, uncached_tokens=uncached_tokens, kv_tokens=prompt_tokens)
+        self._prompt = LoadShare(prefill, uncached_tokens=uncached_tokens, kv_tokens=prompt_tokens)
 
     @property
     def tokens_computing(self) -> int:
+        """Tokens of the prefill worker's window that this request takes until its prefill is done."""
         return self._prompt.tokens_queued
 
     def first_token(self) -> None:
-        self._prompt.leave()
-        super().first_token()
+        """Take the request off the prefill worker."""
+        self._prompt.end()
+
+    def end(self) -> None:
+        """Take the request off both workers."""
+        self._prompt.end()
+        super().end()

@@ -9,6 +9,7 @@ from gateway.dispatch.pairs import PairLoadShare, pair
 from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.ranks import RankPlace, Ranks
@@ -17,11 +18,10 @@ from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
-from gateway.domain.token_usage import PromptDetails, TokenUsage
 from policies.routing.protocol import Route
-from radix_cache.match import WorkerId
+from radix_cache.match import PrefixMatch, WorkerId
 from workers.adapter import WorkerAnswer, WorkerCall
-from workers.adapters.disaggregation import Pair
+from workers.adapters.disaggregation import DisaggregatedCall
 
 
 class Upstream(Protocol):
@@ -51,6 +51,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The data-parallel rank that computes the prompt, where the prefill worker has several."""
     provider_lease: Lease | None = None
     """What is reserved of the limits of an outside provider."""
+    match: PrefixMatch | None = None
+    """What the index knew of the prompt when the route was ranked; None at a provider."""
     tokens_ahead: int
     """Uncached prompt tokens to compute until the first token: those already queued, and its own."""
     placed_at: float
@@ -66,8 +68,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The workers that hold the prompt's KV in a prefix cache once it is computed."""
         if self.prefill_worker is self.worker:
             return (self.worker.id,)
-        half = self.worker.half
-        keeps = half is not None and half.alone
+        traits = self.worker.disaggregation
+        keeps = traits is not None and traits.serves_alone
         return (self.prefill_worker.id, self.worker.id) if keeps else (self.prefill_worker.id,)
 
     def prices(self, model: Model) -> Prices | None:
@@ -77,7 +79,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def usage_of_pair(self, usage: TokenUsage | None) -> TokenUsage | None:
         """Return the usage that the worker reports; of a pair, without the tokens that were handed over to it."""
-        if usage is None or self.prefill_worker is self.worker or not isinstance(self.upstream, Pair):
+        if (
+            usage is None
+            or self.prefill_worker is self.worker
+            or not isinstance(self.upstream, DisaggregatedCall)
+        ):
             return usage
         details = PromptDetails(self.upstream.cached(usage.cached_tokens))
         return msgspec.structs.replace(usage, prompt_tokens_details=details)
@@ -101,6 +107,7 @@ class Placements:
         ticket: SharedTicket,
         session: int | None,
         now: float,
+        match: PrefixMatch | None,
         provider_lease: Lease | None = None,
     ) -> Placement:
         """Reserve what the request takes on the route's workers; `uncached_tokens` of its prompt are computed there.
@@ -117,7 +124,8 @@ class Placements:
         rank = None
         if prefill_worker.report.ranks > 1:
             rank = self._ranks.enter(prefill_worker.id, prefill_worker.ranks, prompt, session)
-        decode_ticket, upstream, share = None, worker.adapter, None
+        upstream: Upstream = worker.adapter
+        decode_ticket, share = None, None
         if prefill_worker is not worker:
             decode_ticket = self._queue.second_ticket(ticket)
             self._queue.hold(decode_ticket, worker.id, 0)
@@ -138,6 +146,7 @@ class Placements:
             ticket=ticket,
             decode_ticket=decode_ticket,
             rank=rank,
+            match=match,
             provider_lease=provider_lease,
             tokens_ahead=tokens_ahead,
             placed_at=now,
@@ -159,6 +168,10 @@ class Placements:
         if placement.decode_ticket is not None:
             self._queue.leave(placement.decode_ticket, 0.0)
         return known_elsewhere
+
+    def give_back(self, placement: Placement) -> None:
+        """Free a placement whose request left in the moment it was given."""
+        self.end(placement, 0.0)
 
 
 def prefill_worker_of(route: Route) -> WorkerId:

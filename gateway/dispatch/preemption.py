@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.preemption_requests import Need
+from gateway.queueing.worker_window import WorkerWindow
 from policies.admission.dispatch_window import fits_window
 
 PREEMPTIONS_MAX = 3
@@ -30,30 +31,35 @@ class PreemptibleAttempt:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self._timeout = asyncio.timeout(None)
+        self._timeout: asyncio.Timeout | None = None
 
     async def first_byte(self, opening: Awaitable[Answer]) -> Answer:
         """Return what `opening` brings. Raises Preempted if the attempt is cut off before."""
+        timeout = self._timeout = asyncio.timeout(None)
         try:
-            async with self._timeout as timeout:
+            async with timeout:
                 answer = await opening
                 if not timeout.expired():
-                    timeout.reschedule(None)  # It was to be cut off in this very moment: the room is there now.
+                    timeout.reschedule(
+                        None
+                    )  # It was to be cut off in this very moment: the room is there now.
                 return answer
         except TimeoutError:
-            if not self._timeout.expired():
+            if not timeout.expired():
                 raise
             raise Preempted from None
 
     def cut_off(self) -> None:
         """Hang up on the worker."""
+        assert self._timeout is not None
         self._timeout.reschedule(asyncio.get_running_loop().time())
 
 
 class Preemption:
     """The batch requests that wait for a first byte, in the order in which they were sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: WorkerWindow) -> None:
+        self._window = window
         self.count = 0
         """How many requests have been preempted."""
         self._attempts: dict[PreemptibleAttempt, None] = {}
@@ -66,20 +72,20 @@ class Preemption:
         """Do not cut this attempt off any more. Removing it twice has no effect."""
         self._attempts.pop(attempt, None)
 
-    def can_make_room(self, needs: Sequence[Need], window_tokens: int) -> bool:
+    def can_make_room(self, needs: Sequence[Need]) -> bool:
         """Return whether cutting attempts off would make enough room for one of these needs."""
-        return bool(self._enough_for_any(needs, window_tokens))
+        return bool(self._enough_for_any(needs))
 
-    def make_room(self, needs: Sequence[Need], window_tokens: int) -> bool:
+    def make_room(self, needs: Sequence[Need]) -> bool:
         """Cut attempts off, the last ones first, so that the first need that can be met is met; False if none can."""
-        attempts = self._enough_for_any(needs, window_tokens)
+        attempts = self._enough_for_any(needs)
         for attempt in attempts:
             self.remove(attempt)
             attempt.cut_off()
         return bool(attempts)
 
-    def _enough_for_any(self, needs: Sequence[Need], window_tokens: int) -> list[PreemptibleAttempt]:
-        return next((found for need in needs if (found := self._enough_for(need, window_tokens))), [])
+    def _enough_for_any(self, needs: Sequence[Need]) -> list[PreemptibleAttempt]:
+        return next((found for need in needs if (found := self._enough_for(need, self._window.tokens))), [])
 
     def _enough_for(self, need: Need, window_tokens: int) -> list[PreemptibleAttempt]:
         there = [each for each in self._attempts if each.placement.prefill_worker.id == need.worker]

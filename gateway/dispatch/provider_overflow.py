@@ -60,6 +60,11 @@ class ProviderOverflow:
             self._quota.release(decision)  # The provider left, or rests, since Redis was asked.
         return None
 
+    def waits_seconds(self, request: PendingRequest) -> float | None:
+        """Return how long the request waits for a worker of ours before it goes to a provider; None: for good."""
+        ttft_seconds = request.service_class.ttft_seconds
+        return min((_after_seconds(worker, ttft_seconds) for worker in self._able(request)), default=None)
+
     def overflows_at(
         self, request: PendingRequest, arrived_at: float, without: Collection[WorkerId] = ()
     ) -> float | None:

@@ -1,8 +1,8 @@
-"""What may be asked of providers: limits of their own, which all gateways hold together, as tenants' are held.
+"""The limits of outside providers, which all gateways keep together as they keep those of tenants.
 
-lease = await allowances.take(...)       or a Refusal: at a limit it is no candidate
-allowances.settle(lease, cost)           what was asked of it; a request that failed there is one, too
-allowances.give_back(lease)              nothing was
+lease = await quota.reserve(...)      or a Refusal: a provider at a limit is no candidate
+quota.settle(lease, cost)             the provider was asked; a request that failed there counts as one, too
+quota.release(lease)                  the provider was not asked
 """
 
 from collections import Counter
@@ -17,22 +17,23 @@ from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
 from radix_cache.match import WorkerId
 
 ONE_REQUEST = Cost(prompt_tokens=0)
-"""Providers count it, whatever became of it."""
+"""The cost of a request that failed: providers count it all the same."""
 
 
-class Allowances:
-    """`refused`: how often a limit had no room, by provider."""
+class ProviderQuota:
+    """Reserves and settles what requests take of the limits of outside providers."""
 
     def __init__(self, leases: Leases, estimates: OutputEstimates) -> None:
         self.refused: Counter[WorkerId] = Counter()
+        """How often a limit had no room, by provider."""
         self._leases = leases
         self._estimates = estimates
         self._numbers = count()
 
-    async def take(self, ctx: RequestContext, worker: Worker, prompt_tokens: int) -> Lease | Refusal:
-        """All that this request may cost there, at once; without limits there is nothing to ask."""
+    async def reserve(self, ctx: RequestContext, worker: Worker, prompt_tokens: int) -> Lease | Refusal:
+        """Reserve the most that this request may cost there; without limits no store is asked."""
         assert worker.provider is not None
-        # No organisation has such a name: its counters are its own.
+        # No organisation has such a name: the provider's counters are its own.
         account = f"provider:{worker.id}"
         scopes = scopes_for((Scope(name=account, limits=worker.provider.limits),), ctx.model.name)
         prices = worker.provider.prices_of(ctx.model)
@@ -42,7 +43,7 @@ class Allowances:
             spend = prices.cost_at_most(prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         decision = await self._leases.reserve(
             Reservation(
-                # A name of its own: who gave one back, since the provider rested, may ask once more.
+                # A name of its own: a request that released one, since the provider rested, may reserve once more.
                 id=f"{ctx.id}@{worker.id}~{next(self._numbers)}",
                 organisation=account,
                 scopes=scopes,
@@ -58,9 +59,9 @@ class Allowances:
         return decision
 
     def settle(self, lease: Lease, cost: Cost | None) -> None:
-        """It was asked. `cost`: None if nothing came of it."""
+        """Charge what the request used; None: the provider was asked, and nothing came of it."""
         self._leases.end(lease, cost if cost is not None else ONE_REQUEST)
 
-    def give_back(self, lease: Lease) -> None:
-        """It was not."""
+    def release(self, lease: Lease) -> None:
+        """Release a reservation; the provider was never asked."""
         self._leases.end(lease, None)

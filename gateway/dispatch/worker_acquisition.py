@@ -16,20 +16,24 @@ import msgspec
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
+from gateway.dispatch.preemption import Preemption
 from gateway.dispatch.provider_overflow import REFUSALS, OverflowDue, ProviderOverflow
 from gateway.dispatch.ttft_target import Demoted, TtftTargets, target_at, uncached_tokens
 from gateway.domain.errors import GatewayError, NoWorker, Overloaded
+from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.shared.preemption_requests import Need, PreemptionRequests
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
 from gateway.queueing.shared.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.queueing.waiting_room import NowhereToGo, Patience, QueuedRequest, WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.quotas.quota import Cost
+from gateway.queueing.worker_window import WorkerWindow
+from gateway.quotas.quota import Lease
 from gateway.routing.router import Decision, Router
 from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
-from radix_cache.match import WorkerId
+from radix_cache.match import PrefixMatch, WorkerId
 
 
 class WorkerAcquisition:
@@ -45,10 +49,11 @@ class WorkerAcquisition:
         rooms: WaitingRooms[Placement],
         placements: Placements,
         overflow: ProviderOverflow,
-        preempt: Callable[[Ranking, PendingRequest], None],
+        window: WorkerWindow,
+        preemption: Preemption,
+        preemption_requests: PreemptionRequests,
         clock: Callable[[], float],
     ) -> None:
-        """`preempt`: called for a request that waits and may take the placements of batch requests."""
         self.limits = limits
         self._fleet = fleet
         self._router = router
@@ -56,7 +61,9 @@ class WorkerAcquisition:
         self._rooms = rooms
         self._placements = placements
         self._overflow = overflow
-        self._preempt = preempt
+        self._window = window
+        self._preemption = preemption
+        self._preemption_requests = preemption_requests
         self._clock = clock
         self._targets = TtftTargets(fleet, clock)
 
@@ -143,7 +150,7 @@ class WorkerAcquisition:
                 return None
             raise NowhereToGo
         hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
-        window = self._queue.share_of(self.limits.release_window_tokens)
+        window = self._window.tokens
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
             if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):
@@ -155,7 +162,9 @@ class WorkerAcquisition:
             ):
                 if not over and self._router.shadow is not None:
                     self._router.shadowed(decision)
-                return self._place_here(request, route, uncached, self._shared_ticket(request))
+                return self._place_here(
+                    request, route, uncached, self._shared_ticket(request), decision.match
+                )
             waited_for.append(worker.id)
         taken.update(waited_for)
         return None
@@ -174,13 +183,13 @@ class WorkerAcquisition:
             if not in_fleet(self._fleet, known[turn.worker]):
                 self._queue.leave(ticket, 0.0)
                 return None
-            return self._place(request, known[turn.worker], turn.uncached_tokens, ticket)
-        window = self._queue.share_of(self.limits.release_window_tokens)
+            return self._place(request, known[turn.worker], turn.uncached_tokens, ticket, decision.match)
+        window = self._window.tokens
         for route in decision.routes:
             worker = self._fleet[prefill_worker_of(route)]
             uncached = uncached_tokens(request.prompt.prompt_tokens, route)
             if fits_window(worker.load.all_tokens_queued, uncached, window):
-                return self._place_here(request, route, uncached, ticket)
+                return self._place_here(request, route, uncached, ticket, decision.match)
         return None
 
     async def at_provider_after_failure(self, request: PendingRequest, why: str) -> Placement | None:
@@ -202,10 +211,11 @@ class WorkerAcquisition:
         if request.ticket is None:
             request.ticket = self._rooms.of(request.queue).ticket(self._queued(request, ()))
         ticket = self._shared_ticket(request, cost=0.0)
-        placement = self._place_here(request, route, uncached, ticket)
-        return msgspec.structs.replace(placement, provider_lease=lease)
+        return self._place_here(request, route, uncached, ticket, None, lease)
 
-    def settle(self, request: PendingRequest, used: Cost | None, end: Callable[[float], bool]) -> None:
+    def settle(
+        self, request: PendingRequest, used: ChargedTokens | None, end: Callable[[float], bool]
+    ) -> None:
         """Charge the request's tenant in the queue with what was used in place of the estimate.
 
         `end` frees the placement, given the change in cost units, and returns whether other gateways keep the
@@ -256,7 +266,7 @@ class WorkerAcquisition:
             self._queue.leave(shared, -shared.cost)
             raise
         self._router.shadowed(decision)
-        return self._place(request, route, turn.uncached_tokens, shared)
+        return self._place(request, route, turn.uncached_tokens, shared, decision.match)
 
     def _rank(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
         """Rank the workers as of now. A class that prefers another worker to being late gets those in time, if any."""
@@ -281,7 +291,9 @@ class WorkerAcquisition:
         """Return the routes as Redis knows them: by the worker whose window they take; of two the better counts."""
         ranking = {prefill_worker_of(route): route for route in reversed(decision.routes)}
         known.update(ranking)
-        return [self._shared_route(request, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]]
+        return [
+            self._shared_route(request, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]
+        ]
 
     def _shared_route(self, request: PendingRequest, route: Route) -> SharedRoute:
         """Return a route whose cost Redis can compute, however many tokens are queued when the turn is given."""
@@ -322,14 +334,26 @@ class WorkerAcquisition:
         return self._queue.ticket(request.ticket, request.queue, request.kv_tokens, cost=cost)
 
     def _place_here(
-        self, request: PendingRequest, route: Route, uncached: int, ticket: SharedTicket
+        self,
+        request: PendingRequest,
+        route: Route,
+        uncached: int,
+        ticket: SharedTicket,
+        match: PrefixMatch | None,
+        provider_lease: Lease | None = None,
     ) -> Placement:
         """Make a placement that this gateway gives by itself."""
         self._queue.hold(ticket, prefill_worker_of(route), uncached)
-        return self._place(request, route, uncached, ticket)
+        return self._place(request, route, uncached, ticket, match, provider_lease)
 
     def _place(
-        self, request: PendingRequest, route: Route, uncached: int, ticket: SharedTicket
+        self,
+        request: PendingRequest,
+        route: Route,
+        uncached: int,
+        ticket: SharedTicket,
+        match: PrefixMatch | None,
+        provider_lease: Lease | None = None,
     ) -> Placement:
         return self._placements.place(
             request.ctx,
@@ -339,6 +363,8 @@ class WorkerAcquisition:
             ticket=ticket,
             session=request.session,
             now=self._clock(),
+            match=match,
+            provider_lease=provider_lease,
         )
 
     def _patience(
@@ -357,4 +383,18 @@ class WorkerAcquisition:
         if request.progress.queued_at is None:
             request.progress.queued_at = self._clock()
         if self.limits.preempts and not request.background:
-            self._preempt(decision.routes, request)
+            self._preempt(request, decision.routes)
+
+    def _preempt(self, request: PendingRequest, routes: Ranking) -> None:
+        """Make batch requests give up room for this one, if that is enough: here, or else at another gateway."""
+        needs = [
+            Need(
+                prefill_worker_of(route),
+                uncached_tokens(request.prompt.prompt_tokens, route),
+                self._fleet[prefill_worker_of(route)].load.all_tokens_queued,
+            )
+            for route in routes[:ROUTES_MAX]
+            if in_fleet(self._fleet, route)  # A worker may have left while Redis was asked.
+        ]
+        if not self._preemption.make_room(needs) and self._queue.shared:
+            self._preemption_requests.send(needs)

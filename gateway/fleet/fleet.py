@@ -99,7 +99,7 @@ class Fleet:
             for worker in self._workers.values()
             if model in worker.models
             and worker.provider is None
-            and (worker.health.open or worker.health.trial)
+            and (worker.health.circuit_open or worker.health.on_trial)
             and not worker.report.asleep
         ]
 
@@ -112,7 +112,7 @@ class Fleet:
             and worker.health.routable
             and not worker.report.asleep
         ]
-        return found, any(worker.health.trial for worker in found)
+        return found, any(worker.health.on_trial for worker in found)
 
     def context_length(self, model: str) -> int | None:
         """Return the longest context in tokens that a worker of our own reports for the model; None if none does."""
@@ -140,12 +140,12 @@ class Fleet:
     def answered(self, worker: Worker) -> None:
         """Note that a worker gave an answer of any kind."""
         if worker.health.health is not Health.UP:
-            self._move(worker, worker.health.answered(), "it answers")
+            self._move(worker, worker.health.answer_began(), "it answers")
 
     def ended(self, worker: Worker) -> None:
         """Note that an answer came to its end, or that its client left."""
         if worker.health.strain:
-            worker.health = worker.health.ended()
+            worker.health = worker.health.answer_ended()
 
     def broke(self, worker: Worker) -> None:
         """Note that an answer broke off."""
@@ -249,7 +249,7 @@ class Fleet:
             self._in_trouble(worker, trouble)
         else:
             worker.trouble = ""
-            self._move(worker, worker.health.probed(self._clock()), "its probes are answered")
+            self._move(worker, worker.health.probe_answered(self._clock()), "its probes are answered")
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance_id not in (None, report.instance_id):
@@ -300,7 +300,7 @@ class Fleet:
         self._move(self._workers[worker], self._workers[worker].health.resumed(), "an operator asked for it")
 
     def _failed(self, worker: Worker, reason: str) -> None:
-        self._move(worker, worker.health.failed(self._clock()), reason)
+        self._move(worker, worker.health.request_failed(self._clock()), reason)
 
     def _move(self, worker: Worker, state: HealthState, reason: str) -> None:
         before, worker.health = worker.health, state
@@ -309,7 +309,7 @@ class Fleet:
             return
         if state.routable and (worker.began_at is None or before.health is Health.DOWN):
             worker.began_at = self._clock()
-        if state.open:
+        if state.circuit_open:
             worker.openings += 1
             reason = f"{reason}; too many of its requests fail"
         down = state.health is Health.DOWN
@@ -321,7 +321,7 @@ class Fleet:
             # It may come back with an empty cache, and its kind does not report that.
             for listener in self._listeners:
                 listener.cache_lost(worker.id)
-        if down and not state.open and all(self.serving(model) for model in worker.models):
+        if down and not state.circuit_open and all(self.serving(model) for model in worker.models):
             # Other workers can serve the requests that it has not begun to answer. Without others it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; a worker that is gone may leave nothing to wait for.

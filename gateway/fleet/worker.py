@@ -81,7 +81,7 @@ class Worker:
         """Whether it may get a new request. A worker on trial gets one at a time."""
         if self.report.asleep:
             return False
-        return self.health.routable and not (self.health.trial and self.load.streams)
+        return self.health.routable and not (self.health.on_trial and self.load.streams)
 
     def snapshot(self, now: float) -> WorkerSnapshot:
         """Return the worker as policies see it at this moment."""

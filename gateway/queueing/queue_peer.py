@@ -1,55 +1,53 @@
-"""What the shared queue knows of this gateway, and tells it: its models, its workers' loads, its waiting rooms."""
+"""This gateway as the shared queue sees it: its models, its workers' loads, its waiting rooms."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.loads import NO_TOTALS, Loads
 from gateway.queueing.shared.keys import model_of, queue_of
 from gateway.queueing.shared.queue_members import Debts
-from gateway.queueing.shared.store import NOTHING, Loads
-from gateway.queueing.waiting_room import WaitingRoom
+from gateway.queueing.waiters import Placed
+from gateway.queueing.waiting_rooms import WaitingRooms
 
 MODELS_MAX = 64
-"""Queues that one call looks at."""
+"""Models whose queues one call looks at."""
 
 
-class QueueHousehold:
-    """See Household. `room`: the waiting room of a queue; `rooms`: those there are."""
+class QueuePeer:
+    """This gateway as the shared queue sees it; see QueueMember."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        *,
-        room: Callable[[str], WaitingRoom[Any]],
-        rooms: Callable[[], Mapping[str, WaitingRoom[Any]]],
-    ) -> None:
+    def __init__(self, fleet: Fleet, rooms: WaitingRooms[Placed]) -> None:
         self._fleet = fleet
-        self._room = room
         self._rooms = rooms
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
+        """Return all queues, or those whose workers also serve the queue `beside`."""
         model = model_of(beside) if beside is not None else None
         ours = (worker for worker in self._fleet if worker.provider is None)
         serving = (worker for worker in ours if model is None or model in worker.models)
         models = sorted({model for worker in serving for model in worker.models})[:MODELS_MAX]
         return [*models, *(queue_of(model, background=True) for model in models)]
 
-    def others(self, loads: Loads, *, all_workers: bool) -> None:
+    def update_others(self, loads: Loads, *, all_workers: bool) -> None:
+        """Take over the loads of the other gateways; with `all_workers`, they have none on any other worker."""
         for worker in self._fleet:
-            load = loads.get(worker.id, NOTHING if all_workers else None)
+            load = loads.get(worker.id, NO_TOTALS if all_workers else None)
             if load is not None:
-                worker.load.told(load)
+                worker.load.update_others(load)
 
-    def tags(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
-        self._room(queue).adopt(tenant, virtual_time, finish)
+    def adopt_tag(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
+        """Keep a tenant's tag as Redis has it, in case Redis goes away."""
+        self._rooms.of(queue).adopt(tenant, virtual_time, finish)
 
     def debts(self) -> Debts:
+        """Return what was given here since the tags were adopted."""
         return [
             (queue, tenant, units)
-            for queue, room in self._rooms().items()
+            for queue, room in self._rooms.all().items()
             for tenant, units in room.debts().items()
         ]
 
-    def moved(self) -> None:
-        for room in self._rooms().values():
+    def queue_moved(self) -> None:
+        """Have all waiting requests ask anew: the queue is kept elsewhere from now on."""
+        for room in self._rooms.all().values():
             room.move()

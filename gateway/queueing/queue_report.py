@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import msgspec
 
-from gateway.dispatch.placement import Placed
-from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.dispatch import Dispatch
+from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.keys import BATCH, QueueKeys
 from gateway.queueing.shared.reports import Reports
 from gateway.queueing.waiting_room import WaitingRoom
@@ -80,14 +80,14 @@ class QueueReport(msgspec.Struct, kw_only=True):
 class AllQueues:
     """The queues of all gateways, for whoever looks. `heard`: see TurnReader."""
 
-    def __init__(self, reservations: Reservations, scripts: ScriptCaller, keys: QueueKeys) -> None:
-        self._reservations = reservations
-        queue = reservations.queue
+    def __init__(self, dispatch: Dispatch, scripts: ScriptCaller, keys: QueueKeys) -> None:
+        self._dispatch = dispatch
+        queue = dispatch.queue
         self._reports = Reports(
             scripts,
             keys,
             queue.gateway,
-            own=lambda: msgspec.json.encode(queue_report(reservations)),
+            own=lambda: msgspec.json.encode(queue_report(dispatch)),
             gateways=lambda: queue.gateways,
         )
         self.heard = {b"look": self._reports.asked, b"told": self._reports.told}
@@ -100,18 +100,18 @@ class AllQueues:
         for text in texts:
             with suppress(msgspec.DecodeError):  # One of another version says it in other words.
                 others.append(msgspec.json.decode(text, type=QueueReport))
-        return merged([queue_report(self._reservations), *others])
+        return merged([queue_report(self._dispatch), *others])
 
 
-def queue_report(reservations: Reservations) -> QueueReport:
+def queue_report(dispatch: Dispatch) -> QueueReport:
     """All queues of this gateway."""
-    queue, name = reservations.queue, f"{socket.gethostname()}/{os.getpid()}"
+    queue, name = dispatch.queue, f"{socket.gethostname()}/{os.getpid()}"
     return QueueReport(
         shared=queue.shared,
         gateways=queue.gateways,
         told=[name],
-        preemptions=reservations.preemptible.count,
-        queues=[_queue(*each, reservations, name) for each in sorted(reservations.rooms().items())],
+        preemptions=dispatch.preemption.count,
+        queues=[_queue(*each, dispatch, name) for each in sorted(dispatch.rooms.all().items())],
     )
 
 
@@ -169,8 +169,8 @@ def _received(parts: Iterable[ReceivedShown]) -> list[ReceivedShown]:
     return sorted(found, key=lambda one: (-one.units, one.tenant))[:TENANTS_MAX]
 
 
-def _queue(name: str, room: WaitingRoom[Placed], by: Reservations, gateway: str) -> QueueShown:
-    now, waiting = by.clock(), sorted(room.waiting(), key=lambda ticket: ticket.arrived_at)
+def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway: str) -> QueueShown:
+    now, waiting = dispatch.fleet.now(), sorted(room.waiting(), key=lambda ticket: ticket.arrived_at)
     counts = Counter(ticket.tenant for ticket in waiting)
     behind = name.endswith(BATCH) and not room.goes_first
     return QueueShown(
@@ -181,7 +181,8 @@ def _queue(name: str, room: WaitingRoom[Placed], by: Reservations, gateway: str)
         drain_units_per_second=room.drained_per_second(),
         evenness=room.evenness(),
         tenants=[
-            ReceivedShown(**one._asdict(), waiting=counts[one.tenant]) for one in room.account.tenant_shares(now)
+            ReceivedShown(**one._asdict(), waiting=counts[one.tenant])
+            for one in room.account.tenant_shares(now)
         ],
         requests=[
             WaitingShown(
@@ -193,21 +194,21 @@ def _queue(name: str, room: WaitingRoom[Placed], by: Reservations, gateway: str)
                 uncached_tokens=ticket.uncached_tokens,
                 cached_tokens=ticket.cached_tokens,
                 cost=ticket.cost,
-                why="others go before batch work" if behind else _why(ticket, waiting, by, room.model),
+                why="others go before batch work" if behind else _why(ticket, waiting, dispatch, room.model),
             )
             for ticket in waiting[:WAITING_MAX]
         ],
     )
 
 
-def _why(ticket: Ticket, waiting: Sequence[Ticket], by: Reservations, model: str) -> str:
-    able = by.fleet.serving(model)
+def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, model: str) -> str:
+    able = dispatch.fleet.serving(model)
     if not able:
         return "no worker serves the model now"
-    window = by.queue.share_of(by.bounds.release_window_tokens)
+    window = dispatch.window.tokens
     if all(worker.load.all_tokens_queued + ticket.uncached_tokens > window for worker in able):
         return "no worker has room for its prompt"
     before = sum(other.number < ticket.number for other in waiting)
     if not before:
-        return "others go before it" if by.queue.shared else "its turn is being given"
-    return f"{before} came before it" + (" at its gateway" if by.queue.shared else "")
+        return "others go before it" if dispatch.queue.shared else "its turn is being given"
+    return f"{before} came before it" + (" at its gateway" if dispatch.queue.shared else "")

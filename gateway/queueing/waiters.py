@@ -1,8 +1,8 @@
-"""Those who stand in a waiting room, each with the turn that it waits for.
+"""The requests that stand in a waiting room, each with the turn that it waits for.
 
 enter --> stands --taken out: its turn, or its refusal, comes--> gone
             |
-            +--cancelled: stands until its task runs, and has no use for a turn--> remove
+            +--cancelled: stands until its task runs, and can use no turn--> remove
 """
 
 import asyncio
@@ -14,22 +14,24 @@ from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 
 Placed = TypeVar("Placed")
+"""What a turn gives: a placement on a worker."""
 
 
 @dataclass(slots=True)
 class Waiter(Generic[Placed]):
-    """`seat` gives a place if there is room now, None if there is none; it raises what ends the wait.
-
-    It gets the workers that somebody waits for who goes before it, and adds those that it waits for itself.
-    """
+    """One request in a waiting room."""
 
     ticket: Ticket
-    seat: Callable[[set[WorkerId]], Placed | None]
+    place: Callable[[set[WorkerId]], Placed | None]
+    """Returns a placement if there is room now, None if there is none; raises what ends the wait.
+
+    It gets the workers that requests before this one wait for, and adds those that this request waits for.
+    """
     turn: "asyncio.Future[Placed]"
 
 
 class Waiters(Generic[Placed]):
-    """In the order in which they came."""
+    """All requests in a waiting room, in the order in which they came."""
 
     def __init__(self) -> None:
         self._waiters: dict[int, Waiter[Placed]] = {}
@@ -42,20 +44,22 @@ class Waiters(Generic[Placed]):
         return iter(self._waiters.values())
 
     def of(self, ticket: Ticket) -> Waiter[Placed]:
+        """Return the waiter that has this ticket."""
         return self._waiters[ticket.number]
 
     def enter(self, waiter: Waiter[Placed]) -> None:
+        """Add a waiter."""
         self._waiters[waiter.ticket.number] = waiter
         if self._least is not None:
             self._least = min(self._least, waiter.ticket.uncached_tokens)
 
     def remove(self, waiter: Waiter[Placed]) -> None:
-        """Removing twice is removing once."""
+        """Remove a waiter. Removing it twice has no effect."""
         if self._waiters.pop(waiter.ticket.number, None) and waiter.ticket.uncached_tokens == self._least:
             self._least = None
 
     def fail(self, error: Exception) -> None:
-        """All of them go."""
+        """End every wait with this error."""
         for waiter in self:
             if not waiter.turn.done():
                 waiter.turn.set_exception(error)
@@ -63,11 +67,11 @@ class Waiters(Generic[Placed]):
         self._least = None
 
     def for_a_turn(self) -> list[Ticket]:
-        """Of those who have a use for one."""
-        return [waiter.ticket for waiter in self if not waiter.turn.done()]
+        """Return the tickets that can use a turn: those whose tasks were not cancelled."""
+        return [waiter.ticket for waiter in self._waiters.values() if not waiter.turn.done()]
 
     def least_tokens(self) -> int:
-        """Uncached prompt tokens of the one with the fewest; there is one."""
+        """Return the fewest uncached prompt tokens of any waiter; there is at least one."""
         if self._least is None:
             self._least = min(waiter.ticket.uncached_tokens for waiter in self)
         return self._least

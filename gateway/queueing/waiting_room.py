@@ -1,19 +1,19 @@
 """Where requests wait for a worker with room: one bounded room per model, and one for its batch work.
 
-    arrive --- room on a worker, nobody waits ----------------------------------> place
-       |                                                                            ^
-       +--> [ ticket | ticket | ticket ] -- a worker has room: the policy says who -+
+    arrive --- room on a worker, none waits ------------------------------------> placement
+       |                                                                             ^
+       +--> [ ticket | ticket | ticket ] -- a worker has room: the policy chooses ---+
                |            |
-               |            +--> the client leaves: the ticket is torn up
+               |            +--> the client leaves: the ticket is removed
                +--> its patience is over: AdmissionTimeout, or what the service class says
 
-Nothing polls. Whoever makes room (first token, end, a worker that is back) calls `room_made`; whoever's turn it is
-has its place before it wakes up, so that no later arrival can take it. Who would rather wait for a worker that has
-its prompt cached than go to one that is free keeps its place in the order, and nobody takes that worker; others may
-go to the free one.
+Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `room_made`; the request
+whose turn it is has its placement before its task runs, so that no later arrival can take it. A request that would
+rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order, and no
+other request takes that worker; others may go to the free one.
 
-Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times those
-who wait; see gateway/queueing/shared/shared_queue.py.
+Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times the
+requests that wait; see gateway/queueing/shared/shared_queue.py.
 """
 
 import asyncio
@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic
 
+import msgspec
+
 from gateway.domain.errors import AdmissionTimeout, NoWorker
 from gateway.queueing.room_counters import RoomCounters
-from gateway.queueing.room_occupancy import Space
+from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.waiting_room import DrainRate, WaitingRoomBounds, retry_after_seconds
@@ -36,12 +38,11 @@ from radix_cache.match import WorkerId
 
 
 class NowhereToGo(Exception):
-    """No worker is left that could ever give this request a place."""
+    """No worker is left that could ever serve this request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a policy may know of a request; see Ticket."""
+class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a queue policy may know of a request; the fields are those of Ticket."""
 
     tenant: str
     cost: float
@@ -56,74 +57,80 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Until when one waits, and what is raised then; it gets the seconds after which to come back."""
+    """Until when a request waits, and what is raised then."""
 
     until: float
-    over: Callable[[float], Exception]
+    error: Callable[[float], Exception]
+    """Gets the seconds after which the client may come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomRules:
-    """How a room gives turns, and how many may wait there for how long.
-
-    `passed_max`: so many may wait for a worker of theirs while others go elsewhere, if there is room at workers
-    that nobody waits for; `passed_of_flow_max`: of one tenant and service class.
-    """
+    """How a waiting room gives turns, and how many requests may wait in it for how long."""
 
     policy: QueuePolicy
     order: TenantOrder
     bounds: WaitingRoomBounds
     waiting_seconds_max: float
     passed_max: int = 0
+    """Requests that may wait for a worker of their choice while others are given room elsewhere."""
     passed_of_flow_max: int = 0
+    """The same, of one tenant and service class."""
 
 
 class WaitingRoom(Generic[Placed]):
-    """`unseat` undoes a seat for somebody who left in the moment it was given. `first`: nobody goes before those
-    who wait here. `room_left`: may a worker that is not closed have room for one of them? The least has so many
-    tokens.
-    """
+    """The requests for one model that wait for room on a worker."""
 
     def __init__(
         self,
         model: str,
         *,
         rules: RoomRules,
-        unseat: Callable[[Placed], None],
+        give_back: Callable[[Placed], None],
         clock: Callable[[], float],
-        first: Callable[[], bool] = lambda: True,
-        room_left: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
+        goes_first: Callable[[], bool] | None = None,
+        has_room: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
     ) -> None:
+        """`give_back` ends a placement whose request left in the moment it was given.
+
+        `goes_first` returns whether no request in another room goes before those that wait here; None: always.
+        `has_room` returns whether a worker outside the given set may have room for so many uncached tokens.
+        """
         self.model = model
         self.account = FairnessAccount()
         self.rules = rules
-        self._space = Space(rules.bounds, self.account, clock)
-        self._unseat = unseat
+        self._occupancy = RoomOccupancy(rules.bounds, self.account, clock)
+        self._give_back = give_back
         self._clock = clock
-        self._first = first
-        self._room_left = room_left
+        self._goes_first = goes_first
+        self._has_room = has_room
         self._counters = RoomCounters(rules.policy)
         self._waiting = Waiters[Placed]()
         self._elsewhere: dict[int, Ticket] = {}
         self._drained = DrainRate()
         self._number = 0
 
-    def restate(self, rules: RoomRules) -> None:
-        """By these rules from now on. Under another policy everybody has received nothing; who waits asks anew."""
+    def reconfigure(self, rules: RoomRules) -> None:
+        """Use these rules from now on. A new policy starts with empty counters, and waiting requests ask anew."""
         anew, self.rules = rules.policy is not self.rules.policy, rules
-        self._space.bounds = rules.bounds
+        self._occupancy.bounds = rules.bounds
         if anew:
             self._counters = RoomCounters(rules.policy, self._number, self.waiting())
             self.move()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many requests wait."""
         return len(self._waiting) + len(self._elsewhere)
 
-    def ticket(self, asked: Asked, before: Ticket | None = None) -> Ticket:
-        """The next number; or the one that it has had `before`, with when it came."""
+    def ticket(self, asked: QueuedRequest, before: Ticket | None = None) -> Ticket:
+        """Return a ticket with the next number, or with the number and arrival that the request has had `before`."""
+        if before is None:
+            number, arrived_at = self._number, self._clock()
+            self._number += 1
+        else:
+            number, arrived_at = before.number, before.arrived_at
         ticket = Ticket(
-            number=self._number if before is None else before.number,
+            number=number,
             tenant=asked.tenant,
             cost=asked.cost,
             weight=asked.weight,
@@ -133,65 +140,77 @@ class WaitingRoom(Generic[Placed]):
             deadline=asked.deadline,
             service_class=asked.service_class,
             level=asked.level,
-            arrived_at=self._clock() if before is None else before.arrived_at,
+            arrived_at=arrived_at,
         )
-        self._number += before is None
-        self._counters.arrives(ticket, self._waiting.for_a_turn())
+        self._counters.arrives(ticket, self._waiting.for_a_turn() if self._waiting else ())
         return ticket
 
-    def settle(self, ticket: Ticket, cost_change: float) -> None:
-        """What a request that had its turn used differs from its cost by so much."""
-        self._counters.settle(ticket, cost_change)
+    def settle(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
+        """Correct the cost of a request that had its turn by this many units.
 
-    def used(self, ticket: Ticket, cost_change: float) -> None:
-        """The same, for the account; whoever settles it."""
-        self.account.record(ticket.tenant, ticket.weight, cost_change, self._clock())
+        `counted_elsewhere`: the policy's counters are kept in Redis; only the fairness account here is corrected.
+        """
+        if cost_change:
+            self.account.record(ticket.tenant, ticket.weight, cost_change, self._clock())
+        if not counted_elsewhere:
+            self._counters.settle(ticket, cost_change)
 
     def drained_per_second(self) -> float:
-        """Cost units that get their turn, as measured lately; 0 where nothing is known."""
+        """Return the cost units that lately got their turn per second; 0 where nothing is known."""
         return self._drained.per_second(self._clock())
 
     def evenness(self) -> float:
-        """See FairnessAccount."""
+        """Return how evenly tenants were served; see FairnessAccount."""
         return self.account.evenness(self._clock())
 
     @property
     def goes_first(self) -> bool:
-        """Does nobody in another room go before those who wait here?"""
-        return self._first()
+        """Whether no request in another room goes before those that wait here."""
+        return self._goes_first is None or self._goes_first()
 
     @property
     def tokens(self) -> int:
-        """Uncached prompt tokens that wait."""
-        return self._space.everybody.tokens
+        """Uncached prompt tokens of all requests that wait."""
+        return self._occupancy.totals.tokens
 
-    def at_once(self, ticket: Ticket, seat: Callable[[], Placed | None]) -> Placed | None:
-        """A place without waiting: there is one, and nobody was here before. Raises NoWorker, and as `seat`."""
-        turn = self._counters.next([ticket], self._clock())
-        if self._waiting or turn is None or not self._first():
+    def at_once(self, ticket: Ticket, place: Callable[[], Placed | None]) -> Placed | None:
+        """Return a placement without waiting, if there is room and no request was here before.
+
+        Raises NoWorker, and what `place` raises.
+        """
+        if self._waiting or not (self._goes_first is None or self._goes_first()):
             return None
-        placed = self._seated(seat)
+        now = self._clock()
+        turn = self._counters.next((ticket,), now)
+        if turn is None:
+            return None
+        try:
+            placed = place()
+        except NowhereToGo:
+            raise NoWorker(self.model) from None
         if placed is not None:
-            self._granted(turn)
+            self._granted(turn, now)
         return placed
 
     async def wait(
         self,
         ticket: Ticket,
-        seat: Callable[[set[WorkerId]], Placed | None],
+        place: Callable[[set[WorkerId]], Placed | None],
         patience: Patience | None = None,
     ) -> Placed:
-        """A place in its turn. Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what
-        `patience` and `seat` raise."""
-        with self._space.taken(ticket, self.retry_after):
-            waiter = Waiter(ticket, seat, asyncio.get_running_loop().create_future())
+        """Return a placement in the ticket's turn.
+
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `patience` and `place` raise.
+        """
+        with self._occupancy.taken(ticket, self.retry_after):
+            waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future())
             self._waiting.enter(waiter)
             placed: Placed | None = None
             try:
                 self.waits(ticket)
                 if self.rules.passed_max:
-                    self.room_made()  # Those before it may wait for other workers than this one.
-                async with self._patience(ticket, patience):
+                    self.room_made()  # The requests before it may wait for other workers than this one.
+                async with self._until_impatient(ticket, patience):
                     placed = await waiter.turn
                 return placed
             finally:
@@ -201,56 +220,59 @@ class WaitingRoom(Generic[Placed]):
     async def wait_with_all(
         self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None
     ) -> Placed:
-        """A turn that all gateways together give. Raises what `wait` raises, and what `turn` does."""
-        with self._space.taken(ticket, self.retry_after):
+        """Return a placement in the turn that all gateways give together. Raises what `wait` and `turn` raise."""
+        with self._occupancy.taken(ticket, self.retry_after):
             self._elsewhere[ticket.number] = ticket
             try:
-                async with self._patience(ticket, patience):
+                async with self._until_impatient(ticket, patience):
                     placed = await turn()
-                self._gave(ticket)
+                self._count_turn(ticket, self._clock())
                 return placed
             finally:
                 del self._elsewhere[ticket.number]
 
     def waits(self, ticket: Ticket) -> None:
-        """It does not have its turn at once."""
-        self._space.waits(ticket)
+        """Note that the ticket does not have its turn at once."""
+        self._occupancy.waits(ticket)
 
     @property
     def standing_since(self) -> float | None:
-        """Somebody has waited without a break."""
-        return self._space.standing_since
+        """Since when at least one request has waited without a break."""
+        return self._occupancy.standing_since
 
     @property
     def classes(self) -> set[str]:
-        """Those that have waited here."""
-        return self._space.classes
+        """The service classes that have waited here."""
+        return self._occupancy.classes
 
     def waiting(self) -> Sequence[Ticket]:
-        """Everybody who does."""
+        """Return the tickets of all requests that wait."""
         return [*(waiter.ticket for waiter in self._waiting), *self._elsewhere.values()]
 
     def move(self) -> None:
-        """The queue is kept elsewhere from now on: sends everybody there."""
+        """Send all waiting requests away to ask anew: the queue is kept elsewhere from now on."""
         self.close(AskAnew())
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
-        """See RoomCounters."""
+        """Take over a tenant's tag from the queue of all gateways; see RoomCounters."""
         self._counters.adopt(tenant, virtual_time, finish)
 
     def debts(self) -> dict[str, float]:
-        """See RoomCounters."""
+        """Return how far tenants are ahead of the virtual time; see RoomCounters."""
         return self._counters.debts()
 
     def room_made(self, turns_max: int | None = None) -> bool:
-        """Gives out what room there is now, in the order of the policy. `turns_max`: not more. Was there any?"""
+        """Give out what room there is now, in the order of the policy, and return whether there was any.
+
+        `turns_max` bounds how many turns are given.
+        """
         given, passed, closed = 0, 0, set[WorkerId]()
         line: FlowHeads | None = None
         while (
             given != turns_max
             and self._waiting
-            and self._first()
-            and self._room_left(closed, self._waiting.least_tokens())
+            and self.goes_first
+            and self._has_room(closed, self._waiting.least_tokens())
         ):
             if line is None:
                 line = FlowHeads(
@@ -264,8 +286,8 @@ class WaitingRoom(Generic[Placed]):
                 break
             waiter = self._waiting.of(turn.ticket)
             try:
-                placed = self._seated(partial(waiter.seat, closed))
-            except Exception as err:  # noqa: BLE001 - whatever its policy raises is a matter of this request alone
+                placed = self._placed(partial(waiter.place, closed))
+            except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
                 line.take(turn.ticket)
                 self._waiting.remove(waiter)
                 waiter.turn.set_exception(err)
@@ -278,17 +300,17 @@ class WaitingRoom(Generic[Placed]):
                 continue
             line.take(turn.ticket)
             self._waiting.remove(waiter)
-            self._granted(turn)
+            self._granted(turn, self._clock())
             waiter.turn.set_result(placed)
             given += 1
         return given > 0
 
     def close(self, error: Exception) -> None:
-        """Sends everybody away."""
+        """End every wait with this error."""
         self._waiting.fail(error)
 
     def retry_after(self, tenant: str | None = None) -> float:
-        """When to come back: once what waits has had its turn; of one tenant, what it has waiting, at its share."""
+        """Return the seconds until what waits has had its turn: of one tenant at its share, or of all tenants."""
         now, waiting = self._clock(), self.waiting()
         units, rate = sum(ticket.cost for ticket in waiting), self._drained.per_second(now)
         weights = {ticket.tenant: ticket.weight for ticket in waiting}
@@ -298,8 +320,8 @@ class WaitingRoom(Generic[Placed]):
         return retry_after_seconds(units, rate, self.rules.waiting_seconds_max)
 
     @asynccontextmanager
-    async def _patience(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:
-        """For as long as it may wait, since it came. Raises AdmissionTimeout, or what is over sooner."""
+    async def _until_impatient(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:
+        """Bound the wait since the ticket came. Raises AdmissionTimeout, or what ends the wait sooner."""
         seconds = self.rules.waiting_seconds_max
         longest = Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
         if patience is not None and patience.until < longest.until:
@@ -308,27 +330,26 @@ class WaitingRoom(Generic[Placed]):
             async with asyncio.timeout(longest.until - self._clock()):
                 yield
         except TimeoutError:
-            raise longest.over(self.retry_after()) from None
+            raise longest.error(self.retry_after()) from None
 
     def _leave(self, waiter: Waiter[Placed]) -> None:
-        """Out of the queue; a turn that came in the same moment is given back."""
+        """Remove a waiter, and give back a turn that came in the same moment."""
         self._waiting.remove(waiter)
         if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
-            self._unseat(waiter.turn.result())
-        # Whoever stood behind may fit where this one did not.
+            self._give_back(waiter.turn.result())
+        # A request that stood behind this one may fit where it did not.
         self.room_made()
 
-    def _seated(self, seat: Callable[[], Placed | None]) -> Placed | None:
+    def _placed(self, place: Callable[[], Placed | None]) -> Placed | None:
         try:
-            return seat()
+            return place()
         except NowhereToGo:
             raise NoWorker(self.model) from None
 
-    def _granted(self, turn: QueueTurn) -> None:
-        self._counters.gave(turn)
-        self._gave(turn.ticket)
+    def _granted(self, turn: QueueTurn, now: float) -> None:
+        self._counters.granted(turn)
+        self._count_turn(turn.ticket, now)
 
-    def _gave(self, ticket: Ticket) -> None:
-        now = self._clock()
+    def _count_turn(self, ticket: Ticket, now: float) -> None:
         self._drained.record(now, ticket.cost)
         self.account.record(ticket.tenant, ticket.weight, ticket.cost, now)

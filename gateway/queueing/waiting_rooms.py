@@ -2,67 +2,71 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Generic
 
-from gateway.dispatch.placement import Placed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.keys import BATCH, model_of
+from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_room import RoomRules, WaitingRoom
+from gateway.queueing.worker_window import WorkerWindow
 from policies.admission.dispatch_window import worth_ranking_again
 from radix_cache.match import WorkerId
 
 
-class Rooms:
-    """By queue; see gateway/queueing/shared/keys.py. `rules`: of every room. `unseat` undoes a seat. `window_tokens`: this
-    gateway's part of one."""
+class WaitingRooms(Generic[Placed]):
+    """The waiting rooms by the name of their queue; see gateway/queueing/shared/keys.py."""
 
     def __init__(
         self,
         fleet: Fleet,
         rules: RoomRules,
-        unseat: Callable[[Placed], None],
-        window_tokens: Callable[[], int],
+        give_back: Callable[[Placed], None],
+        window: WorkerWindow,
         clock: Callable[[], float],
     ) -> None:
+        """`give_back` ends a placement whose request left in the moment it was given."""
         self.rules = rules
+        """Of every room."""
         self._fleet = fleet
-        self._unseat = unseat
+        self._give_back = give_back
         self._clock = clock
-        self._window_tokens = window_tokens
+        self._window = window
         self._rooms: dict[str, WaitingRoom[Placed]] = {}
 
     def all(self) -> Mapping[str, WaitingRoom[Placed]]:
+        """Return all rooms by the name of their queue."""
         return self._rooms
 
     def of(self, queue: str) -> WaitingRoom[Placed]:
+        """Return the room of a queue, made at its first request."""
         room = self._rooms.get(queue)
         if room is None:
             model = model_of(queue)
-            first = partial(self.nobody_waits_beside, model) if queue != model else _always
-            room_left = partial(self._room_left, model)
             room = self._rooms[queue] = WaitingRoom(
                 model,
                 rules=self.rules,
-                unseat=self._unseat,
+                give_back=self._give_back_and_go_on,
                 clock=self._clock,
-                first=first,
-                room_left=room_left,
+                goes_first=partial(self._none_waits_beside, model) if queue != model else None,
+                has_room=partial(self._has_room, model),
             )
         return room
 
-    def restate(self, rules: RoomRules) -> None:
-        """Of every room from now on; see WaitingRoom."""
+    def reconfigure(self, rules: RoomRules) -> None:
+        """Use these rules in every room from now on; see WaitingRoom."""
         self.rules = rules
         for room in list(self._rooms.values()):
-            room.restate(rules)
+            room.reconfigure(rules)
 
     def room_made(self) -> None:
-        """A worker may have room again."""
-        waiting = [queue for queue, room in self._rooms.items() if len(room)]
-        self._give_turns([queue for queue in waiting if not queue.endswith(BATCH)])
-        self._give_turns([queue for queue in waiting if queue.endswith(BATCH)])
+        """Give turns: a worker may have room again."""
+        waiting = [queue for queue, room in self._rooms.items() if room]
+        if waiting:
+            self._give_turns([queue for queue in waiting if not queue.endswith(BATCH)])
+            self._give_turns([queue for queue in waiting if queue.endswith(BATCH)])
 
     def _give_turns(self, queues: list[str]) -> None:
-        """Of several one turn each, as long as there is room: who gave one longest ago goes first."""
+        """Give one turn of each queue as long as there is room; the queue that gave one longest ago goes first."""
         turns_max = 1 if len(queues) > 1 else None
         while queues:
             queue = queues.pop(0)
@@ -70,20 +74,31 @@ class Rooms:
                 self._rooms[queue] = self._rooms.pop(queue)
                 queues.append(queue)
 
-    def _room_left(self, model: str, closed: set[WorkerId], tokens: int) -> bool:
-        """At a worker that is not closed; see worth_ranking_again. If no worker is left, whoever waits is to hear so."""
-        window = self._window_tokens()
+    def _has_room(self, model: str, closed: set[WorkerId], tokens: int) -> bool:
+        """Return whether a worker outside `closed` may have room; True without workers, so that waits end."""
+        window = self._window.tokens
         able = self._fleet.serving(model)
         return not able or any(
             w.id not in closed and worth_ranking_again(w.load.all_tokens_queued, tokens, window) for w in able
         )
 
-    def nobody_waits_beside(self, model: str) -> bool:
-        """For no model of its workers, batch work apart."""
+    def _give_back_and_go_on(self, placed: Placed) -> None:
+        self._give_back(placed)
+        self.room_made()
+
+    def requests_wait(self, queue: str) -> bool:
+        """Return whether requests wait in this queue's room."""
+        room = self._rooms.get(queue)
+        return room is not None and len(room) > 0
+
+    def requests_wait_beside(self, model: str) -> bool:
+        """Return whether requests wait for any model of the model's workers, batch work apart."""
+        waiting = [queue for queue, room in self._rooms.items() if room]
+        if not waiting:
+            return False
         ours = (worker for worker in self._fleet if worker.provider is None)
         beside = {other for worker in ours if model in worker.models for other in worker.models}
-        return not any(len(room) for queue, room in self._rooms.items() if queue in beside)
+        return any(queue in beside for queue in waiting)
 
-
-def _always() -> bool:
-    return True
+    def _none_waits_beside(self, model: str) -> bool:
+        return not self.requests_wait_beside(model)

@@ -11,12 +11,12 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
 from gateway.models.model_selection import session_key
-from gateway.routing.shadow_policy import Shadow
+from gateway.routing.shadow_policy import ShadowPolicy
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
-from radix_cache.match import WorkerId
+from radix_cache.match import PrefixMatch, WorkerId
 from radix_cache.tiers import Tier, TierBlocks
 from workers.worker import WorkerSnapshot
 
@@ -25,17 +25,20 @@ PROMPT_ANSWERED = ("echo", "prompt_logprobs")
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`routes`: best first. `by_shadow`: the second policy ranked them. `candidates`, `query`: by what."""
+    """The ranking of the workers for one request at one moment, and what it was made from."""
 
     routes: Ranking
+    """Best first."""
     by_shadow: bool
+    """Whether the second routing policy ranked them."""
     candidates: list[Candidate]
     query: RouteQuery
+    match: PrefixMatch
+    """What the index knew of the prompt."""
 
 
 class Router:
-    """`random`: where policies get their draws from; `clock`: seconds, never backwards. `prefill_tokens_min`: see
-    policies/routing/disaggregation.py, `alone_tokens`."""
+    """Ranks workers by the routing policy of the settings."""
 
     def __init__(
         self,
@@ -45,10 +48,14 @@ class Router:
         feedback: Feedback,
         policy: RoutingPolicy,
         random: Random,
-        shadow: Shadow | None = None,
+        shadow: ShadowPolicy | None = None,
         prefill_tokens_min: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`prefill_tokens_min`: see policies/routing/disaggregation.py, `alone_tokens`.
+
+        `random` draws the numbers that policies break ties with. `clock`: seconds, never backwards.
+        """
         self._fleet = fleet
         self._index = index
         self._feedback = feedback
@@ -60,13 +67,15 @@ class Router:
         self.policy_name = policy.name
         self._sequence: dict[str, int] = {}
 
-    def decide_by(self, policy: RoutingPolicy, shadow: Shadow | None, prefill_tokens_min: int) -> None:
-        """From the next request on."""
+    def reconfigure(
+        self, policy: RoutingPolicy, shadow: ShadowPolicy | None, prefill_tokens_min: int
+    ) -> None:
+        """Rank by these policies from the next request on."""
         self._policy, self.shadow, self._prefill_tokens_min = policy, shadow, prefill_tokens_min
         self.policy_name = policy.name
 
     def arrival(self, model: str) -> int:
-        """The number of this request among those for its model. One request, one number, however often ranked."""
+        """Return the number of a new request among those for its model; it keeps it, however often it is ranked."""
         number = self._sequence.get(model, 0)
         self._sequence[model] = number + 1
         return number
@@ -78,26 +87,21 @@ class Router:
         *,
         sequence: int,
         output_tokens: int,
+        session: int | None,
         without: Collection[WorkerId] = (),
         by_shadow: bool = False,
     ) -> Decision:
-        """Routes for this request at this moment, best first; `without` those that were tried."""
-        match, blocks = self._index.match(prompt.namespace, prompt.hashes), self._feedback.blocks
-        now = self._clock()
+        """Return the routes for this request at this moment; `without` the workers that were tried."""
+        match, now, request = self._index.match(prompt.namespace, prompt.hashes), self._clock(), ctx.request
         candidates = [
-            _candidate(
-                worker.snapshot(now),
-                prompt,
-                match.tiers(worker.id),
-                known=known,
-                counted=blocks(match, worker.id),
-            )
+            self._candidate(worker.snapshot(now), prompt, match, match.tiers(worker.id), known)
             # Most workers of a large fleet hold nothing of a prompt, and need no second look.
             if (known := match.blocks(worker.id))
             else Candidate(worker=worker.snapshot(now))
             for worker in self._fleet.serving(ctx.model.name)
             if worker.id not in without
         ]
+        fields = request.fields
         query = RouteQuery(
             prompt_tokens=prompt.prompt_tokens,
             output_tokens=output_tokens,
@@ -105,17 +109,37 @@ class Router:
             draw=self._random.random(),
             blocks=prompt.hashes,
             block_tokens=prompt.namespace.block_size,
-            session=session_key(ctx.request, ctx.tenant),
-            answers=ctx.request.answers,
-            answers_prompt=any(name in ctx.request.fields for name in PROMPT_ANSWERED),
+            session=session,
+            answers=request.answers,
+            answers_prompt="echo" in fields or "prompt_logprobs" in fields,
         )
-        routes = self._by_shadow(query, candidates, now) if by_shadow else None
+        routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None
         if routes is None:
             routes, by_shadow = self._rank(self._policy, query, candidates, now), False
-        return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query)
+        return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)
 
-    def _by_shadow(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking | None:
-        """None where the second policy fails: nothing may come of that, so the first one decides."""
+    def _candidate(
+        self, worker: WorkerSnapshot, prompt: PromptBlocks, match: PrefixMatch, held: TierBlocks, known: int
+    ) -> Candidate:
+        """Return a worker that is known to hold `known` leading blocks; doubted blocks are told apart."""
+        counted = self._feedback.blocks(match, worker.id)
+        matched = prompt.matched_tokens(counted)
+        doubted = prompt.matched_tokens(known) - matched if known > counted else 0
+        if held.gpu >= counted:
+            return Candidate(worker=worker, matched_tokens=matched, doubted_tokens=doubted)
+        gpu, near, matched = map(prompt.matched_tokens, held.at_most(Tier.DISK, counted))
+        return Candidate(
+            worker=worker,
+            matched_tokens=matched,
+            host_tokens=near - gpu,
+            disk_tokens=matched - near,
+            doubted_tokens=doubted,
+        )
+
+    def _rank_by_shadow(
+        self, query: RouteQuery, candidates: Sequence[Candidate], now: float
+    ) -> Ranking | None:
+        """Return the second policy's ranking; None if it fails, so that the first policy decides."""
         if self.shadow is None:
             return None
         try:
@@ -127,19 +151,26 @@ class Router:
     def _rank(
         self, policy: RoutingPolicy, query: RouteQuery, candidates: Sequence[Candidate], now: float
     ) -> Ranking:
-        return disaggregation.rank_with_pairs(policy, query, candidates, now, alone_tokens=self._prefill_tokens_min)
+        return disaggregation.rank_with_pairs(
+            policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
+        )
 
-    def now_ranked(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
-        """As the next request would be, which this one is not: nothing is counted."""
-        sequence = self._sequence.get(ctx.model.name, 0)
-        return self.ranked(ctx, prompt, sequence=sequence, output_tokens=output_tokens)
+    def rank_as_next(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
+        """Rank a request as the next one would be, without counting it as a request."""
+        return self.ranked(
+            ctx,
+            prompt,
+            sequence=self._sequence.get(ctx.model.name, 0),
+            output_tokens=output_tokens,
+            session=session_key(ctx.request, ctx.tenant),
+        )
 
     def for_shadow(self) -> bool:
-        """Is the next request the shadow policy's to decide?"""
+        """Return whether the second policy decides the next request."""
         return self.shadow is not None and self._random.random() < self.shadow.share
 
     def shadowed(self, decision: Decision) -> None:
-        """The request is dispatched as decided: what would the other policy have done?"""
+        """Compare the two policies on a request that is dispatched as decided."""
         shadow = self.shadow
         if shadow is None:
             return
@@ -147,22 +178,5 @@ class Router:
         if decision.by_shadow:
             primary, second = self._rank(self._policy, query, candidates, now), decision.routes
         else:
-            primary, second = decision.routes, self._by_shadow(query, candidates, now) or ()
+            primary, second = decision.routes, self._rank_by_shadow(query, candidates, now) or ()
         shadow.compare(query.prompt_tokens, candidates, primary, second)
-
-
-def _candidate(
-    worker: WorkerSnapshot, prompt: PromptBlocks, held: TierBlocks, *, known: int, counted: int
-) -> Candidate:
-    """`counted`: of all that is `known` to be held, what is to be counted on."""
-    doubted = prompt.matched_tokens(known) - prompt.matched_tokens(counted) if known > counted else 0
-    if held.gpu >= counted:
-        return Candidate(worker=worker, matched_tokens=prompt.matched_tokens(counted), doubted_tokens=doubted)
-    gpu, near, matched = map(prompt.matched_tokens, held.lowered(Tier.DISK, counted))
-    return Candidate(
-        worker=worker,
-        matched_tokens=matched,
-        host_tokens=near - gpu,
-        disk_tokens=matched - near,
-        doubted_tokens=doubted,
-    )

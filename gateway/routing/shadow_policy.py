@@ -1,13 +1,13 @@
-"""A second routing policy that looks over the first one's shoulder: what would it have done, and at what cost?
+"""A second routing policy beside the first one: what it would have chosen, and what its choice would have cost.
 
-It ranks every request that is dispatched, on the same candidates at the same moment, and nothing comes of it but a
-count: how often it would have chosen another worker, and what its choice would have cost in predicted time to the
-first token (its regret; below zero where it would have been faster). The prediction is the latency model's, so
-that policies which know no milliseconds are compared too.
+It ranks every request that is dispatched, on the same candidates at the same moment, and only figures come of it:
+how often it would have chosen another worker, and what its choice would have cost in predicted time to first token
+(its regret; negative where it would have been faster). The prediction is the latency model's, so that policies which
+know no milliseconds are compared too.
 
-A second policy that fails fails nobody: that is counted, and the first one decides alone.
+A second policy that fails does not fail any request: its failure is counted, and the first policy decides alone.
 
-Once the figures look well, a share of the requests can really be given to it.
+Once the figures look well, a share of the requests can really be given to the second policy.
 """
 
 import logging
@@ -21,33 +21,34 @@ from workers.worker import WorkerSnapshot
 log = logging.getLogger(__name__)
 
 
-class Shadow:
-    """`share`: of the requests, 0 to 1, that it decides.
-
-    `compared`: requests that it ranked; `differed`: of these, where it chose another worker;
-    `regret_seconds`, `gain_seconds`: sums of what its choices would have cost more, and less.
-    `failures`: rankings that it was asked for in vain.
-    """
+class ShadowPolicy:
+    """A routing policy that ranks requests beside the first policy, and how the two compared."""
 
     def __init__(self, policy: RoutingPolicy, share: float) -> None:
+        """`share`: of the requests, 0 to 1, that this policy decides."""
         self.policy = checked(policy)
         self.share = share
         self.compared = 0
+        """Requests that both policies ranked."""
         self.differed = 0
+        """Of these, the requests for which the policies chose different workers."""
         self.regret_seconds = 0.0
+        """Sum of predicted TTFT that its choices would have cost more."""
         self.gain_seconds = 0.0
+        """Sum of predicted TTFT that its choices would have cost less."""
         self.failures = 0
+        """Rankings that it failed to make."""
 
     def failed(self, err: PolicyContractBroken) -> None:
-        """It has no ranking. The first time says why; a line for each request would fill a disk."""
+        """Count a failure. Only the first is logged: a line for each request would fill a disk."""
         self.failures += 1
         if self.failures == 1:
-            log.warning("the second policy has no say: %s", err)
+            log.warning("the shadow policy cannot rank requests: %s", err)
 
     def compare(
         self, prompt_tokens: int, candidates: Sequence[Candidate], primary: Ranking, shadow: Ranking
     ) -> None:
-        """Counts what the two would do first."""
+        """Count what the two policies would choose first."""
         if not primary or not shadow:
             return
         self.compared += 1
@@ -57,8 +58,8 @@ class Shadow:
         workers = {candidate.worker.id: candidate.worker for candidate in candidates}
 
         def seconds(route: Route) -> float:
-            computes = workers[route.prefill_worker or route.worker]
-            return _ttft_ms(computes, prompt_tokens - route.matched_tokens) / 1000
+            prefill_worker = workers[route.prefill_worker or route.worker]
+            return _ttft_ms(prefill_worker, prompt_tokens - route.matched_tokens) / 1000
 
         regret = seconds(shadow[0]) - seconds(primary[0])
         if regret > 0:

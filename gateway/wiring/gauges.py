@@ -143,7 +143,7 @@ def gauges(
         worker(
             "worker_circuit_open",
             "Circuit of the worker: 1 if it is open (too many requests failed, though probes succeed), else 0.",
-            lambda w: w.health.open,
+            lambda w: w.health.circuit_open,
         ),
         single(
             "retries",
@@ -428,7 +428,7 @@ def gauges(
         single(
             "index_keeper",
             "Maintenance of the prefix index: 1 if this gateway keeps it within its bounds, else 0.",
-            lambda: index.keeper.is_leader,
+            lambda: index.maintenance.is_leader,
         ),
         single(
             "index_gaps",

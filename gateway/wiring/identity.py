@@ -11,24 +11,24 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 
 if TYPE_CHECKING:
-    from gateway.settings.tokens import OperatorIssuerSettings
-    from gateway.tenants.issuer import Issuer
-    from gateway.tenants.tokens import Tokens
+    from gateway.settings.token_issuers import OperatorIssuerSettings
+    from gateway.tenants.token_issuer import Issuer
+    from gateway.tenants.token_verifier import TokenVerifier
 
 
-def tokens(settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor) -> "Tokens | None":
+def tokens(settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor) -> "TokenVerifier | None":
     """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
     if not settings.authentication.tokens:
         return None
     try:
-        from gateway.tenants.tokens import Tokens
+        from gateway.tenants.token_verifier import TokenVerifier
     except ModuleNotFoundError as err:
         raise SettingsProblem(
             f"$.authentication.tokens: {err.name} is not installed; pip install 'radixgate[oidc]'"
         ) from err
     http = aiohttp.ClientSession()
     stack.push_async_callback(http.close)
-    verifier = Tokens.of(settings.authentication.tokens, http)
+    verifier = TokenVerifier.of(settings.authentication.tokens, http)
     stack.callback(verifier.close)
     for name, loop in verifier.loops():
         supervisor.start(name, loop)
@@ -42,7 +42,7 @@ def operator_issuers(
     if not settings.admin.issuers:
         return ()
     try:
-        from gateway.tenants.issuer import Issuer
+        from gateway.tenants.token_issuer import Issuer
     except ModuleNotFoundError as err:
         raise SettingsProblem(
             f"$.admin.issuers: {err.name} is not installed; pip install 'radixgate[oidc]'"

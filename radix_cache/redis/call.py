@@ -29,6 +29,10 @@ class Script:
     """The command that runs the code."""
     load: tuple[str, str] = ("SCRIPT", "LOAD")
     """The command that loads the code."""
+    verb: str = ""
+    """Of a library's function, its name in the library's table `verbs`."""
+    batch: "Script | None" = None
+    """The function that makes many calls to functions of the same library; None for a script."""
 
     @classmethod
     def from_text(cls, text: str) -> "Script":
@@ -57,15 +61,26 @@ class Script:
         """
         names = list(functions)
         flags = [("allow-oom",) if name in when_full else () for name in names]
-        digest = hashlib.sha256(f"{body}{list(zip(names, flags, strict=True))}".encode()).hexdigest()
+        # The last two make many calls each: to functions that need memory, and to those that free it.
+        named = [*zip(names, flags, strict=True), ("batch", ()), ("batch_when_full", ("allow-oom",))]
+        body = f"{body}\n{read_lua('radix_cache.redis', 'batch')}"
+        digest = hashlib.sha256(f"{body}{named}".encode()).hexdigest()
         version = f"radixgate_{digest[:12]}"
         registered = [
-            f"redis.register_function{{function_name='{version}_{name}', callback=verbs.{name}, "
+            f"redis.register_function{{function_name='{version}_{name}', callback="
+            f"{'batch' if name.startswith('batch') else f'verbs.{name}'}, "
             f"flags={{{', '.join(map(repr, flagged))}}}}}"
-            for name, flagged in zip(names, flags, strict=True)
+            for name, flagged in named
         ]
         text = "\n".join([f"#!lua name={version}", body, *registered])
-        return {name: cls(text, f"{version}_{name}", "FCALL", ("FUNCTION", "LOAD")) for name in names}
+        load = ("FUNCTION", "LOAD")
+        batch, freeing = (
+            cls(text, f"{version}_{name}", "FCALL", load) for name in ("batch", "batch_when_full")
+        )
+        return {
+            name: cls(text, f"{version}_{name}", "FCALL", load, name, freeing if name in when_full else batch)
+            for name in names
+        }
 
     @classmethod
     def from_library_function(cls, body: str, function: str) -> "Script":

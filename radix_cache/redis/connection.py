@@ -68,7 +68,7 @@ class RedisConnection(asyncio.Protocol):
             self._silence_timer = self._loop.call_later(SILENCE_SECONDS_MAX, self._check_silence)
 
     def send(self, command: Command) -> None:
-        """Send a command whose replies arrive as messages, such as SSUBSCRIBE."""
+        """Send a command that is answered by messages, such as SSUBSCRIBE."""
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]

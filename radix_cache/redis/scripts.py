@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from radix_cache.redis.batch import CallBatcher, hash_tag
 from radix_cache.redis.call import CommandArgument, RedisCall, RedisDown, Script, ScriptAnswer
 from radix_cache.redis.cluster import RedisCluster
 from radix_cache.redis.connection import ConnectionLost, RedisAddress, RedisConnection
@@ -29,18 +30,34 @@ class ScriptCaller:
     def __init__(self, url: str) -> None:
         self._redis = RedisCluster(seed_addresses(url)) if is_cluster(url) else RedisServer(RedisAddress(url))
         self._send = self._redis.send
+        self._batcher = CallBatcher(self._send_or_fail, hash_tag if is_cluster(url) else None)
         self._closed = False
 
     @property
     def busy(self) -> bool:
         """Whether calls wait or are under way."""
-        return self._redis.calls > 0
+        return self._redis.calls > 0 or len(self._batcher) > 0
 
     def call(
-        self, script: Script, keys: Sequence[str], arguments: Sequence[CommandArgument]
+        self,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[CommandArgument],
+        *,
+        urgent: bool = True,
     ) -> "asyncio.Future[ScriptAnswer]":
-        """Call a script; the future has its answer, or raises RedisDown."""
+        """Call a script; the future has its answer, or raises RedisDown.
+
+        Calls of library functions leave together, see batch.py; one that is not urgent may leave a moment later.
+        """
+        if script.batch is not None and not self._closed:
+            return self._batcher.add(script, keys, arguments, urgent=urgent)
         return self._start_call([script.run, script.name, len(keys), *keys, *arguments], keys, script)
+
+    def flush(self) -> None:
+        """Send the calls that wait for others now."""
+        if len(self._batcher):
+            self._batcher.flush()
 
     def ask(self, *command: CommandArgument) -> "asyncio.Future[Any]":
         """Send a plain command that may be repeated; the second word is its key, if it has one.
@@ -84,17 +101,22 @@ class ScriptCaller:
 
     async def close(self) -> None:
         """Close all connections; calls that still wait fail with RedisDown."""
+        self.flush()
         self._closed = True
         await self._redis.close()
 
     def _start_call(
         self, command: Sequence[CommandArgument], keys: Sequence[CommandArgument], script: Script | None
     ) -> "asyncio.Future[Any]":
+        self.flush()  # Calls are made in the order in which they come.
         call = RedisCall(command, keys, script, asyncio.get_running_loop().create_future())
+        self._send_or_fail(call)
+        return call.answer
+
+    def _send_or_fail(self, call: RedisCall) -> None:
         if self._closed:
             call.fail("closed")
         elif not self._redis.has_room(call, CALLS_WAITING_MAX):
             call.fail("too many calls wait for Redis")
         else:
             self._send(call)
-        return call.answer

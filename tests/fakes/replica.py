@@ -25,15 +25,15 @@ class Replica:
 
     index: SharedIndex
     reader: ReplicaReader
-    keeper: IndexMaintenance
+    maintenance: IndexMaintenance
     scripts: ScriptCaller
     reading: "asyncio.Task[None]"
 
     async def settled(self) -> None:
         """Wait until all changes have arrived, the tree in Redis is tidied, and the replica shows the result."""
         await self.arrived()
-        self.keeper._rounds = 0
-        await self.keeper.run_round()
+        self.maintenance._rounds = 0
+        await self.maintenance.run_round()
         await self.arrived()
 
     async def arrived(self) -> None:
@@ -85,15 +85,15 @@ async def replica(
         clock=clock,
         check_seconds=check_seconds,
     )
-    keeper = IndexMaintenance(
+    maintenance = IndexMaintenance(
         scripts,
         store,
         copy,
         blocks_max=bounds["blocks_max"],
         node_blocks=node_blocks,
         idle_seconds_max=bounds["idle_seconds_max"],
-        lost=lambda: reader.lost,
+        lost_shards=lambda: reader.lost_shards,
     )
     reading = asyncio.create_task(reader.follow())
     await asyncio.wait_for(reader.ready.wait(), 60)
-    return Replica(index, reader, keeper, scripts, reading)
+    return Replica(index, reader, maintenance, scripts, reading)

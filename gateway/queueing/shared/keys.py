@@ -35,8 +35,8 @@ class QueueKeys:
         """What a gateway says to whoever looks."""
         return f"{self._tag}:report:{look}:{gateway}"
 
-    def favour(self, name: str) -> str:
-        """Which gateway does it."""
+    def preemption(self, name: str) -> str:
+        """Return the key that names the gateway which meets a need for room."""
         return f"{self._tag}:favour:{name}"
 
     def of(self, models: Sequence[str]) -> list[str]:

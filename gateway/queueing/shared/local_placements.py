@@ -1,73 +1,82 @@
-"""The places that this gateway holds: what it tells Redis when it joins, and its part of the workers' load."""
+"""The placements that this gateway holds: what it reports to Redis when it joins, and its share of workers' loads."""
 
 from collections.abc import Iterator
 
 import msgspec
 
-from gateway.queueing.shared.store import NOTHING, Load, Loads, SharedPlace, SharedTicket
+from gateway.fleet.loads import NO_TOTALS, Loads, LoadTotals
+from gateway.queueing.shared.store import SharedPlacement, SharedTicket
 from radix_cache.match import WorkerId
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
-    """A turn that was taken, and where."""
+class _Sums:
+    """This gateway's share of one worker's load."""
 
-    worker: WorkerId
-    uncached_tokens: int
-
-
-class Places:
-    """By id of the ticket."""
+    __slots__ = ("kv_tokens", "streams", "tokens_queued")
 
     def __init__(self) -> None:
-        self._places: dict[str, SharedPlace] = {}
-        self._own: dict[WorkerId, Load] = {}
+        self.tokens_queued = self.streams = self.kv_tokens = 0
 
-    def __iter__(self) -> Iterator[SharedPlace]:
-        return iter(self._places.values())
+
+class LocalPlacements:
+    """The placements of this gateway, by the id of their ticket."""
+
+    def __init__(self) -> None:
+        self._placements: dict[str, SharedPlacement] = {}
+        self._own: dict[WorkerId, _Sums] = {}
+
+    def __iter__(self) -> Iterator[SharedPlacement]:
+        return iter(self._placements.values())
 
     def ids(self) -> set[str]:
-        return set(self._places)
+        """Return the ids of all tickets that hold a placement."""
+        return set(self._placements)
 
-    def put(self, ticket: SharedTicket, placed: Placed) -> SharedPlace:
-        """It has a place."""
-        place = SharedPlace(ticket=ticket, worker=placed.worker, uncached_tokens=placed.uncached_tokens)
-        self._places[ticket.id] = place
-        self._count(place, 1)
-        return place
+    def put(self, ticket: SharedTicket, worker: WorkerId, uncached_tokens: int) -> SharedPlacement:
+        """Add a placement."""
+        placement = SharedPlacement(ticket=ticket, worker=worker, uncached_tokens=uncached_tokens)
+        self._placements[ticket.id] = placement
+        own = self._own.get(worker)
+        if own is None:
+            own = self._own[worker] = _Sums()
+        own.tokens_queued += uncached_tokens
+        own.streams += 1
+        own.kv_tokens += ticket.kv_tokens
+        return placement
 
     def first_token(self, ticket: SharedTicket) -> bool:
-        """Its prefill is done. False if it has no place."""
-        place = self._places.get(ticket.id)
-        if place is None:
+        """Take the prompt off the prefill queue, and return whether the ticket holds a placement."""
+        placement = self._placements.get(ticket.id)
+        if placement is None:
             return False
-        self._count(place, -1)
-        place = self._places[ticket.id] = msgspec.structs.replace(place, uncached_tokens=0)
-        self._count(place, 1)
+        if placement.uncached_tokens:
+            self._own[placement.worker].tokens_queued -= placement.uncached_tokens
+            self._placements[ticket.id] = msgspec.structs.replace(placement, uncached_tokens=0)
         return True
 
     def drop(self, ticket: SharedTicket) -> None:
-        """It has ended. Dropping twice is dropping once."""
-        place = self._places.pop(ticket.id, None)
-        if place is not None:
-            self._count(place, -1)
+        """Remove a placement that has ended. Removing it twice has no effect."""
+        placement = self._placements.pop(ticket.id, None)
+        if placement is not None:
+            own = self._own[placement.worker]
+            own.tokens_queued -= placement.uncached_tokens
+            own.streams -= 1
+            own.kv_tokens -= ticket.kv_tokens
+            if not own.streams:
+                del self._own[placement.worker]
 
     def others(self, loads: Loads) -> Loads:
-        """What is not this gateway's of loads that Redis tells."""
-        return {worker: _less(total, self._own.get(worker, NOTHING)) for worker, total in loads.items()}
-
-    def _count(self, place: SharedPlace, sign: int) -> None:
-        own = self._own.get(place.worker, NOTHING)
-        self._own[place.worker] = Load(
-            own.tokens_queued + sign * place.uncached_tokens,
-            own.streams + sign,
-            own.kv_tokens + sign * place.ticket.kv_tokens,
-        )
+        """Return the loads that Redis reports less this gateway's share: those of the other gateways."""
+        return {worker: _less(total, self._own.get(worker)) for worker, total in loads.items()}
 
 
-def _less(total: Load, own: Load) -> Load:
-    # What is under way to Redis may make ours look more than all.
-    return Load(
+def _less(total: LoadTotals, own: _Sums | None) -> LoadTotals:
+    if own is None:
+        return total
+    # News on its way to Redis may make this gateway's share look larger than the total.
+    rest = LoadTotals(
         max(0, total.tokens_queued - own.tokens_queued),
         max(0, total.streams - own.streams),
         max(0, total.kv_tokens - own.kv_tokens),
     )
+    return rest if rest != NO_TOTALS else NO_TOTALS

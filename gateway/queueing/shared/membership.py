@@ -20,10 +20,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from gateway.concurrency.bounded_wait import within
-from gateway.queueing.shared.local_placements import Places
-from gateway.queueing.shared.queue_members import Household
-from gateway.queueing.shared.store import NotJoined, QueueStore, Told
+from gateway.concurrency.bounded_wait import bounded_wait
+from gateway.queueing.shared.local_placements import LocalPlacements
+from gateway.queueing.shared.queue_members import QueueMember
+from gateway.queueing.shared.store import NotJoined, QueueReply, QueueStore
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,7 @@ class Membership:
     def __init__(
         self,
         store: QueueStore,
-        household: Household,
-        places: Places,
+        places: LocalPlacements,
         *,
         moved: Callable[[], None],
         enabled: bool,
@@ -66,7 +65,7 @@ class Membership:
         self.shared = False
         self.told: set[str] = set()
         self._store = store
-        self._household = household
+        self._member: QueueMember
         self._places = places
         self._moved = moved
         self._enabled = enabled
@@ -82,11 +81,15 @@ class Membership:
         self._again_seconds = AGAIN_SECONDS
         self._wake = asyncio.Event()
 
+    def attach(self, member: QueueMember) -> None:
+        """Take part for this gateway. Call it once, before any loop runs."""
+        self._member = member
+
     def share_of(self, window_tokens: int) -> int:
         """The part of a worker's window that is this gateway's to give, as long as it has to decide alone."""
         return window_tokens if self.shared else max(1, window_tokens // self.gateways)
 
-    def restate(self, *, enabled: bool) -> None:
+    def reconfigure(self, *, enabled: bool) -> None:
         """By this, and the store's new rules, from now on."""
         self._enabled = enabled
         self._wake.set()
@@ -95,7 +98,7 @@ class Membership:
 
     def queues(self, first: str | None = None) -> list[str]:
         """All; or those whose workers also serve this one, which is the first."""
-        queues = list(self._household.queues(first))
+        queues = list(self._member.queues(first))
         return queues if first is None else [first, *(queue for queue in queues if queue != first)]
 
     # Loops.
@@ -139,12 +142,12 @@ class Membership:
 
     # What is said to Redis, and what it says.
 
-    async def decided(self, call: Coroutine[Any, Any, Told]) -> Told | None:
+    async def decided(self, call: Coroutine[Any, Any, QueueReply]) -> QueueReply | None:
         """A decision; None if there is none in time, or none at all."""
         asked = asyncio.ensure_future(call)
         asked.add_done_callback(_fetched)
         try:
-            told = await within(asked, self._timeout_seconds)
+            told = await bounded_wait(asked, self._timeout_seconds)
         except TimeoutError:
             self._late += 1
             if self._late == 1:
@@ -162,7 +165,7 @@ class Membership:
             return told
         return None
 
-    async def answered(self, call: Awaitable[Told]) -> Told | None:
+    async def answered(self, call: Awaitable[QueueReply]) -> QueueReply | None:
         """An answer, however long that takes; None if there is none."""
         try:
             return await call
@@ -172,7 +175,7 @@ class Membership:
             self.away(FORGOTTEN)
         return None
 
-    def send(self, call: Awaitable[Told]) -> None:
+    def send(self, call: Awaitable[QueueReply]) -> None:
         """Nobody waits for it."""
 
         async def sent() -> None:
@@ -187,12 +190,12 @@ class Membership:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def heard(self, told: Told) -> None:
+    def heard(self, told: QueueReply) -> None:
         """What every answer says."""
         if not self.up:
             return
         if told.loads and self.shared:
-            self._household.others(self._places.others(told.loads), all_workers=False)
+            self._member.update_others(self._places.others(told.loads), all_workers=False)
         if told.gateways != self.gateways:
             self._wake.set()
         if told.due_seconds is not None:
@@ -232,7 +235,7 @@ class Membership:
         if self.up:
             self.send(self._store.expire(self.queues()))
 
-    async def _nobody_waits(self) -> Told:
+    async def _nobody_waits(self) -> QueueReply:
         """A Redis that is late still hears. Nobody is to be given a turn who asks elsewhere until it is joined."""
         places = list(self._places)
         name = f"{self._store.gateway}.places"
@@ -243,7 +246,7 @@ class Membership:
         joined.add_done_callback(_fetched)
         try:
             # A Redis that answers too late is away still.
-            told = (await within(joined, self._timeout_seconds))[-1]
+            told = (await bounded_wait(joined, self._timeout_seconds))[-1]
         except TimeoutError:
             return
         self.up, self._late, self._joined_at = True, 0, self._clock()
@@ -252,7 +255,7 @@ class Membership:
     async def _beat(self) -> None:
         told = await self._store.beat(self.queues(), LEASE_MS)
         if self.shared:
-            self._household.others(self._places.others(told.loads), all_workers=True)
+            self._member.update_others(self._places.others(told.loads), all_workers=True)
         self.heard(told)
         gateways = told.gateways
         for dead in told.dead:
@@ -276,7 +279,7 @@ class Membership:
             LEASE_MS,
             f"{self._store.gateway}.{self._joins}",
             list(self._places),
-            self._household.debts(),
+            self._member.debts(),
         )
         self.shared = True
         self.told = self._places.ids()
@@ -286,7 +289,7 @@ class Membership:
 
     def _alone(self) -> None:
         self.shared = False
-        self._household.others({}, all_workers=True)
+        self._member.update_others({}, all_workers=True)
         self._moved()
 
 

@@ -1,14 +1,15 @@
 """One gateway asks the others to have batch requests of theirs make room for a request that waits.
 
-    asks --"preempt N needs"--> the stream of turns --> who can: SET NX N --the first--> its batch requests give way
+    asks --"preempt N needs"--> the stream of turns --> gateways that can: SET NX N --the first--> its batch requests
+                                                                                                   give way
 
-The first that can do it alone does it, so that not every gateway gives up a stream for one request.
+The first gateway that can meet the need alone does so, so that not every gateway gives up a stream for one request.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,55 +21,60 @@ from radix_cache.redis.scripts import ScriptCaller
 
 TAKEN_MS = 5000
 TASKS_MAX = 64
-"""Of one gateway at a time: what is asked or offered beyond that is left undone."""
+"""Messages of one gateway at a time; further ones are dropped."""
+
+
+class MakesRoom(Protocol):
+    """What can have batch requests of this gateway give up their placements."""
+
+    def can_make_room(self, needs: "Sequence[Need]") -> bool:
+        """Return whether batch requests of this gateway could meet one of these needs."""
+        ...
+
+    def make_room(self, needs: "Sequence[Need]") -> bool:
+        """Have batch requests give up their placements, and return whether that met one of these needs."""
+        ...
 
 
 class Need(msgspec.Struct, frozen=True, array_like=True):
-    """Room for so many uncached tokens at a worker that has so many queued, as who asks knows it."""
+    """Room that a waiting request needs: `tokens` uncached tokens at a worker that has `queued` tokens ahead."""
 
     worker: WorkerId
     tokens: int
     queued: int
 
 
-class Favours:
-    """`gateway`: whose. `can`: would batch requests here make enough room? `make`: let them."""
+class PreemptionRequests:
+    """Asks other gateways for room, and answers when they ask."""
 
-    def __init__(
-        self,
-        scripts: ScriptCaller,
-        keys: QueueKeys,
-        gateway: str,
-        *,
-        can: Callable[[Sequence[Need]], bool],
-        make: Callable[[Sequence[Need]], bool],
-    ) -> None:
+    def __init__(self, scripts: ScriptCaller, keys: QueueKeys, gateway: str, makes_room: MakesRoom) -> None:
+        """`gateway`: this gateway's name."""
         self._scripts = scripts
         self._keys = keys
         self._gateway = gateway
-        self._can = can
-        self._make = make
+        self._makes_room = makes_room
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, needs: Sequence[Need]) -> None:
-        """Any of these will do, the first is best. Nobody waits for it."""
+    def send(self, needs: Sequence[Need]) -> None:
+        """Ask for room that meets any one of these needs, the first being the best. Nothing waits for the answer."""
         self._number += 1
-        self._start(self._asked(f"{self._gateway}:{self._number} {msgspec.json.encode(needs).decode()}"))
+        self._start(self._sent(f"{self._gateway}:{self._number} {msgspec.json.encode(needs).decode()}"))
 
     def heard(self, value: str) -> None:
-        """From the stream."""
+        """Handle a message from the stream."""
         name, _, text = value.partition(" ")
         if name.startswith(self._gateway):
             return
         try:
             needs = msgspec.json.decode(text, type=list[Need])
         except msgspec.DecodeError:
-            return  # A gateway of another version asks in other words.
-        if self._can(needs):
+            return  # A gateway of another version asks in another form.
+        if self._makes_room.can_make_room(needs):
             self._start(self._granted(name, needs))
 
     async def close(self) -> None:
+        """Drop the messages that are on their way."""
         for task in self._tasks:
             task.cancel()
 
@@ -80,17 +86,17 @@ class Favours:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _asked(self, value: str) -> None:
-        with suppress(RedisDown):  # It waits for its turn, as it does anyway.
+    async def _sent(self, value: str) -> None:
+        with suppress(RedisDown):  # The request waits for its turn all the same.
             await self._scripts.ask(
                 "XADD", self._keys.turns, "MAXLEN", "~", STREAM_MAX, "*", "preempt", value
             )
 
     async def _granted(self, name: str, needs: Sequence[Need]) -> None:
         try:
-            key = self._keys.favour(name)
+            key = self._keys.preemption(name)
             mine = await self._scripts.ask("SET", key, self._gateway, "NX", "PX", TAKEN_MS)
         except RedisDown:
             return
         if mine is not None:
-            self._make(needs)
+            self._makes_room.make_room(needs)

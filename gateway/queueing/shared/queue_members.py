@@ -1,33 +1,33 @@
-"""Household: the promise of whoever has waiting rooms and workers, towards the shared queue."""
+"""QueueMember: what the shared queue needs to know of a gateway that takes part in it."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.queueing.shared.store import Loads
+from gateway.fleet.loads import Loads
 
 Debts = Sequence[tuple[str, str, float]]
 """(queue, tenant, units over weight): how far a tenant is ahead of the virtual time."""
 
 
-class Household(Protocol):
-    """What the shared queue has to know of its gateway, and tells it."""
+class QueueMember(Protocol):
+    """A gateway as the shared queue sees it."""
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
-        """All; or those whose workers also serve this one."""
+        """Return all queues, or those whose workers also serve the queue `beside`."""
         ...
 
-    def others(self, loads: Loads, *, all_workers: bool) -> None:
-        """What the other gateways have at these workers; with `all_workers`, at no others."""
+    def update_others(self, loads: Loads, *, all_workers: bool) -> None:
+        """Take over the loads of the other gateways; with `all_workers`, they have none on any other worker."""
         ...
 
-    def tags(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
-        """As they are in Redis, should it go away."""
+    def adopt_tag(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
+        """Keep a tenant's tag as Redis has it, in case Redis goes away."""
         ...
 
     def debts(self) -> Debts:
-        """What was given here since the tags above were told."""
+        """Return what was given here since the tags were adopted."""
         ...
 
-    def moved(self) -> None:
-        """The queue is kept elsewhere from now on: whoever waits asks anew."""
+    def queue_moved(self) -> None:
+        """Have all waiting requests ask anew: the queue is kept elsewhere from now on."""
         ...

@@ -20,7 +20,7 @@ import msgspec
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.membership import LEASE_MS, Membership
-from gateway.queueing.shared.queue_members import Household
+from gateway.queueing.shared.queue_members import QueueMember
 from gateway.queueing.shared.store import QueueReply, QueueStore, SharedPlacement, SharedRoute, SharedTicket
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
@@ -41,7 +41,9 @@ class _Waiter:
     shared: SharedTicket
     ticket: Ticket
     routes: Callable[[], Sequence[SharedRoute]]
-    turn: "asyncio.Future[SharedPlacement]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    turn: "asyncio.Future[SharedPlacement]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     claimed: bool = False
 
 
@@ -51,7 +53,6 @@ class SharedQueue:
     def __init__(
         self,
         store: QueueStore,
-        household: Household,
         order: TenantOrder,
         *,
         enabled: bool,
@@ -59,7 +60,7 @@ class SharedQueue:
         clock: Callable[[], float],
     ) -> None:
         self._store = store
-        self._household = household
+        self._member: QueueMember
         self._order = order
         self._clock = clock
         self._places = LocalPlacements()
@@ -67,13 +68,17 @@ class SharedQueue:
         self._number = 0
         self.membership = Membership(
             store,
-            household,
             self._places,
             moved=self._move,
             enabled=enabled,
             timeout_seconds=timeout_seconds,
             clock=clock,
         )
+
+    def attach(self, member: QueueMember) -> None:
+        """Take part for this gateway. Call it once, before any loop runs."""
+        self._member = member
+        self.membership.attach(member)
 
     @property
     def gateway(self) -> str:
@@ -98,11 +103,13 @@ class SharedQueue:
         """See Membership."""
         return self.membership.share_of(window_tokens)
 
-    def restate(self, order: TenantOrder, window_tokens: int, hold: float | None, *, enabled: bool) -> None:
+    def reconfigure(
+        self, order: TenantOrder, window_tokens: int, hold: float | None, *, enabled: bool
+    ) -> None:
         """By these from now on. Where others keep the order, or nobody does any more, who waits asks anew."""
         self._order = order
         self._store.window_tokens, self._store.hold = window_tokens, hold
-        self.membership.restate(enabled=enabled)
+        self.membership.reconfigure(enabled=enabled)
 
     def ticket(
         self, ticket: Ticket, queue: str, kv_tokens: int, *, cost: float | None = None
@@ -234,7 +241,7 @@ class SharedQueue:
         if told is None or told.outcome < 0:
             _fail(waiter, AskAnew())
             return
-        self._household.tags(shared.queue, shared.tenant, told.virtual_time, told.finish)
+        self._member.adopt_tag(shared.queue, shared.tenant, told.virtual_time, told.finish)
         if told.outcome == 1:
             self._seat(shared.id, told)
         self.membership.heard(told)
@@ -286,7 +293,7 @@ class SharedQueue:
     def _move(self) -> None:
         for waiter in self._waiting.values():
             _fail(waiter, AskAnew())
-        self._household.moved()
+        self._member.queue_moved()
 
 
 def _routes(waiter: _Waiter) -> Sequence[SharedRoute] | None:

@@ -215,22 +215,34 @@ class QueueStore:
         return asyncio.gather(*(_heard(call) for call in calls))
 
     async def _release(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
-        answer = await self._call("release", queues, [id, what, change])
+        answer = await self._call("release", queues, [id, what, change], urgent=False)
         return msgspec.structs.replace(_told(answer), loads=_loads(answer[3]))
 
-    async def _call(self, verb: str, queues: Sequence[str], arguments: Sequence[CommandArgument]) -> Any:
-        answer = await self._begin(verb, queues, arguments)
+    async def _call(
+        self,
+        verb: str,
+        queues: Sequence[str],
+        arguments: Sequence[CommandArgument],
+        *,
+        urgent: bool = True,
+    ) -> Any:
+        answer = await self._begin(verb, queues, arguments, urgent=urgent)
         if answer[0] == -2:
             raise NotJoined
         return answer
 
     def _begin(
-        self, verb: str, queues: Sequence[str], arguments: Sequence[CommandArgument]
+        self,
+        verb: str,
+        queues: Sequence[str],
+        arguments: Sequence[CommandArgument],
+        *,
+        urgent: bool = True,
     ) -> "asyncio.Future[Any]":
         """Sent when this returns."""
         hold = "" if self.hold is None else self.hold
         head: list[CommandArgument] = [self.gateway, self.window_tokens, hold, len(queues), *queues]
-        return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments])
+        return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 
 async def _heard(call: Awaitable[Any]) -> QueueReply:

@@ -230,7 +230,13 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
                 "$.keys: keys are",
             ),
             ("POST", "/keys", {"tenant": "nobody"}, 409, "There is no tenant 'nobody'."),
-            ("POST", "/keys", {"tenant": "a", "rules": {"hash": "x"}}, 400, "$.rules.hash: the gateway makes this value itself"),
+            (
+                "POST",
+                "/keys",
+                {"tenant": "a", "rules": {"hash": "x"}},
+                400,
+                "$.rules.hash: the gateway makes this value itself",
+            ),
             ("POST", "/keys/revoke", {}, 400, "Name keys (ids), or all keys of one tenant"),
         ):
             found, problem, headers = await call(method, path, body)

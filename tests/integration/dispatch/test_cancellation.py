@@ -107,12 +107,12 @@ async def test_leaving_while_queued_frees_the_turn_and_the_quota(gateway, stream
         worker.then(silent=True)
         first = asyncio.create_task(reading(running.chat()))
         await running.until(lambda: worker.seen)
-        at = running.here.gateway.services.reservations
+        at = running.here.gateway.services.dispatch
         waiting = asyncio.create_task(reading(running.chat("second", stream=stream)))
-        await running.until(lambda: len(at.room("m")) == 1)
-        assert len(at.leases) == 2
+        await running.until(lambda: len(at.rooms.of("m")) == 1)
+        assert len(at.reservations.leases) == 2
         await leave(waiting)
-        assert await running.until(lambda: len(at.room("m")) == 0 and len(at.leases) == 1) < SOON
+        assert await running.until(lambda: len(at.rooms.of("m")) == 0 and len(at.reservations.leases) == 1) < SOON
         await leave(first)
         await running.until(lambda: running.idle)
         worker.then(silent=False)
@@ -131,11 +131,11 @@ async def test_who_stands_behind_a_leaver_gets_its_turn(gateway):
         worker.then(until=held)
         first = asyncio.create_task(reading(running.chat("first", stream=True)))
         await running.until(lambda: worker.seen)
-        at = running.here.gateway.services.reservations
+        at = running.here.gateway.services.dispatch
         leaver = asyncio.create_task(reading(running.chat("leaver")))
-        await running.until(lambda: len(at.room("m")) == 1)
+        await running.until(lambda: len(at.rooms.of("m")) == 1)
         last = asyncio.create_task(reading(running.chat("last")))
-        await running.until(lambda: len(at.room("m")) == 2)
+        await running.until(lambda: len(at.rooms.of("m")) == 2)
         await leave(leaver)
         held.set()
         await asyncio.wait_for(asyncio.gather(first, last), 60)

@@ -236,7 +236,7 @@ async def test_places_of_both_are_told_to_the_other_gateways(gateway, tmp_path):
         decode.then(silent=True)
         roles = {"roles": ROLES}
         async with gateway(prefill, decode, **roles) as one, gateway(prefill, decode, **roles) as two:
-            queues = [running.here.gateway.services.reservations.queue for running in (one, two)]
+            queues = [running.here.gateway.services.dispatch.queue for running in (one, two)]
             await one.until(lambda: all(queue.shared for queue in queues), seconds=10)
             asked = asyncio.create_task(one.chat(LONG).__aenter__())
             await one.until(lambda: prefill.seen and decode.seen)
@@ -258,7 +258,7 @@ async def test_batch_work_gives_way_where_a_prefill_worker_is_full_of_it(gateway
         gateway(prefill, decode, **window) as beside,
     ):
         for each in (running, beside):
-            queue = each.here.gateway.services.reservations.queue
+            queue = each.here.gateway.services.dispatch.queue
             await each.until(lambda queue=queue: queue.shared and queue.gateways == 2, 10)
         for half in (prefill, decode):
             half.then(silent=True)
@@ -272,7 +272,7 @@ async def test_batch_work_gives_way_where_a_prefill_worker_is_full_of_it(gateway
         answer = await batch
         assert answer.status == 200
         await answer.read()
-        assert there.here.gateway.services.reservations.preemptible.count == 1
+        assert there.here.gateway.services.dispatch.preemption.count == 1
         assert [[seen.ended for seen in half.seen] for half in (prefill, decode)] == [
             ["aborted", "finished", "finished"]
         ] * 2

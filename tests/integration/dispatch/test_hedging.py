@@ -35,7 +35,7 @@ async def ended(worker):
 
 
 def outcomes(running):
-    at = running.here.gateway.services.reservations
+    at = running.here.gateway.services.dispatch
     return {name: count for name, count in at.hedging.outcomes.items() if count}
 
 
@@ -227,7 +227,7 @@ async def test_however_it_ends_all_places_are_free_and_no_circles_are_left(gatew
         ScriptedWorker() as other,
         gateway(one, other, limits=[{"requests": 10_000, "per": "day"}], **hedging()) as running,
     ):
-        fleet, times = running.here.gateway.services.reservations.fleet, 0
+        fleet, times = running.here.gateway.services.dispatch.fleet, 0
 
         async def once():
             nonlocal times
@@ -324,7 +324,7 @@ async def test_nobody_is_passed_who_waits_for_the_worker_wherever_and_for_whiche
         small = asyncio.create_task(asked(running, text="hello", stream=True))
         await running.until(lambda: len(one.seen) + len(other.seen) == 3)
         calls.append(asyncio.create_task(asked(there, text=too_much, model=waits_for, stream=True)))
-        queue = there.here.gateway.services.reservations.queue
+        queue = there.here.gateway.services.dispatch.queue
         await running.until(lambda: len(queue) == 1)
         assert (len(one.seen) + len(other.seen), small.done()) == (3, False)
         await asyncio.sleep(1.5)
@@ -347,7 +347,7 @@ async def test_a_second_place_that_comes_too_late_is_given_back(gateway, end):
         await together(running, beside)
         for worker in (one, other):
             worker.then(until=asyncio.Event())
-        store = running.here.gateway.services.reservations.queue._store
+        store = running.here.gateway.services.dispatch.queue._store
         given, may_be_heard, spare = asyncio.Event(), asyncio.Event(), store.spare
 
         async def late(*asked):

@@ -142,7 +142,7 @@ async def test_who_a_provider_fails_waits_here_and_passes_nobody(gateway):
             second = asyncio.create_task(asked(running))
             await running.until(lambda: theirs.seen)
             await running.until(
-                lambda: any(map(len, running.here.gateway.services.reservations.rooms().values()))
+                lambda: any(map(len, running.here.gateway.services.dispatch.rooms.all().values()))
             )
             assert len(here.seen) == 1
             here.script.until.set()
@@ -231,7 +231,7 @@ async def test_nothing_of_its_cache_is_known_or_expected(gateway):
                 assert (await asked(running, text="word " * 800))[0] == 200
             await running.until(lambda: running.idle)
             assert len(theirs.seen) == 2
-            stats = running.here.gateway.services.reservations.index.stats()
+            stats = running.here.gateway.services.dispatch.index.stats()
             assert (stats.blocks, stats.predictions) == (0, 0)
 
 
@@ -281,7 +281,7 @@ async def test_batch_work_waits_for_workers_here(gateway, across):
             tenants=CONSENTS, **settings(here, theirs, **{"queueing.across": across})
         ) as running:
             first = await full(running, here)
-            rooms = running.here.gateway.services.reservations.rooms
+            rooms = running.here.gateway.services.dispatch.rooms.all
             second = asyncio.create_task(asked(running, service_tier="batch"))
             await running.until(lambda: any(map(len, rooms().values())))
             assert (await asked(running))[0] == 200
@@ -394,7 +394,7 @@ LIMITED = {
 
 
 def refused(*gateways):
-    return sum(running.here.gateway.services.reservations.allowances.refused["p0"] for running in gateways)
+    return sum(running.here.gateway.services.dispatch.provider_quota.refused["p0"] for running in gateways)
 
 
 @pytest.mark.parametrize("rules", LIMITED.values(), ids=LIMITED)
@@ -458,7 +458,7 @@ async def test_what_is_held_of_a_providers_limits_is_given_back_however_a_reques
                 theirs.then(until=asyncio.Event())
                 call = asyncio.create_task(asked(running))
                 await running.until(lambda: theirs.seen)
-                assert len(running.here.gateway.services.reservations.leases) == 1
+                assert len(running.here.gateway.services.dispatch.reservations.leases) == 1
                 call.cancel()
             else:
                 theirs.then(status={"refused": 400, "failed": 500}[ends])

@@ -23,7 +23,7 @@ def ask(running, text=LONG, *, headers=None, tenant="acme", **more):
 
 def learn(worker, fixed_ms, ms_per_token):
     fit = PrefillFit(fixed_ms=fixed_ms, ms_per_token=ms_per_token, error_ms=1.0, samples=100)
-    worker.learnt.fit, worker.learnt.speed = fit, fit.speed(worker.speed)
+    worker.learnt.own.fit, worker.learnt._speed = fit, fit.speed(worker.speed)
 
 
 def known(running, ms_per_token=0.1, fixed_ms=1.0):
@@ -47,7 +47,7 @@ async def left(*tasks):
 
 
 def rooms(running):
-    return running.here.gateway.services.reservations.rooms()
+    return running.here.gateway.services.dispatch.rooms.all()
 
 
 async def refusal(task):
@@ -178,7 +178,7 @@ async def test_batch_work_at_another_gateway_gives_way_once(gateway):
         gateway(worker, **preempts) as third,
     ):
         for at in (running, other, third):
-            queue = at.here.gateway.services.reservations.queue
+            queue = at.here.gateway.services.dispatch.queue
             await at.until(lambda queue=queue: queue.shared and queue.gateways == 3)
         worker.then(**HOUR)
         batch = await occupied(other, worker, text="batch" * 60, headers={"x-radixgate-class": "batch"})

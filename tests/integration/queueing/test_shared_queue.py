@@ -33,16 +33,16 @@ class House:
     def queues(self, beside=None):
         return ["m"]
 
-    def others(self, loads, *, all_workers):
+    def update_others(self, loads, *, all_workers):
         self.loads = dict(loads) if all_workers else self.loads | loads
 
-    def tags(self, queue, tenant, virtual_time, finish):
+    def adopt_tag(self, queue, tenant, virtual_time, finish):
         pass
 
     def debts(self):
         return []
 
-    def moved(self):
+    def queue_moved(self):
         self.moves += 1
 
 
@@ -52,12 +52,12 @@ async def member(url, prefix, *, timeout_seconds=2.0, clock=time.monotonic):
     scripts, house, keys = ScriptCaller(url), House(), QueueKeys(prefix)
     queue = SharedQueue(
         QueueStore(scripts, keys, f"{next(names):016x}", WINDOW),
-        house,
         tenant_order("fcfs"),
         enabled=True,
         timeout_seconds=timeout_seconds,
         clock=clock,
     )
+    queue.attach(house)
     turns = TurnReader(
         scripts,
         keys.turns,

@@ -19,11 +19,11 @@ TENANTS = {"acme": {}, "globex": {"plan": "big"}}
 
 
 def queue_of(running):
-    return running.here.gateway.services.reservations.queue
+    return running.here.gateway.services.dispatch.queue
 
 
 def waiting(*gateways):
-    return sum(len(g.here.gateway.services.reservations.room("m")) for g in gateways)
+    return sum(len(g.here.gateway.services.dispatch.rooms.of("m")) for g in gateways)
 
 
 async def asked(running, text="hello", **more):
@@ -234,7 +234,7 @@ async def test_a_model_whose_requests_pile_up_does_not_keep_another_from_the_wor
         if count > 1:
             await together(*gateways)
         one, release = gateways[0], held(worker)
-        rooms = one.here.gateway.services.reservations.rooms
+        rooms = one.here.gateway.services.dispatch.rooms.all
         calls = [asyncio.create_task(asked(one, "first"))]
         await one.until(lambda: worker.seen)
         worker.then(until=None)

@@ -30,13 +30,13 @@ async def test_money_is_spent_by_the_prices_of_the_model_and_cached_tokens_are_c
     async with ScriptedWorker() as worker, gateway(worker, limits=limits, models=PRICED) as running:
         records = []
         worker.then(prompt_tokens=100, cached_tokens=60, tokens=30)
-        observed = running.here.gateway.services.reservations.leases.end
+        observed = running.here.gateway.services.dispatch.reservations.leases.end
 
         def end(lease, cost):
             records.append(cost)
             observed(lease, cost)
 
-        running.here.gateway.services.reservations.leases.end = end
+        running.here.gateway.services.dispatch.reservations.leases.end = end
         status, _, _ = await answer(running, max_tokens=30)
         assert status == 200
         # 40 x 2 + 60 x 0.5 + 30 x 10, in millionths.
@@ -183,7 +183,7 @@ async def test_a_group_that_has_its_share_of_the_index_gets_no_more_of_it(gatewa
     models = json.dumps([{"name": "m", "block_size": 4}])
     tenants = {"acme": {"cache_blocks_max": 12}, "globex": {}}
     async with ScriptedWorker() as worker, gateway(worker, tenants=tenants, models=models) as running:
-        shares = running.here.gateway.services.reservations.shares
+        shares = running.here.gateway.services.dispatch.index_quota
         for tenant in ("acme", "globex"):
             for number in range(6):
                 async with running.chat(f"{number} " + "x" * 60, tenant=tenant) as response:

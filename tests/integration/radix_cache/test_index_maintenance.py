@@ -72,18 +72,18 @@ async def test_predictions_that_lapsed_while_nobody_kept_go_when_somebody_does(v
     one.index.record(SPACE, array("Q", [1, 2]), W, "r")
     await one.arrived()
     await one.close()  # It was the keeper, and its lease goes on for a while.
-    await other.scripts.ask("SET", keys.keeper, b"another gateway", "PX", 60_000)
-    keeping = asyncio.create_task(other.keeper.run())
+    await other.scripts.ask("SET", keys.maintenance_lease, b"another gateway", "PX", 60_000)
+    keeping = asyncio.create_task(other.maintenance.run())
     await asyncio.sleep(0.25)
     assert not other.index.match(SPACE, array("Q", [1, 2])).pending
     await asyncio.sleep(0.05)
-    assert not other.keeper.is_leader
+    assert not other.maintenance.is_leader
     assert await predicted(other, keys) == 1
-    await other.scripts.ask("DEL", keys.keeper)
+    await other.scripts.ask("DEL", keys.maintenance_lease)
     async with asyncio.timeout(60):
         while await predicted(other, keys):
             await asyncio.sleep(0.01)
-    assert other.keeper.is_leader
+    assert other.maintenance.is_leader
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     await other.close()
@@ -100,7 +100,7 @@ async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey
         for number in range(20):
             one.index.hold(spaces[shard], array("Q", [first + number]), W)
             await one.arrived()
-    one.keeper._lost = lambda: {0}
+    one.maintenance._lost = lambda: {0}
     await one.settled()
     left = Counter(keys.shard(node.namespace) for node in one.index.replica.nodes.values())
     assert left == {0: 20, 1: 10}
@@ -123,7 +123,7 @@ async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valk
     if forgets:
         await one.scripts.ask("FUNCTION", "FLUSH")
         await one.scripts.ask("SCRIPT", "FLUSH")
-    assert await one.keeper._leased()  # It may be that whoever kept it is gone.
+    assert await one.maintenance._acquire_lease()  # It may be that whoever kept it is gone.
     one.index.withdraw(W, "r")
     one.index.shorten(SPACE, array("Q", [1039, 2039]), W, 1)
     await one.settled()

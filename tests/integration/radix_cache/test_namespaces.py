@@ -94,7 +94,7 @@ async def test_evicted_namespaces_leave_nothing_behind(two):
         one.index.hold(Namespace(model=f"m{number}", block_size=16), array("Q", [1000 + number]), W)
     await settled(two)
     assert len((await names(other))[1]) == 200
-    one.keeper._blocks_max = 3
+    one.maintenance._blocks_max = 3
     await settled(two)
     stored, known = await names(other)
     assert len(stored) == len(known) == 3
@@ -117,10 +117,10 @@ async def test_what_an_older_layout_has_left_goes_when_nobody_keeps_it(redis_url
     ours = [new.tree(space), new.names(shard), new.workers]
     for key in theirs + ours:
         await scripts.ask("HSET", key, space, "x")
-    await scripts.ask("SET", old.keeper, "an old gateway", "PX", 60_000)
+    await scripts.ask("SET", old.maintenance_lease, "an old gateway", "PX", 60_000)
     await drop_older_layouts(scripts, new)
     assert await asyncio.gather(*(scripts.ask("EXISTS", key) for key in theirs)) == [1] * len(theirs)
-    await scripts.ask("DEL", old.keeper)
+    await scripts.ask("DEL", old.maintenance_lease)
     await drop_older_layouts(scripts, new)
     assert await asyncio.gather(*(scripts.ask("EXISTS", key) for key in theirs)) == [0] * len(theirs)
     assert await asyncio.gather(*(scripts.ask("EXISTS", key) for key in ours)) == [1] * len(ours)

@@ -85,7 +85,7 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
 @pytest.mark.parametrize("pair", [0.2], indirect=True)
 async def test_what_the_copy_shows_is_said_also_while_changes_go_on_coming(pair, monkeypatch):
     teller, listener, _ = pair
-    told, rounds = ReplicaReader._told, 0
+    told, rounds = ReplicaReader._apply_message, 0
 
     async def slowly(self, *what):
         nonlocal rounds
@@ -98,7 +98,7 @@ async def test_what_the_copy_shows_is_said_also_while_changes_go_on_coming(pair,
 
     over, seen = asyncio.Event(), []
     monkeypatch.setattr(listener.reader, "_changed", lambda: seen.append(rounds))
-    monkeypatch.setattr(ReplicaReader, "_told", slowly)
+    monkeypatch.setattr(ReplicaReader, "_apply_message", slowly)
     teller.index.hold(SPACE, path(1_000_000), W)
     async with asyncio.timeout(60):
         while not (seen and seen[-1] > 20):

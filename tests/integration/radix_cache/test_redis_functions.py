@@ -94,9 +94,9 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
         while index.match(SPACE, path).confirmed.get(W) != 3:
             await asyncio.sleep(0.01)
         index.forget(W)
-        assert await parts.keeper._leased()
+        assert await parts.maintenance._acquire_lease()
         while index.replica.blocks:
-            await parts.keeper.run_round()
+            await parts.maintenance.run_round()
             await asyncio.sleep(0.01)
     assert (await parts.feed_leases.renew(FeedLeaseTable(), 1000)).gateways
     assert index.refused == 0

@@ -173,7 +173,7 @@ async def test_answers_come_in_the_order_of_the_calls(scripts):
 async def test_calls_under_way_when_the_connection_breaks_are_made_again(scripts, own_valkey):
     assert await scripts.call(ECHO, [], [1]) == 1
     calls = [scripts.call(ECHO, [], [number]) for number in range(20)]
-    scripts._redis._line._transport.abort()
+    scripts._redis._connection._transport.abort()
     assert await asyncio.gather(*calls) == list(range(20))
 
 

@@ -107,7 +107,7 @@ async def test_one_that_leaves_keeps_its_streams_and_gets_no_new_ones(discovered
     await discovery.query_sources()
     assert fleet[WorkerId("a")].health.health is Health.DRAINING
     assert [worker.id for worker in fleet.serving("m")] == ["s"]
-    stream.leave()
+    stream.end()
     await discovery.query_sources()
     assert (names(fleet), gone) == (["s"], ["a"])
 

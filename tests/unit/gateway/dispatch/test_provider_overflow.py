@@ -153,9 +153,9 @@ def test_a_provider_that_rests_is_not_asked_and_waited_for_as_long_as_it_does():
 @pytest.mark.parametrize(
     ("cause", "seconds"),
     [
-        ({"limited": True, "retry_after_seconds": 7.0}, 7.0),
-        ({"limited": True, "retry_after_seconds": 5000.0}, 60.0),
-        ({"limited": True}, 1.0),
+        ({"rate_limited": True, "retry_after_seconds": 7.0}, 7.0),
+        ({"rate_limited": True, "retry_after_seconds": 5000.0}, 60.0),
+        ({"rate_limited": True}, 1.0),
         ({"retry_after_seconds": 3.0}, 3.0),
         ({}, 0.0),
     ],

@@ -121,11 +121,13 @@ async def test_a_probe_that_fails_in_its_own_way_is_a_failed_probe_and_logged_on
 
 
 async def test_a_report_that_cannot_be_used_is_a_failed_probe():
-    def reported(worker):
-        raise OverflowError("too many tokens")
+    class Failing(NotingListener):
+        def reported(self, worker):
+            raise OverflowError("too many tokens")
 
     one = worker("a", Adapter())
-    fleet = fleet_of(one, reported=reported)
+    fleet = Fleet([one])
+    fleet.subscribe(Failing())
     for _ in range(FAILURES_MAX):
         await fleet.probe(one)
     assert one.health.health is Health.DOWN
@@ -192,13 +194,13 @@ async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is
     fleet = fleet_of(one)
     whole = b'{"choices": [{"message": {}}]}'
     await fleet.probe(one)
-    assert one.shapes.of(Surface.CHAT) is None
-    one.shapes.learn(Surface.CHAT, whole)
+    assert one.response_shapes.of(Surface.CHAT) is None
+    one.response_shapes.learn(Surface.CHAT, whole)
     await fleet.probe(one)
-    assert one.shapes.of(Surface.CHAT) is not None
+    assert one.response_shapes.of(Surface.CHAT) is not None
     one.adapter.says = WorkerReport(models=("m",), instance_id="second")
     await fleet.probe(one)
-    assert one.shapes.of(Surface.CHAT) is None
-    one.shapes.learn(Surface.CHAT, whole)
+    assert one.response_shapes.of(Surface.CHAT) is None
+    one.response_shapes.learn(Surface.CHAT, whole)
     await probe_until_down(fleet, one, WorkerUnreachable("gone"))
-    assert one.shapes.of(Surface.CHAT) is None
+    assert one.response_shapes.of(Surface.CHAT) is None

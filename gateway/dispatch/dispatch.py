@@ -1,0 +1,76 @@
+"""What finds a worker for a request, put together for one gateway."""
+
+from dataclasses import dataclass
+
+from gateway.dispatch.attempts import Attempts
+from gateway.dispatch.hedging import Hedging
+from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.dispatch.placement import Placement
+from gateway.dispatch.preemption import Preemption
+from gateway.dispatch.provider_overflow import ProviderOverflow
+from gateway.dispatch.provider_quota import ProviderQuota
+from gateway.dispatch.reservations import Reservations
+from gateway.dispatch.worker_acquisition import WorkerAcquisition
+from gateway.dispatch.worker_calls import WorkerCalls
+from gateway.fleet.fleet import Fleet
+from gateway.kv_index.index_quota import IndexQuota
+from gateway.queueing.shared.preemption_requests import PreemptionRequests
+from gateway.queueing.shared.provider_backoff import ProviderBackoff
+from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.waiting_room import RoomRules
+from gateway.queueing.waiting_rooms import WaitingRooms
+from gateway.queueing.worker_window import WorkerWindow
+from gateway.routing.router import Router
+from policies.admission.retry_budget import RetryBudget
+from radix_cache.index import PrefixIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """How requests wait and get their turn, as the settings have it."""
+
+    limits: DispatchLimits
+    room: RoomRules
+    shared: bool
+    """Whether all gateways may give turns together; see SharedQueue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """The parts of one gateway that find a worker for a request."""
+
+    reservations: Reservations
+    acquisition: WorkerAcquisition
+    attempts: Attempts
+    worker_calls: WorkerCalls
+    fleet: Fleet
+    router: Router
+    queue: SharedQueue
+    rooms: WaitingRooms[Placement]
+    window: WorkerWindow
+    index: PrefixIndex
+    index_quota: IndexQuota
+    estimates: OutputEstimates
+    provider_overflow: ProviderOverflow
+    provider_quota: ProviderQuota
+    retries: RetryBudget
+    hedging: Hedging
+    preemption: Preemption
+    preemption_requests: PreemptionRequests
+    provider_backoff: ProviderBackoff
+
+    def reconfigure(self, rules: QueueRules) -> None:
+        """Use these rules for requests that arrive or wait; placements that were given are kept."""
+        limits = self.acquisition.limits = rules.limits
+        self.window.tokens_of_all = limits.release_window_tokens
+        self.queue.reconfigure(
+            rules.room.order, limits.release_window_tokens, limits.hold, enabled=rules.shared
+        )
+        self.rooms.reconfigure(rules.room)
+        self.rooms.room_made()
+
+    def fleet_changed(self) -> None:
+        """Look anew where waiting requests may go: a worker joined, left or changed."""
+        self.queue.ask_again()
+        self.rooms.room_made()

@@ -1,0 +1,121 @@
+"""One request on its way to a worker: what it asks for, its ticket in the queue, and the workers that failed at it."""
+
+from contextlib import AbstractAsyncContextManager
+
+from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.placement import Placement
+from gateway.domain.context import RequestContext
+from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.kv_index.feedback import Expectation
+from gateway.queueing.shared.keys import queue_of
+from gateway.telemetry.record import Progress
+from policies.queueing.protocol import Ticket
+from radix_cache.match import WorkerId
+from workers.adapter import WorkerAnswer, WorkerUnreachable
+
+
+class Attempt:
+    """One try of a request on a placement: its stream, and what was known of its worker's cache."""
+
+    __slots__ = ("ended", "expectation", "first_byte_seconds_max", "placement", "recorded", "stream")
+
+    def __init__(self, placement: Placement, expectation: Expectation | None) -> None:
+        self.placement = placement
+        self.expectation = expectation
+        """What the index knew when the request was sent; None where nothing is learnt from the answer."""
+        self.recorded = False
+        """Whether the index may take the prompt for cached on this worker."""
+        self.stream: AbstractAsyncContextManager[WorkerAnswer] | None = None
+        """The worker's stream, once its first bytes have come."""
+        self.first_byte_seconds_max = 0.0
+        self.ended = False
+        """Whether its placement was freed."""
+
+
+class PendingRequest:
+    """One request on its way to a worker. Made once per request; the rooms of dispatch keep their notes on it here."""
+
+    __slots__ = (
+        "attempt",
+        "by_shadow",
+        "charged_units",
+        "ctx",
+        "failed",
+        "hedged",
+        "limits",
+        "output_tokens",
+        "preemptions",
+        "progress",
+        "prompt",
+        "provider_full_until",
+        "providers_tried",
+        "queue",
+        "sequence",
+        "service_class",
+        "session",
+        "ticket",
+    )
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        prompt: PromptBlocks,
+        progress: Progress,
+        limits: DispatchLimits,
+        *,
+        sequence: int,
+        output_tokens: int,
+        session: int | None,
+        by_shadow: bool,
+    ) -> None:
+        self.ctx = ctx
+        self.prompt = prompt
+        self.progress = progress
+        self.limits = limits
+        """The limits at its arrival: the request is charged and settled alike, whatever a reload changes."""
+        self.sequence = sequence
+        """Its number among the requests for its model."""
+        self.output_tokens = output_tokens
+        """The expected length of its answers."""
+        self.session = session
+        """Equal for the requests of one conversation; None where the client does not name one."""
+        self.by_shadow = by_shadow
+        """Whether the second routing policy decides."""
+        self.service_class = ctx.service_class
+        """Demotion changes it."""
+        self.queue = queue_of(ctx.model.name, background=self.service_class.background and limits.background)
+        self.ticket: Ticket | None = None
+        self.charged_units = 0.0
+        """Cost units that the queue has charged its tenant for it."""
+        self.failed: dict[WorkerId, WorkerUnreachable] = {}
+        """The workers that failed at it, and why."""
+        self.providers_tried: set[WorkerId] = set()
+        self.provider_full_until: dict[WorkerId, float] = {}
+        """When to ask a provider again that was at one of its limits, on the fleet's clock."""
+        self.attempt: Attempt | None = None
+        """The attempt that answers, or is to."""
+        self.hedged = False
+        """Whether it was sent to a second worker at the same time; a request is so once."""
+        self.preemptions = 0
+        """How often it gave its placement up to other requests."""
+
+    @property
+    def background(self) -> bool:
+        """Whether all other requests go before it."""
+        return self.service_class.background and self.limits.background
+
+    @property
+    def had_its_turn(self) -> bool:
+        """Whether a worker of ours has failed at it: it has waited its turn, and takes a place anywhere."""
+        return bool(self.failed) and not self.failed.keys() <= self.providers_tried
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV that it takes on a worker: its prompt and its expected answers."""
+        return self.prompt.prompt_tokens + self.output_tokens
+
+    def demote(self) -> None:
+        """Go on as a batch request, with a new ticket."""
+        self.service_class = self.limits.batch
+        self.queue = queue_of(self.ctx.model.name, background=self.background)
+        self.ticket = None

@@ -1,0 +1,97 @@
+"""The call that a worker gets for a request: the client's fields, and those that the gateway owns."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import Placement
+from gateway.domain.request import Surface
+from gateway.relay.stream_aggregator import has_faithful_stream
+from workers.adapter import WorkerCall
+
+PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
+"""Paths of workers that are not below /v1: vLLM has these two at its root, SGLang has them there too."""
+
+SAMPLES_LEARNT = 64
+"""First tokens of a worker after which its speed is known well enough to do without more."""
+
+SAMPLED_EVERY = 16
+"""Beyond that one whole answer in so many is streamed all the same: a worker's speed changes."""
+
+
+class WorkerCalls:
+    """Makes the calls that workers get."""
+
+    def __init__(
+        self,
+        *,
+        cache_salt: Callable[[str], str],
+        first_byte_seconds_max: float,
+        whole_seconds_max: float,
+        idle_seconds_max: float,
+        aggregates_streams: bool,
+        requests_wait: Callable[[str], bool],
+    ) -> None:
+        """`cache_salt` derives an isolation group's salt for the engine's prefix cache.
+
+        `aggregates_streams`: whether a worker may be asked for a stream where the client wants a whole answer.
+        `requests_wait` returns whether requests for a model wait for room.
+        """
+        self._cache_salt = cache_salt
+        self.first_byte_seconds_max = first_byte_seconds_max
+        self.whole_seconds_max = whole_seconds_max
+        self.idle_seconds_max = idle_seconds_max
+        self.aggregates_streams = aggregates_streams
+        self._requests_wait = requests_wait
+
+    def make(self, pending: PendingRequest, placement: Placement) -> WorkerCall:
+        """Return the request as the placement's worker gets it."""
+        ctx, prompt, progress, worker = pending.ctx, pending.prompt, pending.progress, placement.worker
+        request = ctx.request
+        fields, stream = request.fields, request.stream
+        if not stream and self.aggregates_streams and self._is_worth_streaming(pending, placement):
+            fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
+        seconds_max = self.first_byte_seconds_max
+        if not stream and (request.generates or request.form is not None):
+            seconds_max = max(
+                seconds_max, self.whole_seconds_max
+            )  # Its first byte comes after its last token.
+        if prompt.output_tokens_max is not None:
+            fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
+        # Of a pair the handoff says which rank computes, and the decode worker chooses its rank by itself.
+        rank = placement.rank
+        if rank is not None and not (placement.prefill_worker is worker and request.generates):
+            rank = None
+        return WorkerCall(
+            id=ctx.id,
+            path=PATHS.get(request.surface) or f"v1/{request.surface.value}",
+            fields=fields,
+            model=ctx.model.name,
+            stream=stream,
+            cache_salt=self._cache_salt(ctx.tenant.group),
+            traceparent=progress.trace.to_worker() if progress.trace is not None else None,
+            first_byte_seconds_max=seconds_max,
+            idle_seconds_max=self.idle_seconds_max,
+            priority=ctx.service_class.level if worker.priority else None,
+            rank=rank.number if rank is not None else None,
+            prompt_ids=prompt.ids,
+            form=request.form,
+            on_sent=progress.mark_dispatched,
+        )
+
+    def _is_worth_streaming(self, pending: PendingRequest, placement: Placement) -> bool:
+        """Return whether a whole answer is to be put together from a stream, for the sake of its first token.
+
+        The first token tells when the prefill is done, which makes room for requests that wait, and how fast the
+        worker is. A stream costs a relay several times what a whole answer does.
+        """
+        worker, request = placement.worker, pending.ctx.request
+        if not worker.adapter.streams_whole or worker.response_shapes.of(request.surface) is None:
+            return False
+        worth = (
+            placement.prefill_worker.learnt.own.fit.samples < SAMPLES_LEARNT
+            or pending.sequence % SAMPLED_EVERY == 0
+            or self._requests_wait(pending.queue)
+        )
+        return worth and has_faithful_stream(request)

@@ -1,0 +1,20 @@
+"""How many uncached prompt tokens this gateway may have ahead of each worker."""
+
+from gateway.queueing.shared.shared_queue import SharedQueue
+
+
+class WorkerWindow:
+    """This gateway's part of every worker's window, in uncached prompt tokens.
+
+    The whole window is this gateway's where all gateways decide together; a gateway that decides alone has its share.
+    """
+
+    def __init__(self, queue: SharedQueue, tokens_of_all: int) -> None:
+        """`tokens_of_all`: the window that all gateways together may fill, as the settings have it."""
+        self._membership = queue.membership
+        self.tokens_of_all = tokens_of_all
+
+    @property
+    def tokens(self) -> int:
+        """This gateway's part as of now."""
+        return self._membership.share_of(self.tokens_of_all)

@@ -1,0 +1,134 @@
+"""The fleet and its workers from the settings, and the parts that follow what the fleet reports."""
+
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.load_feeds import LoadFeeds
+from gateway.fleet.provider import Provider
+from gateway.fleet.speeds import LearntSpeed
+from gateway.fleet.worker import Worker
+from gateway.kv_index.event_sources import event_sources, load_sources
+from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.models.catalogue import Catalogue, prices_from
+from gateway.settings.tree import Settings
+from gateway.settings.types import SettingsProblem
+from gateway.settings.workers import ProviderSettings, WorkerSettings
+from gateway.tenants.limits import limits_at
+from radix_cache.match import WorkerId
+from workers.adapter import TlsFiles, WorkerTarget
+from workers.adapters.provider import ProviderAdapter
+from workers.adapters.registry import adapters
+from workers.worker import Role
+
+
+def fleet_of(settings: Settings) -> Fleet:
+    """Return a fleet of the workers in the settings. Raises SettingsProblem."""
+    fleet = Fleet([_static_worker(at, worker) for at, worker in enumerate(settings.workers)])
+    warn_of_shared_caches(fleet, settings)
+    return fleet
+
+
+def worker_of(settings: WorkerSettings) -> Worker:
+    """Return a worker of which nothing is known yet.
+
+    Raises what its adapter raises: OSError for certificates, ValueError for a package that cannot be loaded.
+    """
+    identity, tls = WorkerId(settings.id), settings.tls
+    target = WorkerTarget(
+        id=identity,
+        url=settings.url.rstrip("/").removesuffix("/v1"),
+        api_key=settings.api_key.reveal() if settings.api_key is not None else None,
+        headers={name: value.reveal() for name, value in settings.headers.items()},
+        tls=TlsFiles(ca=tls.ca, certificate=tls.certificate, key=tls.key) if tls is not None else None,
+    )
+    rated = settings.prefill_tokens_per_second
+    adapter, provider, models = adapters()[settings.kind](target), settings.provider, settings.models
+    if provider is not None:
+        models = tuple(provider.models)
+        adapter = ProviderAdapter(adapter, {m: there.name or m for m, there in provider.models.items()})
+    return Worker(
+        id=identity,
+        kind=settings.kind,
+        adapter=adapter,
+        models=frozenset(models),
+        models_fixed=bool(models),
+        role=Role(settings.role),
+        event_sources=event_sources(settings) if provider is None else (),
+        load_sources=load_sources(settings) if provider is None else (),
+        provider=_provider(provider) if provider is not None else None,
+        learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
+        priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
+        names_rank=settings.dp_rank == "auto",
+    )
+
+
+def warn_of_shared_caches(fleet: Fleet, settings: Settings) -> None:
+    """Log the workers that cannot keep the caches of tenants apart, if any tenant is to be isolated."""
+    if any(tenant.isolation.mode != "shared" for tenant in settings.tenants):
+        fleet.warn_of_shared_caches()
+
+
+def _static_worker(at: int, settings: WorkerSettings) -> Worker:
+    """Return the worker at this position of the settings. Raises SettingsProblem."""
+    try:
+        return worker_of(settings)
+    except OSError as err:
+        raise SettingsProblem(
+            f"$.workers[{at}].tls: the files cannot be used: {err.strerror or err}"
+        ) from err
+    except ValueError as err:
+        raise SettingsProblem(f"$.workers[{at}]: {err}") from err
+
+
+def _provider(settings: ProviderSettings) -> Provider:
+    prices = {model: prices_from(there.prices) for model, there in settings.models.items()}
+    return Provider(
+        prices={model: price for model, price in prices.items() if price is not None},
+        after_seconds=settings.after_ms / 1000 if settings.after_ms is not None else None,
+        rest_seconds_max=settings.rest_seconds_max,
+        limits=limits_at(0.0, settings.limits, settings.concurrency),
+    )
+
+
+class IndexFollowsFleet:
+    """Keeps the catalogue, the prefix index and the feeds up to date with the workers; see FleetListener."""
+
+    def __init__(
+        self, catalogue: Catalogue, index: SharedIndexParts, feeds: KvEventFeeds, loads: LoadFeeds
+    ) -> None:
+        self._catalogue = catalogue
+        self._index = index.index
+        self._feeds = feeds
+        self._loads = loads
+
+    def room_made(self) -> None:
+        """Do nothing: the index knows no room."""
+
+    def cache_lost(self, worker: WorkerId) -> None:
+        """Forget what the worker held."""
+        self._loads.ranks.forget(worker)
+        self._index.forget(worker)
+
+    def reported(self, worker: Worker) -> None:
+        """Take over the worker's models, its cache's instance and size, and where it publishes its events."""
+        self._catalogue.add_reported(worker.models)
+        if worker.provider is not None:
+            return
+        report = worker.report
+        self._index.enrol(worker.id, report.instance_id or "")
+        self._feeds.follow(worker.id, report.events if worker.event_sources is None else worker.event_sources)
+        self._loads.follow(worker, report.loads if worker.load_sources is None else worker.load_sources)
+        if worker.ranks < 2:
+            self._loads.ranks.forget(worker.id)
+        if report.kv_tokens_max is not None:
+            models = self._catalogue.by_name_or_alias().items()
+            sizes = [model.block_size for name, model in models if name in worker.models]
+            self._index.bound(worker.id, report.kv_tokens_max // min(sizes, default=1))
+
+    def left(self, worker: WorkerId) -> None:
+        """Stop following the worker's feeds, and forget what it held."""
+        self._feeds.follow(worker, ())
+        self._loads.forget(worker)
+        self.cache_lost(worker)
+
+    def provider_rests(self, worker: WorkerId, seconds: float) -> None:
+        """Do nothing: providers are not in the index."""
