@@ -44,7 +44,7 @@ class PrefixMatch(Protocol):
 
 
 class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PrefixMatch whose counts were computed for all workers in advance."""
+    """A PrefixMatch with the counts of all workers computed in advance."""
 
     confirmed: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     pending: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)

@@ -30,11 +30,11 @@ WHOLE_SECONDS_MAX = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIndexParts:
-    """`index` answers and is told; `reader.follow` and `keeper.run` are its loops."""
+    """`index` answers and is told; `reader.follow` and `maintenance.run` are its loops."""
 
     index: SharedIndex
     reader: ReplicaReader
-    keeper: IndexMaintenance
+    maintenance: IndexMaintenance
     feed_leases: FeedLeaseStore
     room: PageBudget
     scripts: ScriptCaller
@@ -56,19 +56,19 @@ class SharedIndexParts:
             idle_seconds_max=settings.idle_seconds_max,
         )
         reader = ReplicaReader(scripts, keys, replica, changed=index.replica_changed, checked=index.replica_compared)
-        keeper = IndexMaintenance(
+        maintenance = IndexMaintenance(
             scripts,
             store,
             replica,
             blocks_max=blocks_max,
             node_blocks=NODE_BYTES // BLOCK_BYTES,
             idle_seconds_max=settings.idle_seconds_max,
-            lost=lambda: reader.lost,
+            lost_shards=lambda: reader.lost_shards,
         )
         feed_leases = FeedLeaseStore(scripts, keys, os.urandom(8))
         room = PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
         return cls(
-            index=index, reader=reader, keeper=keeper, feed_leases=feed_leases, room=room, scripts=scripts
+            index=index, reader=reader, maintenance=maintenance, feed_leases=feed_leases, room=room, scripts=scripts
         )
 
     @property

@@ -1,11 +1,11 @@
-"""What must hold of a tree in Redis, and where it does not. Pure: it looks at what was read.
+"""Checks the invariants of a tree in Redis on a dump of it, without I/O.
 
 a node's head          fits its run: length, first and last block
-children               as many as there are; each begins where its parent ends, and has one, by `above` and `next`
-holders                hold 1 to all blocks of the run, stand in their chunk, hold the whole parent as near
-a leaf                 is as long as its longest holder holds
-tenures                are somebody's, or were
-the namespace          has a name, and the id that goes with it
+children               are as many as the head says; each begins where its parent ends, found by `above` and `next`
+holders                hold 1 to all blocks of the run, are in their chunk, hold the whole parent in the same tiers
+a leaf                 is as long as the most blocks that a holder holds of it
+tenures                were given to a worker at some time
+the namespace          has a name, and the id that belongs to the name
 """
 
 from collections.abc import Iterator
@@ -23,22 +23,24 @@ NOTHING = TierBlocks()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One thing that is wrong: `node` is its key (None: the namespace itself).
+    """One violated invariant, and what has to be removed to repair it.
 
-    What goes if it is to be right again: `tenure`, what it holds of this node and below; else, if `trim`, the end
-    of the node that nobody holds; else, if `whole`, the namespace, since no verb of the tree mends it; else the
-    node and all below.
+    Without `tenure`, `trim` and `whole` that is the node and everything below it.
     """
 
     node: int | None
+    """The key of the node; None for the namespace itself."""
     text: str
     tenure: int | None = None
+    """Remove what this tenure holds of the node and below."""
     trim: bool = False
+    """Remove the end of the node that no tenure holds."""
     whole: bool = False
+    """Remove the whole namespace, since no script can repair the node."""
 
 
 class NodeFamily:
-    """Who is whose parent. Only nodes whose heads can be read take part."""
+    """Parents and children of the nodes of a tree; only nodes with a readable head take part."""
 
     def __init__(self, tree: DumpedTree) -> None:
         self.heads: dict[int, NodeHead] = {
@@ -53,7 +55,7 @@ class NodeFamily:
                 self.children.setdefault(parent, []).append(key)
 
     def below(self, key: int) -> list[int]:
-        """The node and all that hangs below it, the deepest first. A node that is its own ancestor ends it."""
+        """Return the node and all nodes below it, the deepest first; cycles are followed once."""
         found, waiting = {key}, [key]
         while waiting:
             for child in self.children.get(waiting.pop(), ()):
@@ -63,7 +65,7 @@ class NodeFamily:
         return sorted(found, key=lambda each: -self.heads[each].depth if each in self.heads else 0)
 
     def _resolve(self, key: int, depth: int) -> int | None:
-        """See TreeCopy.resolve."""
+        """Return the key of the node with the block at this depth; see NodeTable.resolve."""
         for _ in range(HOPS_MAX):
             head = self.heads.get(key)
             if head is None or depth < head.depth:
@@ -75,7 +77,7 @@ class NodeFamily:
 
 
 def find_violations(tree: DumpedTree, tenures: TenureNumbers) -> Iterator[Violation]:
-    """All there are, the namespace's own first."""
+    """Yield all violations of a tree, those of the namespace itself first."""
     yield from _of_the_name(tree)
     for name, why in tree.unreadable.items():
         yield Violation(node=None, text=f"field {name!r} is unreadable: {why}", whole=True)
@@ -91,7 +93,7 @@ def find_violations(tree: DumpedTree, tenures: TenureNumbers) -> Iterator[Violat
 
 
 def holders_of(node: DumpedNode) -> dict[int, TierBlocks]:
-    """All leading blocks by tenure."""
+    """Return the leading blocks of a node that each tenure holds."""
     found = dict(node.head.holders) if node.head is not None else {}
     for chunk in node.chunks.values():
         found.update(chunk)
@@ -102,14 +104,14 @@ def _of_the_name(tree: DumpedTree) -> Iterator[Violation]:
     if not tree.nodes:
         return
     if tree.name is None:
-        yield Violation(node=None, text="it has no name, and no reader finds it", whole=True)
+        yield Violation(node=None, text="the namespace has no name, so that no gateway reads it", whole=True)
         return
     try:
         right = namespace_id(Namespace.unpack(tree.name)) == tree.namespace
     except ValueError:
         right = False
     if not right:
-        yield Violation(node=None, text="its name is that of no namespace, or of another", whole=True)
+        yield Violation(node=None, text="the name is not a namespace, or that of another one", whole=True)
 
 
 def _of_the_run(head: NodeHead, node: DumpedNode) -> Iterator[Violation]:

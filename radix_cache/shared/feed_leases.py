@@ -1,12 +1,12 @@
-"""Which two gateways follow the KV events of each worker: leases in Redis, by the server's clock.
+"""Leases in Redis that say which two gateways follow the KV events of each worker, timed by the server's clock.
 
-    gateways   id -> deadline      a gateway that is not heard of for so long has no lease any more
-    leases     worker -> lease     who writes to the index, who follows warm and would write next, what is known
-    version                        of both: it grows with every change, so that who knows it need not read them
+    gateways   id -> deadline      a gateway that does not renew in time loses all its leases
+    leases     worker -> lease     the gateway that writes to the index, the warm standby, what the writer knows
+    version                        of both: it grows with every change, so that unchanged tables are not sent again
 
-One call a renewal, for all workers and feeds; what it costs grows with the changes, not with the workers. A change
-of a lease names the lease as it was, and is refused if it is not that any more: this and the version fence whoever
-believes that he still has it.
+One call renews the leases for all workers and feeds; its cost grows with the changes, not with the workers. A
+change of a lease contains the lease as it was, and is refused if the lease has changed since: this and the version
+fence a gateway that wrongly believes to have the lease.
 """
 
 import asyncio
@@ -30,59 +30,67 @@ _LEASE = Struct("<8s8sBB")
 
 
 class FeedKnowledge(IntFlag):
-    """What the writer knows of a worker from its events, for those who do not follow it."""
+    """What the writing gateway knows of a worker from its events; gateways that do not follow it read it here."""
 
     NOTHING = 0
     WHOLE = 1
-    """All that it holds is known from its own words: no answer has to confirm it."""
+    """Everything that the worker holds is known from its events: no answer has to confirm it."""
     UNCERTAIN = 2
-    """Some of its words were missed: it may hold less than is known, or more."""
+    """Some events were missed: the worker may hold less than is known, or more."""
     HYBRID = 4
-    """It may hold a prefix and not be able to use it."""
+    """The worker may hold a prefix and not be able to use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLease:
-    """Ids of gateways, NOBODY where there is none. `losses`: counts what was missed for good, modulo 256."""
+    """The lease of one worker's events."""
 
     writer: bytes = NO_GATEWAY
+    """The id of the gateway that writes the events to the index; NO_GATEWAY for none."""
     second: bytes = NO_GATEWAY
+    """The id of the standby, which follows the events too and writes next; NO_GATEWAY for none."""
     known: FeedKnowledge = FeedKnowledge.NOTHING
     losses: int = 0
+    """How often events were lost for good, modulo 256."""
 
     def packed(self) -> bytes:
-        """Empty if nobody has it."""
+        """Return the lease as stored in Redis; empty if no gateway has it."""
         if self.writer == self.second == NO_GATEWAY:
             return b""
         return _LEASE.pack(self.writer, self.second, self.known, self.losses)
 
     @classmethod
     def unpack(cls, data: bytes) -> "FeedLease":
+        """Return the lease for which `packed` returned these bytes."""
         writer, second, known, losses = _LEASE.unpack(data)
         return cls(writer, second, FeedKnowledge(known), losses)
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLeaseTable:
-    """As of one version. `gateways`: ids of all that live."""
+    """All leases as of one version."""
 
     version: int = 0
     gateways: frozenset[bytes] = frozenset()
+    """The ids of all live gateways."""
     leases: Mapping[WorkerId, FeedLease] = field(default_factory=dict)
 
     def of(self, worker: WorkerId) -> FeedLease:
-        return self.leases.get(worker, _NONE)
+        """Return the lease of a worker; one without gateways if there is none."""
+        return self.leases.get(worker, _NO_LEASE)
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLeaseChange:
+    """A change of a worker's lease, which applies only if the lease is still `known`."""
+
     worker: WorkerId
     known: FeedLease
     wanted: FeedLease
 
 
 class FeedLeaseStore:
-    """`identity`: the gateway's, eight bytes that no other has."""
+    """The leases in Redis, as one gateway renews them; `identity` is eight bytes that are unique to the gateway."""
 
     def __init__(self, scripts: ScriptCaller, keys: Keys, identity: bytes) -> None:
         self.identity = identity
@@ -92,9 +100,12 @@ class FeedLeaseStore:
     async def renew(
         self, table: FeedLeaseTable, milliseconds: int, changes: Iterable[FeedLeaseChange] = ()
     ) -> FeedLeaseTable:
-        """The gateway lives on for so long (0: it leaves); the table as it is then. Raises RedisDown.
+        """Renew the gateway's leases, change some, and return the table as it is then. Raises RedisDown.
 
-        At most CHANGES_PER_CALL_MAX changes. Those that came too late show in the table.
+        Args:
+            table: The table as last read.
+            milliseconds: How long the gateway counts as live from now on; 0 when it leaves.
+            changes: At most CHANGES_PER_CALL_MAX. Changes that came too late show in the returned table.
         """
         wanted: list[CommandArgument] = []
         for change in changes:
@@ -116,4 +127,4 @@ class FeedLeaseStore:
         )
 
 
-_NONE = FeedLease()
+_NO_LEASE = FeedLease()

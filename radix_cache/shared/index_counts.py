@@ -1,4 +1,4 @@
-"""What there is in the tree, counted: by model and tenant group, and by worker. Pure: it looks at the read copy."""
+"""Counts of the index by model and tenant group, and by worker, taken from the replica without I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,27 +12,28 @@ from radix_cache.tiers import TierBlocks
 NamespacesById = Mapping[NamespaceId, Namespace]
 
 UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
-"""In place of a namespace whose name cannot be read, or that is not known."""
+"""Stands for a namespace that is not known, or that has an unreadable name."""
 
 
 @dataclass(slots=True)
 class BlockCounts:
-    """`tokens`: blocks times the block size of their namespace. `predictions`: under way.
+    """Counts of a part of the index."""
 
-    Of blocks that somebody holds `gpu_blocks` are on the GPU, and `host_blocks` there or in host memory.
-    """
-
-    spaces: set[NamespaceId] = field(default_factory=set)
+    namespaces: set[NamespaceId] = field(default_factory=set)
     nodes: int = 0
     blocks: int = 0
     gpu_blocks: int = 0
+    """Blocks that a worker holds on the GPU."""
     host_blocks: int = 0
+    """Blocks that a worker holds on the GPU or in host memory."""
     tokens: int = 0
+    """Blocks times the block size of their namespace."""
     predictions: int = 0
+    """Predictions under way."""
 
     def add(self, node: ReplicaNode, held: TierBlocks, block_size: int) -> None:
-        """So many blocks of a node."""
-        self.spaces.add(node.namespace)
+        """Count the held blocks of a node."""
+        self.namespaces.add(node.namespace)
         self.nodes += 1
         self.blocks += held.all
         self.gpu_blocks += held.gpu
@@ -42,16 +43,19 @@ class BlockCounts:
 
 @dataclass(slots=True)
 class IndexCounts:
-    """`groups`: by (model, group). `workers`: what each holds. `remains`: what tenures hold that are over."""
+    """Counts of the whole index and of its parts."""
 
     groups: dict[tuple[str, str], BlockCounts] = field(default_factory=dict)
+    """By (model, isolation group)."""
     workers: dict[str, BlockCounts] = field(default_factory=dict)
+    """What each worker holds."""
     remains: BlockCounts = field(default_factory=BlockCounts)
+    """What ended tenures hold, until it is removed."""
     total: BlockCounts = field(default_factory=BlockCounts)
 
 
 def namespaces_of(replica: TreeReplica) -> dict[NamespaceId, Namespace]:
-    """Every namespace by its id, as its shard has it written."""
+    """Return every namespace by its id."""
     found: dict[NamespaceId, Namespace] = {}
     for shard in replica.shards.values():
         for identity, name in shard.names.items():
@@ -60,34 +64,38 @@ def namespaces_of(replica: TreeReplica) -> dict[NamespaceId, Namespace]:
 
 
 def unpack_namespace(name: bytes) -> Namespace:
-    """The namespace of a name, or UNKNOWN."""
+    """Return the namespace with this packed name, or UNKNOWN_NAMESPACE."""
     try:
         return Namespace.unpack(name)
     except ValueError:
         return UNKNOWN_NAMESPACE
 
 
-def count_index(replica: TreeReplica, spaces: NamespacesById, foretold: Mapping[bytes, NamespaceId]) -> IndexCounts:
-    """`foretold`: the namespaces of predictions, as far as they are known."""
+def count_index(
+    replica: TreeReplica,
+    namespaces: NamespacesById,
+    prediction_namespaces: Mapping[bytes, NamespaceId],
+) -> IndexCounts:
+    """Count the whole index; `prediction_namespaces` are those of predictions by id, as far as they are known."""
     found = IndexCounts(workers={worker: BlockCounts() for worker in sorted(replica.tenures)})
     by_tenure = {tenure: found.workers[worker] for worker, tenure in replica.tenures.items()}
     for node in replica.nodes.values():
-        space = spaces.get(node.namespace, UNKNOWN_NAMESPACE)
-        group = found.groups.setdefault((space.model, space.group), BlockCounts())
+        namespace = namespaces.get(node.namespace, UNKNOWN_NAMESPACE)
+        group = found.groups.setdefault((namespace.model, namespace.group), BlockCounts())
         held = list(node.holders())
-        nearest = [max(each) for each in zip(*(tiers for _, tiers in held), strict=True)] or (0, 0, 0)
-        some = TierBlocks(nearest[0], nearest[1], len(node.run))
-        for tally in (group, found.total):
-            tally.add(node, some, space.block_size)
+        largest = [max(each) for each in zip(*(tiers for _, tiers in held), strict=True)] or (0, 0, 0)
+        held_by_any = TierBlocks(largest[0], largest[1], len(node.run))
+        for counts in (group, found.total):
+            counts.add(node, held_by_any, namespace.block_size)
         for tenure, tiers in held:
-            by_tenure.get(tenure, found.remains).add(node, tiers, space.block_size)
-    for _, identity, tenure in replica.foretold():
-        namespace = foretold.get(identity)
-        space = spaces.get(namespace, UNKNOWN_NAMESPACE) if namespace is not None else UNKNOWN_NAMESPACE
-        for tally in (
-            found.groups.setdefault((space.model, space.group), BlockCounts()),
+            by_tenure.get(tenure, found.remains).add(node, tiers, namespace.block_size)
+    for _, prediction, tenure in replica.predictions_under_way():
+        identity = prediction_namespaces.get(prediction)
+        namespace = namespaces.get(identity, UNKNOWN_NAMESPACE) if identity is not None else UNKNOWN_NAMESPACE
+        for counts in (
+            found.groups.setdefault((namespace.model, namespace.group), BlockCounts()),
             by_tenure.get(tenure, found.remains),
             found.total,
         ):
-            tally.predictions += 1
+            counts.predictions += 1
     return found

@@ -1,7 +1,7 @@
-"""What gateways of older versions have left in Redis, under keys that nobody reads any more.
+"""Removes indexes of older layouts from Redis once no gateway uses them any more.
 
-An index has no expiry. While a gateway of an older version lives, one of them keeps their index and says so by a
-key that expires; when there is none, all of that layout goes.
+An index does not expire by itself. While gateways of an older version run, one of them maintains their index and
+holds a key that expires; when that key is gone, all keys of that layout are removed.
 """
 
 from radix_cache.redis.scripts import ScriptCaller
@@ -9,15 +9,15 @@ from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 
 
 async def drop_older_layouts(redis: ScriptCaller, keys: Keys) -> None:
-    """Raises RedisDown."""
+    """Remove the indexes of older layouts that no gateway maintains any more. Raises RedisDown."""
     for layout in range(1, keys.layout):
         old = Keys(prefix=keys.prefix, shards=keys.shards, layout=layout)
-        if await redis.ask("EXISTS", old.workers) and not await redis.ask("EXISTS", old.keeper):
-            await _drop(redis, old)
+        if await redis.ask("EXISTS", old.workers) and not await redis.ask("EXISTS", old.maintenance_lease):
+            await _remove(redis, old)
 
 
-async def _drop(redis: ScriptCaller, old: Keys) -> None:
-    """The workers last: as long as they are there it is done once more."""
+async def _remove(redis: ScriptCaller, old: Keys) -> None:
+    """Remove all keys of a layout; the workers' key goes last, so that an interrupted removal is repeated."""
     for shard in range(old.shards):
         for namespace in await redis.ask("HKEYS", old.names(shard)):
             await redis.ask("UNLINK", old.tree(NamespaceId(namespace)))

@@ -1,4 +1,4 @@
-"""What a change of a shard looks like on the wire: one entry of its log, one message of its channel.
+"""The binary format of a shard's changes: entries of its log, and messages of its channel.
 
     entry     tip 8 bytes | tip of the change before | sequence u64 | namespace id 8 bytes | records
     records   n  key, u16 bytes, head and holders, u16 blocks of the run that stay, u16, those behind them    a node
@@ -6,17 +6,17 @@
               x  key                                                                            a node is gone
               p  id 16 bytes, u32 bytes, tenure u32, deadline in server ms u64,                 a prediction
                  key of a node above, its depth u32, hashes
-              w  id 16 bytes                                                                    it is over
+              w  id 16 bytes                                                                    a prediction is over
               m  u16 bytes, name                                                                a namespace is new
-              c                                                                                 it was emptied
-              e                                                                                 nothing is left
+              c                                                                                 it was cleared
+              e                                                                                 it has no node left
     registry  t  u16 bytes, worker id, tenure u32, its instance          in place of namespace and records
 
-Everything but runs is absolute, and the last block of a run tells whether it is the right one, since hashes are
-chained: applying an entry twice, or after a snapshot that has it already, changes nothing.
+Everything but runs is absolute, and the last block of a run shows whether the run is the right one, since hashes
+are chained: applying an entry twice, or after a snapshot that has it already, changes nothing.
 
-Any change of these layouts, or of lua/tree.lua, needs a new LAYOUT in keys.py: gateways of two versions then keep
-an index each, and neither misreads the other's.
+Any change of this format, or of lua/tree.lua, needs a new LAYOUT in keys.py: gateways of two versions then have
+separate indexes, and neither misreads the other's.
 """
 
 from array import array
@@ -37,12 +37,12 @@ _U32 = Struct("<I")
 PREDICTION = Struct("<IQQI")
 
 Holders = dict[int, int]
-"""Leading blocks of one node by tenure, packed by tier: see radix_cache/tiers.py."""
+"""The leading blocks of one node that each tenure holds, packed by tier: see radix_cache/tiers.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHead:
-    """A node but for its run and its further holders. See lua/tree.lua."""
+    """A node without its run and its further holders. See lua/tree.lua."""
 
     key: int
     sequence: int
@@ -59,14 +59,14 @@ class NodeHead:
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    """The run has `more` in place of all behind its first `kept` blocks."""
+    """A node was added or changed; its run has `more` in place of everything after its first `kept` blocks."""
 
     head: NodeHead
     kept: int
     more: Hashes
 
     def run(self, before: Hashes) -> Hashes | None:
-        """What it was before, changed; None if that was no run that this change is of."""
+        """Return the changed run, given the run before; None if the change is not one of that run."""
         if len(before) < self.kept or self.kept + len(self.more) != self.head.length:
             return None
         run = before if self.kept == len(before) and not self.more else before[: self.kept] + self.more
@@ -75,6 +75,8 @@ class NodeChanged:
 
 @dataclass(frozen=True, slots=True)
 class HoldersChanged:
+    """A chunk of a node's further holders was replaced."""
+
     key: int
     chunk: int
     holders: Holders
@@ -82,39 +84,48 @@ class HoldersChanged:
 
 @dataclass(frozen=True, slots=True)
 class NodeRemoved:
+    """A node was removed."""
+
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionAdded:
-    """`deadline_ms`: in the server's time. `hashes`: from `depth` on, below a node that had the key `above`."""
+    """A request is bringing a path to a tenure."""
 
     id: bytes
     tenure: int
     deadline_ms: int
+    """Until when it counts, in milliseconds of the server's clock."""
     above: int
+    """The key of the node below which `hashes` continue the path; 0 for none."""
     depth: int
+    """The number of blocks before the first of `hashes`."""
     hashes: Hashes
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionRemoved:
+    """A prediction was withdrawn or fulfilled."""
+
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAdded:
+    """A namespace has its first node; `name` is the packed namespace."""
+
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceCleared:
-    """Its nodes are gone, whichever there were."""
+    """All nodes of the namespace were removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRemoved:
-    """Its last node has gone, and its name with it."""
+    """The last node of the namespace was removed, and its name with it."""
 
 
 LogRecord = (
@@ -131,29 +142,34 @@ LogRecord = (
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One change. `before`: the tip that must be there for it to fit."""
+    """One change of a shard."""
 
     tip: bytes
+    """The id of this change."""
     before: bytes
+    """The id of the change that it follows."""
     sequence: int
+    """The number of this change in its shard."""
     body: bytes
 
     @classmethod
     def decode(cls, data: bytes) -> "LogEntry":
+        """Decode the head of an entry; the records are decoded by `records`."""
         tip, before, sequence = ENTRY.unpack_from(data)
         return cls(tip, before, sequence, data[ENTRY.size :])
 
     @property
     def namespace(self) -> NamespaceId:
+        """The namespace that was changed."""
         return NamespaceId(self.body[:8])
 
     def tenure(self) -> tuple[WorkerId, int, str]:
-        """Of an entry of the registry: a worker, its tenure from now on, and whose it is."""
+        """Decode an entry of the registry: a worker, its tenure from now on, and the instance that has it."""
         size = _U16.unpack_from(self.body, 1)[0]
         return WorkerId(self.body[3 : 3 + size].decode()), *decode_tenure(self.body[3 + size :])
 
     def records(self) -> Iterator[LogRecord]:
-        """Of any other entry, in order."""
+        """Decode the records of an entry of a shard, in order. Raises ValueError for an unknown record."""
         data, at = self.body, 8
         while at < len(data):
             kind, at = data[at], at + 1
@@ -196,21 +212,24 @@ class LogEntry:
 
 
 def decode_head(key: int, data: bytes) -> NodeHead:
+    """Decode the head of a node."""
     sequence, depth, length, children, used, level, last, next_, above = HEAD.unpack_from(data)
     holders = decode_holders(data[HEAD.size :])
     return NodeHead(key, sequence, depth, length, children, used, level, last, next_, above, holders)
 
 
 def decode_holders(data: bytes) -> Holders:
+    """Decode a chunk of holders."""
     return dict(iter_unpack("<II", data))
 
 
 def decode_prediction(identity: bytes, data: bytes) -> PredictionAdded:
+    """Decode a prediction."""
     tenure, deadline_ms, above, depth = PREDICTION.unpack_from(data)
     hashes: Hashes = array("Q", data[PREDICTION.size :])
     return PredictionAdded(identity, tenure, deadline_ms, above, depth, hashes)
 
 
 def decode_tenure(data: bytes) -> tuple[int, str]:
-    """A worker's tenure, and the instance that has it (empty: it does not say)."""
+    """Decode a worker's tenure, and the instance that has it (empty: unknown)."""
     return _U32.unpack_from(data)[0], data[4:].decode()

@@ -1,4 +1,4 @@
-"""Node and PathMatch: one run of the copied tree, and what a query found on its way through some of them."""
+"""A node of the replica, and the match of a query with a path of such nodes."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from radix_cache.tiers import MASK, Tier, TierBlocks, all_on_gpu, unpack_tiers
 
 
 class ReplicaNode:
-    """One run of blocks, as in lua/tree.lua. `chunks`: holders, spread by tenure modulo their number."""
+    """A run of blocks, as in lua/tree.lua. `chunks` are its holders, spread by tenure modulo their number."""
 
     __slots__ = (
         "above",
@@ -38,25 +38,25 @@ class ReplicaNode:
 
     @property
     def end(self) -> int:
-        """Depth of the last block."""
+        """The number of blocks up to the end of the run, counted from the beginning of the path."""
         return self.depth + len(self.run)
 
     def count(self, tenure: int, tier: Tier = Tier.DISK) -> int:
-        """Leading blocks of the run that the tenure holds in this tier or one before it."""
+        """Return how many leading blocks of the run the tenure holds in this tier or a faster one."""
         value = self.chunks[tenure & self.mask].get(tenure, 0)
         return value if value <= MASK else unpack_tiers(value).within(tier)
 
     def holders(self) -> Iterator[tuple[int, TierBlocks]]:
-        """All (tenure, leading blocks)."""
+        """Yield every tenure that holds blocks of the run, with its leading blocks."""
         for chunk in self.chunks:
             for tenure, value in chunk.items():
                 yield tenure, unpack_tiers(value)
 
 
 class PathMatch:
-    """See PrefixMatch. Looks a worker up when asked: finding the path costs the same with 1 or 1,000 workers.
+    """A PrefixMatch that computes the counts of a worker on demand, so that 1,000 workers cost no more than one.
 
-    It reads the copy: ask before the next await.
+    It reads the replica, and is valid until the next await.
     """
 
     __slots__ = ("_path", "_pending", "_tenures")
@@ -73,16 +73,18 @@ class PathMatch:
 
     @property
     def confirmed(self) -> dict[WorkerId, int]:
+        """Leading blocks that each worker is known to hold."""
         if not self._path:
             return {}
         return {worker: held for worker in self._tenures if (held := self.held(worker))}
 
     @property
     def pending(self) -> dict[WorkerId, int]:
+        """Leading blocks that requests under way bring to each worker."""
         return self._pending
 
     def held(self, worker: WorkerId) -> int:
-        """Leading blocks that the worker is known to hold."""
+        """Return the leading blocks that the worker is known to hold."""
         tenure = self._tenures.get(worker)
         held = 0
         if tenure is not None:
@@ -94,18 +96,20 @@ class PathMatch:
         return held
 
     def blocks(self, worker: WorkerId) -> int:
+        """Return the leading blocks that the worker holds or is about to hold."""
         if not self._pending:
             return self.held(worker)
         return max(self.held(worker), self._pending.get(worker, 0))
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
+        """Return the leading blocks that the worker holds or is about to hold, by tier."""
         held = self.held_tiers(worker)
         if not self._pending:
             return held
         return held.at_least(Tier.GPU, self._pending.get(worker, 0))
 
     def held_tiers(self, worker: WorkerId) -> TierBlocks:
-        """Leading blocks that the worker is known to hold, by tier."""
+        """Return the leading blocks that the worker is known to hold, by tier."""
         tenure = self._tenures.get(worker)
         held = 0
         if tenure is not None:
@@ -123,7 +127,7 @@ class PathMatch:
         gpu = host = depth = 0
         for node, common in self._path:
             here = unpack_tiers(node.chunks[tenure & node.mask].get(tenure, 0))
-            # A tier goes on only where it reached to here.
+            # A tier continues only if it covered everything before this node.
             host += min(here.host, common) if host == depth else 0
             gpu += min(here.gpu, common) if gpu == depth else 0
             depth += min(here.all, common)
@@ -132,9 +136,10 @@ class PathMatch:
         return TierBlocks(gpu, host, depth)
 
     def walk_start(self, worker: WorkerId, blocks: int, tier: Tier, used_since: int) -> int | None:
-        """Where a walk must begin that makes the worker hold so many blocks, all used since (server seconds).
+        """Return where a walk must begin that records the worker as holding `blocks` blocks.
 
-        Depth of a node of which it holds something in that tier; 0 if it holds none. None: all is so already.
+        That is the depth of the last node of which the worker holds something in that tier, or 0 if there is none.
+        None means that the worker is known to hold all of them, and used them since `used_since` (server seconds).
         """
         tenure = self._tenures.get(worker)
         if tenure is None:
@@ -150,7 +155,7 @@ class PathMatch:
         return None if reached == blocks else begin
 
     def last_node(self, blocks: int) -> tuple[int, int]:
-        """Key of the node that has the last of so many leading blocks, and how many; (0, 0) if none has."""
+        """Return the key of the node with the last of `blocks` leading blocks, and `blocks`; (0, 0) if none has."""
         at = 0
         for node, common in self._path:
             at += common

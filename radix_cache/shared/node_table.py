@@ -1,39 +1,40 @@
-"""The nodes of a read copy, who holds them, and who hangs below whom: changed node by node, counted as they change.
+"""The nodes of the replica with their holders and their parents, and counts that are kept up to date with them.
 
-No I/O, and no promise of its own: copy.py says what may be seen when.
+It does no I/O; replica.py decides which changes become visible when.
 """
 
 from array import array
 
 from radix_cache.blocks import Hashes
 from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.log_records import Holders, NodeChanged, NodeHead
 from radix_cache.shared.node import ReplicaNode
-from radix_cache.shared.log_records import (NodeHead, Holders, NodeChanged)
 from radix_cache.tiers import MASK
 
 HOPS_MAX = 4096
 
 
 class NodeMismatch(Exception):
-    """A change of a node that is not as it was before the change: something was missed."""
+    """A change does not fit the node that it is for: an earlier change was missed."""
 
 
 class NodeTable:
-    """`nodes` by key. `blocks`: of all runs; `blocks_of`: by namespace. `held`: blocks by tenure, in any tier.
-    `holding`: the nodes of each tenure.
-
-    The three dicts are never replaced: others may keep them.
-    """
+    """The nodes of the replica. Its first three dictionaries are never replaced, so that callers may keep them."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, ReplicaNode] = {}
+        """All nodes by key."""
         self.held: dict[int, int] = {}
+        """The number of blocks that each tenure holds, in any tier."""
         self.holding: dict[int, set[ReplicaNode]] = {}
+        """The nodes of which each tenure holds something."""
         self.blocks = 0
+        """The number of blocks of all runs."""
         self.blocks_of: dict[NamespaceId, int] = {}
+        """The number of blocks of each namespace."""
 
     def resolve(self, key: int, depth: int) -> ReplicaNode | None:
-        """The node that has the block of this depth, on the way from `key` along splits."""
+        """Return the node with the block at this depth, following splits from node `key`; None if it is gone."""
         node = self.nodes.get(key)
         for _ in range(HOPS_MAX):
             if node is None or depth < node.depth:
@@ -44,7 +45,7 @@ class NodeTable:
         return None
 
     def path_to(self, key: int, depth: int) -> Hashes | None:
-        """The first `depth` blocks of the path through `key`; None if they are not all there."""
+        """Return the first `depth` blocks of the path through the node `key`; None if they are not all there."""
         node = self.resolve(key, depth - 1)
         if node is None:
             return None
@@ -60,14 +61,14 @@ class NodeTable:
         return path
 
     def add(self, namespace: NamespaceId, head: NodeHead, run: Hashes) -> ReplicaNode:
-        """A new one, without a place below another."""
+        """Add a node that is not linked to its parent yet."""
         node = self.nodes[head.key] = ReplicaNode(head.key, namespace, run)
         self._grow(namespace, len(run))
         self.set_head(node, head)
         return node
 
     def change(self, node: ReplicaNode, record: NodeChanged) -> bool:
-        """Says whether the run has become shorter. Raises Unknown."""
+        """Change a node and return whether its run has become shorter. Raises NodeMismatch."""
         run = record.run(node.run)
         if run is None:
             raise NodeMismatch
@@ -78,6 +79,7 @@ class NodeTable:
         return more < 0
 
     def set_head(self, node: ReplicaNode, head: NodeHead) -> None:
+        """Replace a node's head, and the number of its holder chunks with it."""
         node.sequence, node.depth, node.used = head.sequence, head.depth, head.used
         node.next, node.above = head.next, head.above
         if len(node.chunks) != 1 << head.level:
@@ -88,6 +90,7 @@ class NodeTable:
         self.set_holders(node, 0, head.holders)
 
     def set_holders(self, node: ReplicaNode, chunk: int, holders: Holders) -> None:
+        """Replace a chunk of a node's holders."""
         before = node.chunks[chunk]
         if before == holders:
             return
@@ -106,6 +109,7 @@ class NodeTable:
         node.chunks[chunk] = holders
 
     def remove(self, node: ReplicaNode) -> None:
+        """Remove a node."""
         for chunk in range(len(node.chunks)):
             self.set_holders(node, chunk, {})
         if node.parent is not None and node.parent.children is not None:
@@ -122,7 +126,7 @@ class NodeTable:
             self.blocks_of.pop(namespace, None)
 
     def link(self, node: ReplicaNode) -> None:
-        """It finds its parent."""
+        """Link a node to its parent."""
         if node.depth:
             parent = self.resolve(node.above, node.depth - 1)
             node.parent = parent
@@ -132,7 +136,7 @@ class NodeTable:
                 parent.children.add(node)
 
     def relink_children(self, node: ReplicaNode) -> None:
-        """After a split the children stand below the lower half."""
+        """Link the children of a node that was split to the lower half."""
         for child in list(node.children or ()):
             if child.depth != node.end and node.children is not None:
                 node.children.discard(child)
@@ -144,26 +148,30 @@ class NodeTable:
         gone: list[int],
         lost: dict[int, int],
         blocks: dict[NamespaceId, int],
-        by: "NodeTable",
+        other: "NodeTable",
     ) -> None:
-        """The nodes of another table in place of some: few operations, each on many.
+        """Replace some nodes by those of another table, in few operations on many nodes each.
 
-        `gone`: keys that are there no more; `lost`: blocks that each tenure held of the nodes before; `blocks`: of
-        their runs, by namespace.
+        Args:
+            before: The nodes to replace.
+            gone: Keys of those that the other table does not have.
+            lost: The number of their blocks that each tenure held.
+            blocks: The number of their blocks in each namespace.
+            other: The table with the new nodes.
         """
         for namespace, count in blocks.items():
             self._grow(namespace, -count)
-        for namespace, count in by.blocks_of.items():
+        for namespace, count in other.blocks_of.items():
             self._grow(namespace, count)
         for key in gone:
             self.nodes.pop(key, None)
-        self.nodes.update(by.nodes)
+        self.nodes.update(other.nodes)
         held, holding = self.held, self.holding
         for tenure, count in lost.items():
             held[tenure] -= count
             holding[tenure] = holding[tenure] - before
             if not holding[tenure]:
                 del held[tenure], holding[tenure]
-        for tenure, nodes in by.holding.items():
-            held[tenure] = held.get(tenure, 0) + by.held[tenure]
+        for tenure, nodes in other.holding.items():
+            held[tenure] = held.get(tenure, 0) + other.held[tenure]
             holding[tenure] = holding[tenure] | nodes if tenure in holding else nodes

@@ -1,7 +1,7 @@
-"""Predictions in a read copy: which requests are under way to bring which paths to whom.
+"""Predictions in the replica: the paths that requests under way bring to workers.
 
-A prediction names what is new of its path, and the node above it; the path is found when it comes. One whose node
-is not known is not believed, and goes when its time is over.
+A prediction has the new blocks of its path and the key of the node above them; the rest of the path is looked up
+when the prediction arrives. A prediction without a known node does not count, and is removed at its deadline.
 """
 
 from collections import OrderedDict
@@ -24,44 +24,42 @@ class _Prediction:
 
 
 class PredictionTable:
-    """`clock`: seconds, never backwards. `seconds_max`: no prediction is believed for longer.
-
-    `lapsed`: shard by id of those whose time is over and that Redis still has, for whoever tidies up.
-    """
+    """The predictions under way; `clock` is seconds, never backwards, and none counts longer than `seconds_max`."""
 
     def __init__(self, table: NodeTable, clock: Callable[[], float], seconds_max: float) -> None:
         self.lapsed: dict[bytes, int] = {}
+        """Predictions that are over and that Redis still has: the shard by id. Index maintenance removes them."""
         self._table = table
         self._clock = clock
         self._seconds_max = seconds_max
         self._tree: RadixTree[tuple[int, bytes]] = RadixTree()
         self._predictions: OrderedDict[bytes, _Prediction] = OrderedDict()
-        self._of_shard: dict[int, set[bytes]] = {}
+        self._ids_by_shard: dict[int, set[bytes]] = {}
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """Return the number of predictions under way."""
         return len(self._predictions)
 
-    def all(self) -> Iterator[tuple[int, bytes, int]]:
-        """Those under way, by (shard, id, tenure)."""
+    def under_way(self) -> Iterator[tuple[int, bytes, int]]:
+        """Yield the predictions under way as (shard, id, tenure)."""
         for identity, prediction in self._predictions.items():
             yield prediction.shard, identity, prediction.tenure
 
-    def of(self, shard: int) -> set[bytes]:
-        """Ids of those that Redis was last known to have."""
+    def ids_of(self, shard: int) -> set[bytes]:
+        """Return the ids of the predictions that Redis was last known to have in a shard."""
         lapsed = {identity for identity, its in self.lapsed.items() if its == shard}
-        return lapsed.union(self._of_shard.get(shard, ()))
+        return lapsed.union(self._ids_by_shard.get(shard, ()))
 
     def add(self, shard: int, prediction: PredictionAdded, server_ahead: float) -> None:
-        """`server_ahead`: server time in seconds less our clock."""
-        self.over(prediction.id)
+        """Add a prediction; `server_ahead` is the server's time in seconds less that of the local clock."""
+        self.remove(prediction.id)
         now = self._clock()
         seconds = min(prediction.deadline_ms / 1000 - server_ahead - now, self._seconds_max)
         if seconds <= 0:
             self._lapse(shard, prediction.id)
             return
         self._predictions[prediction.id] = _Prediction(shard, prediction.tenure, now + seconds)
-        self._of_shard.setdefault(shard, set()).add(prediction.id)
+        self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
         hashes = prediction.hashes
         if prediction.depth:
             above = self._table.path_to(prediction.above, prediction.depth)
@@ -70,22 +68,22 @@ class PredictionTable:
             hashes = above + hashes
         self._tree.record(hashes, (prediction.tenure, prediction.id), now)
 
-    def over(self, identity: bytes) -> None:
-        """Redis does not have it any more."""
+    def remove(self, identity: bytes) -> None:
+        """Remove a prediction that Redis does not have any more."""
         self.lapsed.pop(identity, None)
         found = self._predictions.pop(identity, None)
         if found is not None:
-            self._of_shard[found.shard].discard(identity)
+            self._ids_by_shard[found.shard].discard(identity)
             self._tree.forget((found.tenure, identity))
 
     def expire(self) -> None:
-        """Those whose time is over are believed no more, whoever takes them away in Redis."""
+        """Let predictions lapse after their deadline; index maintenance removes them from Redis."""
         now = self._clock()
         while self._predictions:
             identity, prediction = next(iter(self._predictions.items()))
             if prediction.until > now:
                 return
-            self.over(identity)
+            self.remove(identity)
             self._lapse(prediction.shard, identity)
 
     def _lapse(self, shard: int, identity: bytes) -> None:
@@ -94,7 +92,7 @@ class PredictionTable:
         self.lapsed[identity] = shard
 
     def match(self, hashes: Hashes) -> dict[int, int]:
-        """Leading blocks that are on their way, by tenure."""
+        """Return how many leading blocks of the path are on their way to each tenure."""
         self.expire()
         depths: dict[int, int] = {}
         for (tenure, _), blocks in self._tree.match(hashes).items():

@@ -1,17 +1,17 @@
-"""Makes a tree in Redis right again by its own verbs, so that every gateway hears of it.
+"""Repairs a tree in Redis with its own scripts, so that every gateway is notified of the changes.
 
-Little is lost by taking too much: what goes is learnt again by the next request.
+Removing too much costs little: the next request with that prefix adds it again.
 """
 
 from array import array
 from collections.abc import Sequence
 
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.audit import NodeFamily, Violation, holders_of, find_violations
+from radix_cache.shared.audit import NodeFamily, Violation, find_violations, holders_of
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.node import ReplicaNode
-from radix_cache.shared.tree_store import (NODES_PER_CALL_MAX, TreeStore)
 from radix_cache.shared.tree_dump import DumpedTree, TenureNumbers, TreeDumper
+from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 
 ROUNDS_MAX = 3
 WHENEVER_USED = 2**32 - 1
@@ -19,9 +19,9 @@ ALL = 2**32 - 1
 
 
 async def repair(
-    store: TreeStore, reading: TreeDumper, tree: DumpedTree, tenures: TenureNumbers
+    store: TreeStore, dumper: TreeDumper, tree: DumpedTree, tenures: TenureNumbers
 ) -> tuple[Sequence[Violation], bool]:
-    """What is wrong in spite of all (nothing, usually), and whether the namespace had to be cleared.
+    """Repair a tree; return the remaining violations (usually none), and whether the namespace had to be cleared.
 
     Raises RedisDown.
     """
@@ -32,21 +32,21 @@ async def repair(
         if any(violation.whole for violation in found):
             break
         try:
-            await _mend(store, tree, found)
+            await _repair_round(store, tree, found)
         except RedisDown:
-            break  # A script met what it cannot read. (If Redis is away, clearing says so.)
-        tree = await reading.tree(tree.namespace)
+            break  # A script met what it cannot read. (If Redis is away, `clear` raises.)
+        tree = await dumper.tree(tree.namespace)
         found = list(find_violations(tree, tenures))
     if not found:
         return (), False
     await store.clear(tree.namespace)
-    return list(find_violations(await reading.tree(tree.namespace), tenures)), True
+    return list(find_violations(await dumper.tree(tree.namespace), tenures)), True
 
 
-async def _mend(store: TreeStore, tree: DumpedTree, found: Sequence[Violation]) -> None:
-    """First whole nodes, then what single tenures hold, then ends that nobody holds."""
+async def _repair_round(store: TreeStore, tree: DumpedTree, found: Sequence[Violation]) -> None:
+    """Remove whole nodes first, then what single tenures hold, then ends that no tenure holds."""
     family = NodeFamily(tree)
-    going: dict[int, int] = {}
+    removed: dict[int, int] = {}
     cuts: dict[tuple[int, int], int] = {}
     trimmed: list[int] = []
     for violation in found:
@@ -58,11 +58,11 @@ async def _mend(store: TreeStore, tree: DumpedTree, found: Sequence[Violation]) 
         elif violation.trim:
             trimmed.append(violation.node)
         else:
-            going.update((key, family.heads[key].depth) for key in family.below(violation.node))
-    for batch in _batches(sorted(going, key=lambda key: -going[key])):
+            removed.update((key, family.heads[key].depth) for key in family.below(violation.node))
+    for batch in _batches(sorted(removed, key=lambda key: -removed[key])):
         await store.evict(tree.namespace, [_node(tree.namespace, key) for key in batch])
     deepest = sorted(cuts, key=lambda cut: -family.heads[cut[0]].depth)
-    # A cut that leaves everybody what they have makes the script look at the node's end.
+    # A cut that leaves every tenure what it has makes the script drop an end of the node that no tenure holds.
     both = [*((key, tenure, 0) for key, tenure in deepest), *((key, 0, ALL) for key in trimmed)]
     for at in range(0, len(both), NODES_PER_CALL_MAX):
         batch_of_cuts = both[at : at + NODES_PER_CALL_MAX]
@@ -77,7 +77,7 @@ def _batches(keys: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _node(namespace: NamespaceId, key: int) -> ReplicaNode:
-    """As much of a node as the store's verbs look at."""
+    """Return a node with the fields that the scripts use."""
     node = ReplicaNode(key, namespace, array("Q"))
     node.used = WHENEVER_USED
     return node

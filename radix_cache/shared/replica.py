@@ -1,11 +1,11 @@
-"""The read copy: what one process knows of the tree in Redis. No I/O; the reader feeds it, the index asks it.
+"""The replica: a copy in memory of the tree in Redis. It does no I/O; replica_reader.py feeds it.
 
-    table     nodes, and who holds them          changed entry by entry, or a whole shard at once
-    foretold  predictions
-    tenures   which worker is who
+    node table          nodes and their holders     changed entry by entry, or a whole shard at once
+    prediction table    predictions
+    tenures             the current tenure of each worker
 
-A copy is right as of its last entry. It may be behind, and then misses a block that is there or has one that is
-gone: both cost a prefill, neither an answer.
+The replica is correct as of the last entry that was applied. It may lag behind, and then misses a block that is
+there or has one that is gone: both cost a prefill, neither makes an answer wrong.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,49 +14,68 @@ from dataclasses import dataclass, field
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.node import ReplicaNode, PathMatch
+from radix_cache.shared.log_records import (
+    Holders,
+    HoldersChanged,
+    LogEntry,
+    NamespaceAdded,
+    NamespaceCleared,
+    NamespaceRemoved,
+    NodeChanged,
+    NodeHead,
+    NodeRemoved,
+    PredictionAdded,
+    PredictionRemoved,
+)
+from radix_cache.shared.node import PathMatch, ReplicaNode
+from radix_cache.shared.node_table import NodeMismatch, NodeTable
 from radix_cache.shared.predictions import PredictionTable
-from radix_cache.shared.log_records import (LogEntry, NodeHead, Holders, HoldersChanged, NamespaceCleared, NamespaceAdded, NamespaceRemoved, NodeChanged, NodeRemoved, PredictionAdded, PredictionRemoved)
 from radix_cache.shared.snapshot import LogGap
-from radix_cache.shared.node_table import (NodeTable, NodeMismatch)
 from radix_cache.tree import common_blocks
 
 
 @dataclass(slots=True)
 class ShardReplica:
-    """Where one shard's copy stands: the last change that it has. `nodes`: of all its namespaces."""
+    """One shard of the replica, as of the last change that was applied."""
 
     number: int
     tip: bytes = bytes(8)
+    """The id of the last change."""
     sequence: int = 0
+    """The number of the last change."""
     loaded: bool = False
     nodes: set[ReplicaNode] = field(default_factory=set)
+    """The nodes of all its namespaces."""
     names: dict[NamespaceId, bytes] = field(default_factory=dict)
+    """The packed namespaces by id."""
 
 
 class TreeReplica:
-    """`clock`: seconds, never backwards. `predicted_seconds_max`: no prediction is believed for longer."""
+    """The tree of all shards; `clock` is seconds, never backwards.
+
+    No prediction counts for longer than `predicted_seconds_max`.
+    """
 
     def __init__(self, clock: Callable[[], float], predicted_seconds_max: float) -> None:
         self.shards: dict[int, ShardReplica] = {}
         self.tenures: dict[WorkerId, int] = {}
         self.instances: dict[WorkerId, str] = {}
         self.server_ahead = 0.0
-        """Server time in seconds less our clock."""
+        """The server's time in seconds less that of the local clock."""
         self._clock = clock
         self._table = NodeTable()
-        self._predictions_table = PredictionTable(self._table, clock, predicted_seconds_max)
+        self._prediction_table = PredictionTable(self._table, clock, predicted_seconds_max)
         self.nodes = self._table.nodes
         self.held = self._table.held
         self.holding = self._table.holding
 
     @property
     def blocks(self) -> int:
-        """Of all runs."""
+        """The number of blocks of all runs."""
         return self._table.blocks
 
     def namespaces(self) -> Iterator[tuple[bytes, int]]:
-        """Every namespace, packed, and its blocks."""
+        """Yield every packed namespace with its number of blocks."""
         blocks_of = self._table.blocks_of
         for shard in self.shards.values():
             for namespace, name in shard.names.items():
@@ -64,26 +83,29 @@ class TreeReplica:
 
     @property
     def predictions(self) -> int:
-        """How many are under way."""
-        return len(self._predictions_table)
+        """The number of predictions under way."""
+        return len(self._prediction_table)
 
     @property
     def lapsed(self) -> dict[bytes, int]:
-        """Shard by id of predictions whose time is over and that Redis still has, for whoever tidies up."""
-        return self._predictions_table.lapsed
+        """Predictions that are over and that Redis still has: the shard by id."""
+        return self._prediction_table.lapsed
 
-    def foretold(self) -> Iterator[tuple[int, bytes, int]]:
-        """Predictions under way, by (shard, id, tenure)."""
-        return self._predictions_table.all()
+    def predictions_under_way(self) -> Iterator[tuple[int, bytes, int]]:
+        """Yield the predictions under way as (shard, id, tenure)."""
+        return self._prediction_table.under_way()
 
     def server_seconds(self) -> int:
-        """The server's clock now, about."""
+        """Return the server's clock now, about, in seconds."""
         return int(self._clock() + self.server_ahead)
 
-    # Asking.
+    # Queries.
 
     def match(self, hashes: Hashes) -> PathMatch:
-        """Who holds, or is about to hold, how much of the path. Namespaces have no hash in common."""
+        """Return how much of the path each worker holds or is about to hold.
+
+        Needs no namespace, because namespaces have no hash in common.
+        """
         path: list[tuple[ReplicaNode, int]] = []
         at, blocks = 0, len(hashes)
         nodes = self.nodes
@@ -93,10 +115,10 @@ class TreeReplica:
             at += common
             if common < len(node.run):
                 break
-        return PathMatch(path, self._pending(hashes) if self._predictions_table else {}, self.tenures)
+        return PathMatch(path, self._pending(hashes) if self._prediction_table else {}, self.tenures)
 
-    def at(self, hashes: Hashes, block: int) -> ReplicaNode | None:
-        """The node that has this block of the path (0: the first); None if the tree does not go that far."""
+    def node_at(self, hashes: Hashes, block: int) -> ReplicaNode | None:
+        """Return the node with this block of the path (0: the first); None if the tree does not reach that far."""
         at = 0
         while block < len(hashes) and (node := self.nodes.get(hashes[at])) is not None:
             common = common_blocks(node.run, hashes, at)
@@ -107,8 +129,8 @@ class TreeReplica:
                 return None
         return None
 
-    def below(self, node: ReplicaNode, tenure: int) -> list[ReplicaNode]:
-        """The nodes below that the tenure holds, the deepest first."""
+    def nodes_below(self, node: ReplicaNode, tenure: int) -> list[ReplicaNode]:
+        """Return the nodes below `node` of which the tenure holds something, the deepest first."""
         found, waiting = [], [node]
         while waiting:
             for child in waiting.pop().children or ():
@@ -118,7 +140,7 @@ class TreeReplica:
         return sorted(found, key=lambda child: -child.depth)
 
     def least_recently_used(self, tenure: int, blocks: int) -> list[tuple[ReplicaNode, int]]:
-        """What to cut so that the tenure loses that many blocks, (node, keep): the least recently used first."""
+        """Return the least recently used nodes to cut, as (node, blocks to keep), so that `blocks` blocks go."""
         cuts: list[tuple[ReplicaNode, int]] = []
         left = {
             node: sum(child.count(tenure) > 0 for child in node.children or ())
@@ -142,13 +164,13 @@ class TreeReplica:
         return cuts
 
     def ended_tenures(self) -> set[int]:
-        """Tenures that are over and have left remains."""
+        """Return the tenures that are over and still have blocks in the tree."""
         return self.holding.keys() - set(self.tenures.values())
 
-    # Being told.
+    # Updates.
 
     def apply(self, number: int, entry: LogEntry) -> None:
-        """The next change of a shard. The last one once more does nothing; any other raises Gap."""
+        """Apply the next change of a shard; ignore the last one again. Raises LogGap for any other change."""
         shard = self.shards.get(number)
         if shard is None:
             raise LogGap
@@ -167,10 +189,10 @@ class TreeReplica:
         nodes: Iterable[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]],
         predictions: Collection[PredictionAdded],
     ) -> Iterator[None]:
-        """A snapshot in place of all that was known of the shard.
+        """Replace everything that was known of a shard by a snapshot, in small steps.
 
-        To be walked to its end: a step is one node or less, and between steps others may run, but no other change
-        of the shard. Until the new nodes are complete the old ones answer; they change places in one step.
+        Iterate to the end: a step is one node or less. Other tasks may run between steps, but must not change the
+        shard. Queries see the old nodes until the new ones are complete; both are swapped in one step.
         """
         aside = NodeTable()
         shard = ShardReplica(number, tip=tip, sequence=sequence, names=names)
@@ -198,10 +220,12 @@ class TreeReplica:
         self._table.replace(before.nodes, gone, lost, blocks, aside)
         self.shards[number] = shard
         for node in before.nodes:
-            node.parent = node.children = None  # Else they keep each other until the collector comes.
+            node.parent = node.children = (
+                None  # Else they are reference cycles, kept until the garbage collector runs.
+            )
             yield
-        for identity in self._predictions_table.of(number) - {prediction.id for prediction in predictions}:
-            self._predictions_table.over(identity)
+        for identity in self._prediction_table.ids_of(number) - {prediction.id for prediction in predictions}:
+            self._prediction_table.remove(identity)
             yield
         for prediction in predictions:
             self._predict(shard, prediction)
@@ -209,20 +233,18 @@ class TreeReplica:
         shard.loaded = True
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
-        """From the registry. What the worker held in another tenure counts no more."""
+        """Set a worker's tenure and instance; blocks of its former tenure do not count any more."""
         self.tenures[worker] = tenure
         self.instances[worker] = instance
 
     def drop_worker(self, worker: WorkerId) -> None:
-        """It holds nothing."""
+        """Note that a worker holds nothing."""
         self.tenures.pop(worker, None)
         self.instances.pop(worker, None)
 
     def expire(self) -> None:
-        """Predictions that are over are believed no more, whoever takes them away in Redis."""
-        self._predictions_table.expire()
-
-    # Further down.
+        """Let predictions lapse after their deadline."""
+        self._prediction_table.expire()
 
     def _apply(self, shard: ShardReplica, entry: LogEntry) -> None:
         fresh: list[ReplicaNode] = []
@@ -243,7 +265,7 @@ class TreeReplica:
             elif isinstance(record, PredictionAdded):
                 self._predict(shard, record)
             elif isinstance(record, PredictionRemoved):
-                self._predictions_table.over(record.id)
+                self._prediction_table.remove(record.id)
             elif isinstance(record, NamespaceAdded):
                 shard.names[entry.namespace] = record.name
             elif isinstance(record, NamespaceCleared):
@@ -259,7 +281,12 @@ class TreeReplica:
         shard.tip, shard.sequence = entry.tip, entry.sequence
 
     def _change(
-        self, shard: ShardReplica, entry: LogEntry, record: NodeChanged, fresh: list[ReplicaNode], shrunk: list[ReplicaNode]
+        self,
+        shard: ShardReplica,
+        entry: LogEntry,
+        record: NodeChanged,
+        fresh: list[ReplicaNode],
+        shrunk: list[ReplicaNode],
     ) -> None:
         node = self.nodes.get(record.head.key)
         if node is None:
@@ -280,10 +307,10 @@ class TreeReplica:
         shard.nodes.discard(node)
 
     def _predict(self, shard: ShardReplica, prediction: PredictionAdded) -> None:
-        self._predictions_table.add(shard.number, prediction, self.server_ahead)
+        self._prediction_table.add(shard.number, prediction, self.server_ahead)
 
     def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:
-        depths = self._predictions_table.match(hashes)
+        depths = self._prediction_table.match(hashes)
         if not depths:
             return {}
         return {worker: depths[tenure] for worker, tenure in self.tenures.items() if tenure in depths}

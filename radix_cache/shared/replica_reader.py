@@ -1,16 +1,18 @@
-"""Keeps the read copy true: snapshot, listen, catch up; where something was missed, read that shard anew.
+"""Keeps the replica up to date: subscribe, take snapshots, catch up; a shard that missed a change is read again.
 
-    connect -- listen to all shards -- compare tips -- (shards that differ: catch up, else snapshot) --> ready
+    connect -- subscribe to all shards -- compare tips -- (shards that differ: catch up, else snapshot) --> ready
                                           ^                                                                |
                                           |  every `check_seconds`, and whenever an entry does not fit     |
                                           +----------------------------------------------------------------+
 
-Changes arrive as messages and are applied as they come. A message that was lost shows in the next one of its shard,
-or, on a shard where nothing happens, in the next comparison of tips. What Redis has forgotten (a flush, a failover
-that lost the last writes) shows in the same way, since every change names the one before it.
+Changes arrive as messages and are applied as they come. A lost message is noticed with the next one of its shard,
+or, in a shard without further changes, with the next comparison of tips. Changes that Redis itself has lost (a
+flush, a failover without the last writes) are noticed in the same way, since every change contains the id of the
+one before.
 
-What was heard before a shard was read anew is in what was read, and is passed over: asking about each such message
-would take longer than the next ones take to come. Every `check_seconds` all else has its turn, however much comes.
+Messages that arrived before a shard was read again are part of what was read, and are skipped: checking each of
+them would take longer than the next ones take to arrive. Every `check_seconds` the comparison has its turn, however
+many messages arrive.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from radix_cache.redis.connection import ConnectionLost
 from radix_cache.redis.pubsub import ShardedSubscriber
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.log_records import (LogEntry, decode_tenure)
+from radix_cache.shared.log_records import LogEntry, decode_tenure
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.snapshot import LogGap, ShardSnapshot
 from radix_cache.shared.tree_dump import parse_pairs
@@ -43,10 +45,16 @@ NONE = bytes(8)
 
 
 class ReplicaReader:
-    """`follow` for as long as the process lives.
+    """Feeds the replica from Redis; run `follow` for as long as the process lives.
 
-    `changed`: called after every batch of changes. `checked`: called after every comparison, with the
-    shards that cannot be heard or read.
+    Args:
+        redis: The Redis server or cluster.
+        keys: The names of the keys.
+        replica: The replica to feed.
+        changed: Called after every batch of changes.
+        checked: Called after every comparison, with the shards that cannot be heard or read.
+        clock: Seconds that never run backwards.
+        check_seconds: How often tips are compared.
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class ReplicaReader:
         replica: TreeReplica,
         *,
         changed: Callable[[], None] = lambda: None,
-        checked: Callable[[Collection[int]], None] = lambda lost: None,
+        checked: Callable[[Collection[int]], None] = lambda lost_shards: None,
         clock: Callable[[], float] = time.monotonic,
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
@@ -71,36 +79,38 @@ class ReplicaReader:
         self._clock = clock
         self._check_seconds = check_seconds
         self._shards = [REGISTRY, *range(keys.shards)]
-        self.lost: Collection[int] = frozenset(self._shards)
-        """Shards that the copy does not show as they are: they cannot be heard, or not be read."""
-        self._numbers = {keys.tag(shard).encode(): shard for shard in self._shards}
+        self.lost_shards: Collection[int] = frozenset(self._shards)
+        """Shards of which the replica may be outdated, because they cannot be heard or cannot be read."""
+        self._shard_of_channel = {keys.tag(shard).encode(): shard for shard in self._shards}
         self._registry_tip = b""
         self._inbox: deque[tuple[int, int, bytes]] = deque()
-        self._heard = 0
+        self._messages_heard = 0
         self._read_after: dict[int, int] = {}
-        self._behind: dict[int, tuple[tuple[bytes, int], int]] = {}
-        """How a shard stood in Redis when the copy was found behind, and how many messages had been heard then."""
-        self._bell = asyncio.Event()
+        self._lagging: dict[int, tuple[tuple[bytes, int], int]] = {}
+        """By lagging shard: its position in Redis when that was noticed, and the messages heard by then."""
+        self._wake = asyncio.Event()
 
     @property
     def up(self) -> bool:
-        """Does the copy show all that there is?"""
-        return not self.lost
+        """Whether the replica shows all shards as they are."""
+        return not self.lost_shards
 
     async def follow(self) -> None:
-        """Keeps the copy true, with pauses while Redis is away."""
+        """Keep the replica up to date until cancelled; retry after a pause while Redis is away."""
         while True:
             try:
                 await self._listen()
             except (RedisDown, ConnectionLost) as err:
                 if self.up or not self.ready.is_set():
-                    log.warning("the prefix index has lost Redis and answers from its copy (%s)", err)
+                    log.warning(
+                        "the prefix index has lost Redis and answers from its replica in memory (%s)", err
+                    )
                     self.ready.set()
-                self.lost = frozenset(self._shards)
+                self.lost_shards = frozenset(self._shards)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _listen(self) -> None:
-        """Until nothing can be heard any more."""
+        """Follow all shards until no server can be heard any more. Raises RedisDown, ConnectionLost."""
         self._inbox.clear()
         loop = asyncio.get_running_loop()
         due = at_once = True
@@ -108,7 +118,7 @@ class ReplicaReader:
         def mark_due() -> None:
             nonlocal due
             due = True
-            self._bell.set()
+            self._wake.set()
 
         timer = loop.call_later(self._check_seconds, mark_due)
 
@@ -117,7 +127,9 @@ class ReplicaReader:
             timer.cancel()
             timer = loop.call_later(seconds, mark_due)
 
-        subscriber = ShardedSubscriber(self._redis, self._numbers, self._hear, lambda: check_in(AGAIN_SECONDS))
+        subscriber = ShardedSubscriber(
+            self._redis, self._shard_of_channel, self._on_message, lambda: check_in(AGAIN_SECONDS)
+        )
         try:
             while True:
                 if due:
@@ -128,44 +140,46 @@ class ReplicaReader:
                     await subscriber.subscribe()
                     unread = await self._compare(at_once=at_once)
                     at_once = bool(subscriber.unheard or unread)
-                    self._report({self._numbers[channel] for channel in subscriber.unheard}, unread)
+                    self._note_lost_shards(
+                        {self._shard_of_channel[channel] for channel in subscriber.unheard}, unread
+                    )
                     self.ready.set()
-                    self._checked(self.lost)
+                    self._checked(self.lost_shards)
                 yielder = LoopYielder()
                 while self._inbox and not due:
                     message, number, data = self._inbox.popleft()
                     if message > self._read_after.get(number, 0):
-                        await self._told(number, LogEntry.decode(data))
+                        await self._apply_message(number, LogEntry.decode(data))
                     await yielder.yield_if_due()
                 self._changed()
-                await self._bell.wait()
-                self._bell.clear()
+                await self._wake.wait()
+                self._wake.clear()
         finally:
             timer.cancel()
             subscriber.close()
 
-    def _report(self, astray: set[int], unread: list[int]) -> None:
-        """A part of a cluster may be away. The other shards are followed meanwhile."""
+    def _note_lost_shards(self, astray: set[int], unread: list[int]) -> None:
+        """Note and log the shards that cannot be followed, while the others are."""
         whole = not astray and not unread
         if whole and not self.up:
-            log.info("the prefix index follows Redis")
+            log.info("the prefix index follows all shards in Redis")
         elif not whole and (self.up or not self.ready.is_set()):
             log.warning(
-                "the prefix index answers for a part of its shards from its copy: "
+                "the prefix index answers for some of its shards from its replica in memory: "
                 "%d cannot be heard, %d cannot be read",
                 len(astray),
                 len(unread),
             )
-        self.lost = astray.union(unread)
+        self.lost_shards = astray.union(unread)
 
-    def _hear(self, channel: bytes, data: bytes) -> None:
+    def _on_message(self, channel: bytes, data: bytes) -> None:
         if len(self._inbox) >= INBOX_MAX:
-            self._inbox.popleft()  # It shows as a gap, and is read from the log.
-        self._heard += 1
-        self._inbox.append((self._heard, self._numbers[channel], data))
-        self._bell.set()
+            self._inbox.popleft()  # This is noticed as a gap, and the entry is read from the log.
+        self._messages_heard += 1
+        self._inbox.append((self._messages_heard, self._shard_of_channel[channel], data))
+        self._wake.set()
 
-    async def _told(self, number: int, entry: LogEntry) -> None:
+    async def _apply_message(self, number: int, entry: LogEntry) -> None:
         if number == REGISTRY:
             if entry.before == self._registry_tip:
                 self._replica.enrol(*entry.tenure())
@@ -179,11 +193,12 @@ class ReplicaReader:
             await self._recover(number)
 
     async def _compare(self, *, at_once: bool) -> list[int]:
-        """Reads anew what differs, and gives the shards that cannot be read. The registry first: without it nobody
-        holds anything. Raises RedisDown if nothing can be read.
+        """Read shards again that differ from Redis, and return the shards that cannot be read.
 
-        `at_once`: something may have been missed. Else a shard that differs has most likely changed a moment ago,
-        and the message is under way: only if it has not come by the next time is it read.
+        The registry comes first: without it no worker holds anything. With `at_once`, shards that differ are read
+        now, because messages may have been missed. Otherwise such a shard has most likely changed a moment ago and
+        the message is under way: the shard is read only if the message has not arrived by the next comparison.
+        Raises RedisDown if no shard can be read.
         """
         seconds, microseconds = await self._redis.ask("TIME")
         self._replica.server_ahead = int(seconds) + int(microseconds) / 1e6 - self._clock()
@@ -192,11 +207,11 @@ class ReplicaReader:
         ]
         tips = await asyncio.gather(*asked, return_exceptions=True)
         unread: list[int] = []
-        for shard, stands in zip(self._shards, tips, strict=True):
+        for shard, position in zip(self._shards, tips, strict=True):
             try:
-                if isinstance(stands, BaseException):
-                    raise stands
-                await self._compare_one(shard, *stands, at_once=at_once)
+                if isinstance(position, BaseException):
+                    raise position
+                await self._compare_one(shard, *position, at_once=at_once)
             except RedisDown:
                 unread.append(shard)
                 if len(unread) == len(self._shards):
@@ -210,25 +225,25 @@ class ReplicaReader:
             if (tip or NONE) != self._registry_tip:
                 await self._read_registry()
             return
-        stands, known = (tip or NONE, int(sequence or 0)), self._replica.shards.get(shard)
-        before = self._behind.pop(shard, None)
+        position, known = (tip or NONE, int(sequence or 0)), self._replica.shards.get(shard)
+        before = self._lagging.pop(shard, None)
         if known is None or not known.loaded:
-            await self._recover(shard, stands)
-        elif stands[0] == known.tip:
+            await self._recover(shard, position)
+        elif position[0] == known.tip:
             return
         elif at_once:
-            await self._recover(shard, stands)
+            await self._recover(shard, position)
         elif before is None:
-            self._behind[shard] = stands, self._heard
+            self._lagging[shard] = position, self._messages_heard
         elif self._inbox and self._inbox[0][0] <= before[1]:
-            self._behind[shard] = before  # What had been heard by then has not been looked at yet.
-        elif stands == before[0] or known.sequence < before[0][1]:
-            await self._recover(shard, stands)
+            self._lagging[shard] = before  # Messages heard by then have not been applied yet.
+        elif position == before[0] or known.sequence < before[0][1]:
+            await self._recover(shard, position)
         else:
-            self._behind[shard] = stands, self._heard
+            self._lagging[shard] = position, self._messages_heard
 
     async def _read_registry(self) -> None:
-        # The tip first: a change in between is then met again, and changes nothing.
+        # The tip is read first: a change in between is then applied again, which has no effect.
         tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
         tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
         for worker in set(self._replica.tenures) - {WorkerId(name.decode()) for name in tenures}:
@@ -237,22 +252,22 @@ class ReplicaReader:
             self._replica.enrol(WorkerId(name.decode()), *decode_tenure(value))
         self._registry_tip = tip or NONE
 
-    async def _recover(self, number: int, stands: tuple[bytes, int] | None = None) -> None:
-        """From the log if it goes back far enough, else from a snapshot."""
-        heard = self._heard
-        await self._read_on(number, stands)
+    async def _recover(self, number: int, position: tuple[bytes, int] | None = None) -> None:
+        """Bring a shard up to date from its log if that reaches back far enough, else from a snapshot."""
+        heard = self._messages_heard
+        await self._read_on(number, position)
         self._read_after[number] = heard
 
-    async def _read_on(self, number: int, stands: tuple[bytes, int] | None) -> None:
-        if stands is None:
+    async def _read_on(self, number: int, position: tuple[bytes, int] | None) -> None:
+        if position is None:
             tip, sequence = await self._redis.ask("HMGET", self._keys.meta(number), "tip", "sequence")
-            stands = tip or NONE, int(sequence or 0)
+            position = tip or NONE, int(sequence or 0)
         shard = self._replica.shards.get(number)
         if shard is not None and shard.loaded:
-            if shard.tip == stands[0]:
-                return  # The message was old news.
+            if shard.tip == position[0]:
+                return  # The message was applied before.
             self.gaps += 1
-            if 0 < stands[1] - shard.sequence <= CATCH_UP_MAX:
+            if 0 < position[1] - shard.sequence <= CATCH_UP_MAX:
                 try:
                     yielder = LoopYielder()
                     for entry in await self._entries_after(number, shard.sequence):
@@ -270,7 +285,7 @@ class ReplicaReader:
                 self.snapshots += 1
                 return
             except LogGap:
-                continue  # The log was cut, or Redis lost its memory, while we read.
+                continue  # The log was trimmed, or Redis lost its data, meanwhile.
         raise RedisDown(f"shard {number} changes faster than it can be read")
 
     async def _take_snapshot(self, number: int) -> None:
@@ -292,7 +307,7 @@ class ReplicaReader:
                     await yielder.yield_if_due()
                 if cursor == b"0":
                     break
-        found.foretold(parse_pairs(await self._redis.ask("HGETALL", keys.predictions(number))).items())
+        found.set_predictions(parse_pairs(await self._redis.ask("HGETALL", keys.predictions(number))).items())
         for entry in await self._entries_after(number, found.sequence):
             found.apply(entry)
             await yielder.yield_if_due()

@@ -1,16 +1,18 @@
-"""PrefixIndex of all gateways: asks the read copy, tells Redis, and remembers what Redis has not heard yet.
+"""The PrefixIndex that all gateways share: queries go to the replica, changes to Redis.
+
+Changes that the replica does not show yet, or that Redis could not take, are kept in this process.
 
               match                       record, confirm, shorten, forget
                 |                                     |
         +-------v--------+   messages   +-------+  scripts   +---------+
-        |   read copy    |<-------------| Redis |<-----------|  store  |
+        |    replica     |<-------------| Redis |<-----------|  store  |
         +----------------+              +-------+            +---------+
-        |      own       |  predictions of this process, and what it has sent and not seen in the copy yet
+        |      own       |  predictions of this process, and changes that were sent and are not in the replica yet
         +----------------+
         |      away      |  what was learnt while Redis was away; sent when it is back
         +----------------+
 
-A match takes the largest of the three. Nothing here waits for Redis, and no request fails because it is away.
+A match takes the largest of the three. Nothing here waits for Redis, and no request fails because Redis is away.
 """
 
 import asyncio
@@ -29,7 +31,7 @@ from radix_cache.redis.call import ScriptAnswer
 from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.shared.replica import TreeReplica
-from radix_cache.shared.tree_store import (NODES_PER_CALL_MAX, TreeStore)
+from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
@@ -39,27 +41,36 @@ UNSEEN_MAX = 65536
 INSTANCE_CHARACTERS_MAX = 200
 USED_SECONDS = 60
 CAPACITY_SLACK = 20
-"""A worker that is over its capacity loses a twentieth of it at once, so that this is seldom."""
+"""A worker that is over its capacity loses a twentieth of it at once, so that this happens rarely."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
-    """What was known of a path and its worker when a request left."""
+class _KnownAtRecord:
+    """What was known of a path and its worker when a request was dispatched."""
 
     held: int
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentPrediction:
+    """A prediction that was sent to Redis."""
+
     shard: int
     identity: bytes
 
 
 class SharedIndex:
-    """See PrefixIndex. `checked` and `seen` are called by the reader; call the rest from the event loop's thread.
+    """A PrefixIndex on the tree in Redis; call it from the event loop's thread only.
 
-    `blocks_max`: of this process's own knowledge; the tree in Redis is bounded by the keeper.
+    Args:
+        store: Changes the tree in Redis. replica: Shows the tree. clock: Seconds that never run backwards.
+        blocks_max: How many blocks are kept in this process beside the replica; index maintenance bounds the tree
+        in
+            Redis.
+        predicted_seconds: How long a prediction counts.
+        idle_seconds_max: Paths in this process that were not used for longer are dropped.
+        predictions_max: Predictions of this process at one time.
     """
 
     def __init__(
@@ -76,18 +87,18 @@ class SharedIndex:
         self.store = store
         self.replica = replica
         self.refused = 0
-        """Changes that Redis did not take, in all."""
+        """The number of changes that Redis did not take."""
         self.corrections = 0
-        """Reports of workers that had less than was known of them."""
+        """The number of reports by which a worker had less than was known."""
 
         self.followed: set[WorkerId] = set()
-        """Workers whose every change is heard: what they hold is what they say, and no answer has to confirm it."""
+        """Workers of which all KV events are followed: no answer has to confirm what they hold."""
 
         self.on_changes_lost: Callable[[WorkerId], None] = lambda worker: None
-        """Called when Redis did not take what a followed worker has said: it is to be told anew."""
+        """Called when Redis did not take a change of a followed worker: its blocks have to be sent again."""
 
         self.on_enrolled: Callable[[WorkerId], None] = lambda worker: None
-        """Called when a worker has been given the tenure that was asked for."""
+        """Called when a worker has got the tenure that was requested."""
 
         def local() -> LocalIndex:
             return LocalIndex(
@@ -103,21 +114,22 @@ class SharedIndex:
         self._away: LocalIndex | None = None
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
-        self._before: dict[tuple[WorkerId, str], _Before] = {}
-        self._sent: dict[tuple[WorkerId, str], _Sent] = {}
-        self._unseen: dict[int, deque[tuple[int, WorkerId, str]]] = {}
-        self._unsent: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
+        self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
+        self._sent_predictions: dict[tuple[WorkerId, str], _SentPrediction] = {}
+        self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
+        self._unsent_paths: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
         self._enrolling: dict[WorkerId, str] = {}
         self._ending: dict[WorkerId, int] = {}
-        self._missed: set[WorkerId] = set()
+        self._workers_missed: set[WorkerId] = set()
         self._capacity: dict[WorkerId, int] = {}
-        self._cutting: set[WorkerId] = set()
-        self._grown: set[WorkerId] = set()
+        self._workers_cut: set[WorkerId] = set()
+        self._workers_grown: set[WorkerId] = set()
         self._number = 0
 
-    # Asking.
+    # Queries.
 
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
+        """Return how many leading blocks of the path each worker holds, confirmed and pending."""
         known: PrefixMatch = self.replica.match(hashes)
         own = self._own.match(namespace, hashes)
         if self._away is not None:
@@ -125,47 +137,55 @@ class SharedIndex:
         return LargestMatch(known, own) if own.pending else known
 
     def stats(self) -> IndexStats:
+        """Return the size of the replica, and the number of this process's predictions."""
         return IndexStats(
-            nodes=len(self.replica.nodes), blocks=self.replica.blocks, predictions=self._own.stats().predictions
+            nodes=len(self.replica.nodes),
+            blocks=self.replica.blocks,
+            predictions=self._own.stats().predictions,
         )
 
-    # Telling.
+    # Changes.
 
     def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        """Predict that the request `writer` brings this path to `worker`."""
         self._own.record(namespace, hashes, worker, writer)
         tenure = self.replica.tenures.get(worker)
         if not hashes or tenure is None:
             return
-        space = namespace_id(namespace)
-        shard = self.replica.shards.get(self.store.keys.shard(space))
+        namespace_of_path = namespace_id(namespace)
+        shard = self.replica.shards.get(self.store.keys.shard(namespace_of_path))
         match = self.replica.match(hashes)
         held = match.held(worker)
         if held and shard is not None:
-            if len(self._before) >= self._predictions_max:
-                del self._before[next(iter(self._before))]
-            self._before[worker, writer] = _Before(held, shard.sequence)
+            if len(self._known_at_record) >= self._predictions_max:
+                del self._known_at_record[next(iter(self._known_at_record))]
+            self._known_at_record[worker, writer] = _KnownAtRecord(held, shard.sequence)
         if held == len(hashes):
-            return  # Nothing that others do not know.
+            return  # Other gateways know all of it.
         self._withdraw_sent(worker, writer)
-        if len(self._sent) >= self._predictions_max:
-            self._withdraw_sent(*next(iter(self._sent)))
+        if len(self._sent_predictions) >= self._predictions_max:
+            self._withdraw_sent(*next(iter(self._sent_predictions)))
         identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
-        self._sent[worker, writer] = _Sent(self.store.keys.shard(space), identity)
+        self._sent_predictions[worker, writer] = _SentPrediction(
+            self.store.keys.shard(namespace_of_path), identity
+        )
         above, depth = match.last_node(held)
-        _ignored(
+        _ignore_result(
             self.store.predict(
                 namespace, hashes[depth:], tenure, identity, self._predicted_ms, above=above, depth=depth
             )
         )
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        self._before.pop((worker, writer), None)
+        """Withdraw the writer's prediction."""
+        self._known_at_record.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
         self._withdraw_sent(worker, writer)
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+        """Note that `worker` holds this path, unless its own events are followed."""
         if worker in self.followed:
-            return  # It says so itself in a moment; until then, or until the request ends, the prediction stands.
+            return  # Its events will say so; until then, or until the request ends, the prediction counts.
         self._own.withdraw(worker, writer)
         self.hold(namespace, hashes, worker, writer)
 
@@ -177,27 +197,27 @@ class SharedIndex:
         writer: str = "",
         tier: Tier = Tier.GPU,
     ) -> None:
-        """The worker says itself that it holds this path, in this tier or those before it."""
+        """Note that `worker` holds this path in this tier or a faster one."""
         tenure = self.replica.tenures.get(worker)
         if tenure is None:
-            self._learn(namespace, hashes, worker, tier)
+            self._learn_while_away(namespace, hashes, worker, tier)
             return
         used_since = self.replica.server_seconds() - USED_SECONDS
-        since = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
-        if since is None:
+        walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
+        if walk_start is None:
             self._withdraw_sent(worker, writer)
             return
-        sent = self._sent.pop((worker, writer), None)
+        sent = self._sent_predictions.pop((worker, writer), None)
         held = self.store.hold(
             namespace,
             hashes,
             tenure,
             tier,
-            since=since,
+            walk_start=walk_start,
             prediction=sent.identity if sent is not None else b"",
             fresh_seconds=USED_SECONDS,
         )
-        # Until the copy shows it, it is ours to remember.
+        # Until the replica shows the change, this process remembers it.
         self._number += 1
         claim = f"held {self._number}"
         if tier is Tier.GPU:
@@ -207,27 +227,28 @@ class SharedIndex:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
                 self._own.withdraw(worker, claim)
-                self._learn(namespace, hashes, worker, tier)
+                self._learn_while_away(namespace, hashes, worker, tier)
                 return
             result = answer.result()
             assert isinstance(result, int)
-            self._await_sight(self.store.keys.shard(namespace_id(namespace)), result, worker, claim)
-            self._grown.add(worker)
+            self._await_replica(self.store.keys.shard(namespace_id(namespace)), result, worker, claim)
+            self._workers_grown.add(worker)
 
         held.add_done_callback(answered)
 
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
     ) -> None:
-        before, tenure = self._before.get((worker, writer)), self.replica.tenures.get(worker)
+        """Shorten the worker's path if it had less cached than was known, and nothing has changed there since."""
+        before, tenure = self._known_at_record.get((worker, writer)), self.replica.tenures.get(worker)
         if before is None or tenure is None or blocks >= before.held:
             return
-        node = self.replica.at(hashes, blocks)
+        node = self.replica.node_at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
-            return  # Gone already, or somebody has touched it since: what was reported is no news of that.
+            return  # Gone already, or changed since: the report says nothing about the present state.
         self.corrections += 1
         self.shorten(namespace, hashes, worker, blocks)
-        _ignored(self.store.hold(namespace, hashes, tenure))
+        _ignore_result(self.store.hold(namespace, hashes, tenure))
 
     def shorten(
         self,
@@ -237,136 +258,142 @@ class SharedIndex:
         blocks: int,
         tier: Tier = Tier.DISK,
     ) -> None:
+        """Note that `worker` holds at most the first `blocks` of the path in this tier and faster ones."""
         if self._away is not None:
             self._away.shorten(namespace, hashes, worker, blocks, tier)
         tenure = self.replica.tenures.get(worker)
         if tenure is None or blocks >= len(hashes):
             return
-        node = self.replica.at(hashes, blocks)
-        below = self.replica.below(node, tenure) if node is not None else []
+        node = self.replica.node_at(hashes, blocks)
+        below = self.replica.nodes_below(node, tenure) if node is not None else []
         if tier is not Tier.DISK:
-            # What hangs there stays, further away. Of more than one call takes, the nearest go first.
+            # The nodes below stay, in slower tiers. If they exceed one call, the ones nearest to the root go first.
             below = [each for each in below if each.count(tenure, tier)]
         elif len(below) > NODES_PER_CALL_MAX:
             deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
             self._cut(namespace_id(namespace), [(each, tenure, 0) for each in deepest])
-        since = node.depth if node is not None else 0
+        walk_start = node.depth if node is not None else 0
 
         def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
-                self._missed.add(worker)
+                self._workers_missed.add(worker)
 
         nearest, deeper = below[-NODES_PER_CALL_MAX:], below[:-NODES_PER_CALL_MAX]
         parts = [deeper[at : at + NODES_PER_CALL_MAX] for at in range(0, len(deeper), NODES_PER_CALL_MAX)]
         for nodes in (nearest, *parts):
-            call = self.store.shorten(namespace, hashes, tenure, blocks, tier, since=since, below=nodes)
+            call = self.store.shorten(
+                namespace, hashes, tenure, blocks, tier, walk_start=walk_start, below=nodes
+            )
             call.add_done_callback(answered)
 
     def bound(self, worker: WorkerId, blocks_max: int) -> None:
+        """Set how many blocks `worker` has room for, and cut what is beyond."""
         if self._capacity.get(worker) != blocks_max:
             self._capacity[worker] = blocks_max
             self._own.bound(worker, blocks_max)
         self._within_capacity(worker)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
+        """Request a tenure for `worker` if it has none, or if another instance has it."""
         instance = instance[:INSTANCE_CHARACTERS_MAX]
         known, ends = self.replica.instances.get(worker), self._ending.get(worker, 0)
         if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
             return
         if known:
             self.replica.drop_worker(worker)
-        self._call_registry(worker, self.store.tenure(worker, instance, ends), instance)
+        self._await_tenure(worker, self.store.tenure(worker, instance, ends), instance)
 
     def forget(self, worker: WorkerId) -> None:
+        """Note that `worker` holds nothing, by ending its tenure."""
         tenure = self.replica.tenures.get(worker)
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)
-        self._unsent = deque((item for item in self._unsent if item[2] != worker), maxlen=UNSENT_MAX)
+        self._unsent_paths = deque(
+            (item for item in self._unsent_paths if item[2] != worker), maxlen=UNSENT_MAX
+        )
         if tenure is not None:
             instance = self.replica.instances.get(worker, "")
-            # Until Redis has heard of it: else the tenure would go on, and what it has wrong with it.
+            # Kept until Redis has taken it: otherwise the tenure would continue with its outdated blocks.
             self._ending[worker] = tenure
             self.replica.drop_worker(worker)
-            self._call_registry(worker, self.store.tenure(worker, ends=tenure), instance)
+            self._await_tenure(worker, self.store.tenure(worker, ends=tenure), instance)
 
-    # From the reader.
+    # Called by the reader of the replica.
 
     def replica_changed(self) -> None:
-        """The copy has moved on: what it shows by now need not be remembered here."""
-        for shard, waiting in self._unseen.items():
+        """Drop what this process remembered and the replica shows by now."""
+        for shard, waiting in self._unseen_changes.items():
             known = self.replica.shards.get(shard)
             while waiting and known is not None and waiting[0][0] <= known.sequence:
                 _, worker, claim = waiting.popleft()
                 self._own.withdraw(worker, claim)
-        # Only what the copy shows can be counted.
-        grown, self._grown = self._grown, set()
+        # Only what the replica shows can be counted.
+        grown, self._workers_grown = self._workers_grown, set()
         for worker in grown:
             self._within_capacity(worker)
 
     def replica_compared(self, lost: Collection[int]) -> None:
-        """The copy shows all that there is, but for the shards that are lost: Redis is told what it has missed."""
+        """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
         self.replica_changed()
-        if REGISTRY in lost or (not self._unsent and not self._missed and self._away is None):
+        if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):
             return
         shard_of = self.store.keys.shard
         unsent: list[tuple[Namespace, Hashes, WorkerId, Tier]] = []
         staying: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
-        for item in self._unsent:
+        for item in self._unsent_paths:
             (staying if shard_of(namespace_id(item[0])) in lost else unsent).append(item)
-        self._unsent = staying
-        missed, self._missed = self._missed, set()
+        self._unsent_paths = staying
+        missed, self._workers_missed = self._workers_missed, set()
         if not staying:
             self._away = None
         if not unsent and not missed:
             return
-        log.info("telling Redis of %d paths that were learnt while it was away", len(unsent))
+        log.info("sending %d paths to Redis that were learnt while it was away", len(unsent))
         for namespace, hashes, worker, tier in unsent:
             if worker not in self.followed:
                 self.hold(namespace, hashes, worker, tier=tier)
         for worker in (missed | {worker for _, _, worker, _ in unsent}) & self.followed:
             self.on_changes_lost(worker)
 
-    # Further down.
-
-    def _learn(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, tier: Tier) -> None:
-        """Redis does not know; we do."""
+    def _learn_while_away(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, tier: Tier) -> None:
+        """Remember a path that could not be sent to Redis."""
         if self._away is None:
             self._away = self._new_local()
         self._away.hold(namespace, hashes, worker, tier=tier)
-        self._unsent.append((namespace, hashes, worker, tier))
+        self._unsent_paths.append((namespace, hashes, worker, tier))
 
-    def _await_sight(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
+    def _await_replica(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
         known = self.replica.shards.get(shard)
         if known is not None and known.sequence >= sequence:
             self._own.withdraw(worker, claim)
             self._within_capacity(worker)
         else:
-            # What is never seen goes when its prediction ends.
-            self._unseen.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
+            # A change that never appears is dropped when its prediction ends.
+            self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
 
     def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
-        sent = self._sent.pop((worker, writer), None)
+        sent = self._sent_predictions.pop((worker, writer), None)
         if sent is not None:
-            _ignored(self.store.withdraw(sent.shard, [sent.identity]))
+            _ignore_result(self.store.withdraw(sent.shard, [sent.identity]))
 
     def _within_capacity(self, worker: WorkerId) -> None:
         room, tenure = self._capacity.get(worker), self.replica.tenures.get(worker)
-        if room is None or tenure is None or worker in self._cutting or worker in self.followed:
+        if room is None or tenure is None or worker in self._workers_cut or worker in self.followed:
             return
         excess = self.replica.held.get(tenure, 0) - room
         if excess <= 0:
             return
-        by_space: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
+        by_namespace: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
         for node, keep in self.replica.least_recently_used(tenure, excess + room // CAPACITY_SLACK):
-            by_space.setdefault(node.namespace, []).append((node, tenure, keep))
-        self._cutting.add(worker)
+            by_namespace.setdefault(node.namespace, []).append((node, tenure, keep))
+        self._workers_cut.add(worker)
         last: asyncio.Future[ScriptAnswer] | None = None
-        for namespace, cuts in by_space.items():
+        for namespace, cuts in by_namespace.items():
             last = self._cut(namespace, cuts)
         if last is not None:
-            last.add_done_callback(lambda _: self._cutting.discard(worker))
+            last.add_done_callback(lambda _: self._workers_cut.discard(worker))
 
     def _cut(
         self, namespace: NamespaceId, cuts: list[tuple[ReplicaNode, int, int]]
@@ -374,10 +401,10 @@ class SharedIndex:
         last = None
         for at in range(0, len(cuts), NODES_PER_CALL_MAX):
             last = self.store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])
-            _ignored(last)
+            _ignore_result(last)
         return last
 
-    def _call_registry(self, worker: WorkerId, call: "asyncio.Future[ScriptAnswer]", instance: str) -> None:
+    def _await_tenure(self, worker: WorkerId, call: "asyncio.Future[ScriptAnswer]", instance: str) -> None:
         self._enrolling[worker] = instance
 
         def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
@@ -387,13 +414,13 @@ class SharedIndex:
                 assert isinstance(result, int)
                 if result != self._ending.get(worker):
                     self._ending.pop(worker, None)
-                # The message says the same, a moment later.
+                # A message of the registry says the same a moment later.
                 self.replica.enrol(worker, result, instance)
                 self.on_enrolled(worker)
 
         call.add_done_callback(answered)
 
 
-def _ignored(call: "asyncio.Future[ScriptAnswer]") -> None:
-    """Fire and forget. The reader and the metrics say when Redis is away."""
+def _ignore_result(call: "asyncio.Future[ScriptAnswer]") -> None:
+    """Ignore the result of a call; the reader and the metrics show when Redis is away."""
     call.add_done_callback(lambda done: done.cancelled() or done.exception())

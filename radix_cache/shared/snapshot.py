@@ -1,4 +1,4 @@
-"""A shard as a scan met it, and what its log says happened meanwhile: together the shard at one moment.
+"""A consistent snapshot of a shard: the result of a scan, and on top of it the log entries since the scan began.
 
 tip, sequence ---- scan, field by field ---- log since the sequence ----> load
              some nodes before a change, some after it      every change once more, on top
@@ -8,16 +8,23 @@ from collections.abc import Iterable, Iterator
 
 from radix_cache.blocks import Hashes
 from radix_cache.shared.keys import NamespaceId
-from radix_cache.shared.log_records import (LogEntry, NodeHead, Holders, PredictionAdded, PredictionRemoved, decode_prediction)
+from radix_cache.shared.log_records import (
+    Holders,
+    LogEntry,
+    NodeHead,
+    PredictionAdded,
+    PredictionRemoved,
+    decode_prediction,
+)
 from radix_cache.shared.tree_dump import DumpedTree
 
 
 class LogGap(Exception):
-    """An entry does not follow the one before: something was missed, and the shard has to be read anew."""
+    """An entry does not follow the last one: an entry was missed, and the shard has to be read again."""
 
 
 class ShardSnapshot:
-    """`tip`, `sequence`: of the last change that it has."""
+    """A shard as of its last change, which has the id `tip` and the number `sequence`."""
 
     def __init__(self, tip: bytes, sequence: int, names: dict[NamespaceId, bytes]) -> None:
         self.tip = tip
@@ -25,13 +32,13 @@ class ShardSnapshot:
         self.trees = {namespace: DumpedTree(namespace, name) for namespace, name in names.items()}
         self._predictions: dict[bytes, PredictionAdded] = {}
 
-    def foretold(self, predictions: Iterable[tuple[bytes, bytes]]) -> None:
-        """Predictions as they are stored, by id."""
+    def set_predictions(self, predictions: Iterable[tuple[bytes, bytes]]) -> None:
+        """Decode and keep the stored predictions, given as (id, value)."""
         for identity, value in predictions:
             self._predictions[identity] = decode_prediction(identity, value)
 
     def apply(self, entry: LogEntry) -> None:
-        """The next change; one that is known already does nothing. Raises Gap if it is another one."""
+        """Apply the next change; ignore one that the snapshot has already. Raises LogGap for any other change."""
         if entry.sequence <= self.sequence:
             return
         if entry.before != self.tip:
@@ -47,14 +54,16 @@ class ShardSnapshot:
 
     @property
     def names(self) -> dict[NamespaceId, bytes]:
-        return {space: tree.name for space, tree in self.trees.items() if tree.name is not None}
+        """The packed namespaces by id."""
+        return {namespace: tree.name for namespace, tree in self.trees.items() if tree.name is not None}
 
     @property
     def predictions(self) -> list[PredictionAdded]:
+        """All predictions."""
         return list(self._predictions.values())
 
     def nodes(self) -> Iterator[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]]:
-        """All that can be read. What is damaged is no reason to know nothing else; an audit finds and mends it."""
+        """Yield all readable nodes. Damaged nodes are left out; an audit finds and repairs them."""
         for namespace, tree in self.trees.items():
             for node in tree.nodes.values():
                 head, run = node.head, node.run

@@ -1,7 +1,7 @@
-"""One namespace as Redis has it, field by field and as of one moment: for whoever checks it.
+"""Dumps one namespace from Redis, field by field and as of one moment, for audit and repair.
 
-A scan takes its time and meets some nodes before a change and some after it. The log has every change with all
-that it wrote; what it tells since the scan began, applied on top, makes the whole as it was at the last change.
+A scan takes time and reads some nodes before a change and others after it. The log has every change with everything
+that it wrote; its entries since the scan began, applied on top, give the tree as of the last change.
 """
 
 import struct
@@ -16,7 +16,21 @@ from radix_cache.redis.call import RedisDown
 from radix_cache.redis.connection import RedisConnection
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
-from radix_cache.shared.log_records import (LogEntry, NodeHead, Holders, HoldersChanged, NamespaceCleared, NamespaceAdded, NamespaceRemoved, NodeChanged, NodeRemoved, PredictionAdded, decode_head, decode_holders, decode_tenure)
+from radix_cache.shared.log_records import (
+    Holders,
+    HoldersChanged,
+    LogEntry,
+    NamespaceAdded,
+    NamespaceCleared,
+    NamespaceRemoved,
+    NodeChanged,
+    NodeHead,
+    NodeRemoved,
+    PredictionAdded,
+    decode_head,
+    decode_holders,
+    decode_tenure,
+)
 
 SCAN_COUNT = 512
 ATTEMPTS_MAX = 5
@@ -28,7 +42,7 @@ Pairs = dict[bytes, bytes]
 
 @dataclass(slots=True)
 class DumpedNode:
-    """What there is under one key; None is what is missing. `chunks`: further holders."""
+    """The fields of one node; None for a missing field. `chunks` are its further holders."""
 
     head: NodeHead | None = None
     run: Hashes | None = None
@@ -37,15 +51,18 @@ class DumpedNode:
 
 @dataclass(slots=True)
 class DumpedTree:
-    """The nodes of one namespace by key. `unreadable`: fields that are none of a tree's."""
+    """The dump of one namespace."""
 
     namespace: NamespaceId
     name: bytes | None
+    """The packed namespace; None if it has no name in Redis."""
     nodes: dict[int, DumpedNode] = field(default_factory=dict)
+    """The nodes by key."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
+    """Fields that do not belong to a tree, each with the reason."""
 
     def put(self, name: bytes, value: bytes) -> None:
-        """One field, as a scan gives it."""
+        """Add one field, as a scan returns it."""
         key = int.from_bytes(name[1:9], "little")
         try:
             if name[:1] == b"N" and len(name) == 9:
@@ -56,19 +73,19 @@ class DumpedTree:
                 chunk = int.from_bytes(name[9:11], "little")
                 self._node(key).chunks[chunk] = decode_holders(value)
             else:
-                self.unreadable[name] = "a field of no known kind"
+                self.unreadable[name] = "a field of an unknown kind"
         except (struct.error, ValueError) as err:
-            self.unreadable[name] = f"it does not decode: {err}"
+            self.unreadable[name] = f"it cannot be decoded: {err}"
 
     def apply(self, entry: LogEntry) -> None:
-        """One change of the log, if it is of this namespace."""
+        """Apply one change of the log, if it is of this namespace."""
         if entry.namespace != self.namespace:
             return
         for record in entry.records():
             if isinstance(record, NodeChanged):
                 node = self._node(record.head.key)
                 node.head = record.head
-                # A run that the scan met later than this change is of has the change already.
+                # A run that was scanned after this change has the change already.
                 node.run = record.run(node.run or _NO_RUN) or node.run
             elif isinstance(record, HoldersChanged):
                 self._node(record.key).chunks[record.chunk] = record.holders
@@ -89,24 +106,27 @@ class DumpedTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenureNumbers:
-    """`current`: of each worker. `last`: the highest number that was ever given; one above it is nobody's."""
+    """The tenures of all workers."""
 
     current: dict[str, int]
+    """The tenure of each worker now."""
     last: int
+    """The highest tenure that was ever given; higher numbers are invalid."""
 
 
 class TreeDumper:
-    """Reads the index of one prefix from Redis; changes nothing. All raise RedisDown."""
+    """Reads the index of one key prefix from Redis without changing it. All methods raise RedisDown."""
 
     def __init__(self, redis: ScriptCaller, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
 
     async def tenures(self) -> TenureNumbers:
+        """Return the tenures of all workers."""
         tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
         last = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tenures")
         if last is None:
-            # A registry that was lost counts on from the clock: see lua/tenure.lua.
+            # After a loss of the registry the numbers continue from the clock: see lua/tenure.lua.
             last, _ = await self._redis.ask("TIME")
         return TenureNumbers(
             current={name.decode(): decode_tenure(value)[0] for name, value in tenures.items()},
@@ -114,7 +134,7 @@ class TreeDumper:
         )
 
     async def names(self) -> dict[NamespaceId, bytes]:
-        """Every namespace that has a name."""
+        """Return all packed namespaces by id."""
         found: dict[NamespaceId, bytes] = {}
         for shard in range(self._keys.shards):
             named = parse_pairs(await self._redis.ask("HGETALL", self._keys.names(shard)))
@@ -122,18 +142,20 @@ class TreeDumper:
         return found
 
     async def trees(self) -> set[NamespaceId]:
-        """Every namespace that has a tree, named or not: looks at every key of every server."""
+        """Return every namespace that has a tree, named or not, by scanning all keys of every server."""
         found: set[NamespaceId] = set()
-        async with self._redis.connect_all() as lines:
-            for line in lines:
-                found |= await self._trees_at(line)
+        async with self._redis.connect_all() as connections:
+            for connection in connections:
+                found |= await self._trees_at(connection)
         return found
 
-    async def _trees_at(self, line: RedisConnection) -> set[NamespaceId]:
+    async def _trees_at(self, connection: RedisConnection) -> set[NamespaceId]:
         found: set[NamespaceId] = set()
         cursor = b"0"
         while True:
-            reply = await line.execute(["SCAN", cursor, "MATCH", self._keys.any_tree, "COUNT", SCAN_COUNT])
+            reply = await connection.execute(
+                ["SCAN", cursor, "MATCH", self._keys.any_tree, "COUNT", SCAN_COUNT]
+            )
             if isinstance(reply, hiredis.ReplyError):
                 raise RedisDown(str(reply))
             cursor, page = reply
@@ -148,17 +170,17 @@ class TreeDumper:
                 return found
 
     async def tree(self, namespace: NamespaceId) -> DumpedTree:
-        """One namespace, as of one moment."""
+        """Return the dump of one namespace, as of one moment."""
         for _ in range(ATTEMPTS_MAX):
-            tree = await self._taken(namespace)
+            tree = await self._dump(namespace)
             if tree is not None:
                 return tree
         raise RedisDown(f"namespace {namespace.hex()} changes faster than it can be read")
 
-    async def _taken(self, namespace: NamespaceId) -> DumpedTree | None:
-        """None: the log does not go back to where the scan began."""
+    async def _dump(self, namespace: NamespaceId) -> DumpedTree | None:
+        """Dump a namespace once; None if the log does not reach back to the beginning of the scan."""
         keys, shard = self._keys, self._keys.shard(namespace)
-        stood, sequence = await self._redis.ask("HMGET", keys.meta(shard), "tip", "sequence")
+        first_tip, sequence = await self._redis.ask("HMGET", keys.meta(shard), "tip", "sequence")
         tree = DumpedTree(namespace, await self._redis.ask("HGET", keys.names(shard), namespace))
         fields: Pairs = {}
         cursor = b"0"
@@ -170,7 +192,7 @@ class TreeDumper:
         for name, value in fields.items():
             tree.put(name, value)
         log = await self._redis.ask("XRANGE", keys.log(shard), f"({int(sequence or 0)}-1", "+")
-        tip = stood or NONE
+        tip = first_tip or NONE
         for entry in (LogEntry.decode(data) for _, (_, data) in log):
             if entry.before != tip:
                 return None
@@ -180,8 +202,11 @@ class TreeDumper:
             return None
         return tree
 
-    async def foretold(self, shard: int) -> dict[bytes, NamespaceId]:
-        """The namespaces of predictions, as far as the log goes back: the predictions themselves do not tell."""
+    async def prediction_namespaces(self, shard: int) -> dict[bytes, NamespaceId]:
+        """Return the namespaces of a shard's predictions by id, as far as the log reaches back.
+
+        The predictions themselves do not contain their namespace.
+        """
         found: dict[bytes, NamespaceId] = {}
         for _, (_, data) in await self._redis.ask("XRANGE", self._keys.log(shard), "-", "+"):
             entry = LogEntry.decode(data)
@@ -192,6 +217,6 @@ class TreeDumper:
 
 
 def parse_pairs(flat: Iterable[bytes]) -> Pairs:
-    """A hash as Redis replies with it: name, value, name, value."""
+    """Return a hash from a reply of Redis: name, value, name, value."""
     each = iter(flat)
     return dict(zip(each, each, strict=True))

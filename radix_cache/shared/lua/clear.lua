@@ -1,6 +1,6 @@
--- clear: a namespace is empty, whoever held what.
+-- clear: removes all nodes of a namespace.
 --
--- Gives the sequence.
+-- Returns the sequence number of the shard.
 verbs.clear = function(keys, args)
   begin(keys)
   if call('EXISTS', tree) == 1 then

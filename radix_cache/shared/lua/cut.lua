@@ -1,8 +1,8 @@
--- cut: tenures have at most so many leading blocks of these nodes, in a tier and those before it. Forgetting and
--- sweeping are this.
+-- cut: leaves tenures at most so many leading blocks of nodes, in a tier and faster ones. Used to drop blocks of a
+-- worker and to remove what ended tenures hold.
 --
 -- ARGV  6: tier  7: any number of (node key 8 bytes, tenure u32, blocks to keep u32), the deepest node first
--- Gives the sequence. What is not there is passed over.
+-- Returns the sequence number of the shard. Nodes that do not exist are skipped.
 verbs.cut = function(keys, args)
   begin(keys)
   local tier = tonumber(args[6])

@@ -1,7 +1,7 @@
--- evict: leaves that nobody has used since go, whoever holds them.
+-- evict: removes leaves that were not used since, with all their holders.
 --
 -- ARGV  6: any number of (node key 8 bytes, used u32)
--- Gives the sequence. A node that was used later, or has grown children, stays.
+-- Returns the sequence number of the shard. A node that was used later, or has children by now, stays.
 verbs.evict = function(keys, args)
   begin(keys)
   for at = 1, #args[6], 12 do

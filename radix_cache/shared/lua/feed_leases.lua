@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- feed_leases: which gateways live, and which two of them follow the events of each worker.
+-- feed_leases: keeps which gateways are live, and which two of them follow the KV events of each worker.
 --
 -- KEYS  1: gateways, sorted set: id -> deadline in server ms   2: leases, hash: worker -> lease   3: version
--- ARGV  1: id of the calling gateway   2: ms for which it lives on, 0 if it leaves   3: version that it knows
---       4, 5, 6, ...: worker, its lease as the caller knows it, as it shall be (empty: none); many such threes
--- A lease changes only where it still is as the caller knows it: of two who want it one gets it.
--- Gives {version} if nothing is new to the caller; else {version, ids of gateways, {worker, lease, ...}}.
+-- ARGV  1: id of the calling gateway   2: ms for which it counts as live, 0 if it leaves   3: version that it knows
+--       4, 5, 6, ...: worker, its lease as the caller knows it, its new lease (empty: none); repeated
+-- A lease changes only if it is still as the caller knows it: of two gateways that want it one gets it.
+-- Returns {version} if nothing is new to the caller; else {version, ids of gateways, {worker, lease, ...}}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local version = tonumber(redis.call('GET', KEYS[3]) or '0')
@@ -33,7 +33,7 @@ for at = 4, #ARGV, 3 do
   end
 end
 if changed then
-  -- The clock gives the first number, so that a lost one does not come again.
+  -- The clock gives the first number, so that no number is used again after Redis has lost its data.
   version = math.max(version + 1, now)
   redis.call('SET', KEYS[3], string.format('%.0f', version))
 end

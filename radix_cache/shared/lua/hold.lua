@@ -1,26 +1,26 @@
--- hold: a tenure has these blocks. The prediction that foretold it is done.
+-- hold: records that a tenure has the blocks of a path, and removes the prediction of that.
 --
--- ARGV  6: tenure  7: tier  8: hashes of the path, 8 bytes each  9: where the walk may begin: depth of a node that
---       the tenure holds something of, 0 for the root  10: id of a prediction, or empty
---       11: seconds within which a use need not be written down again
--- Gives the sequence.
+-- ARGV  6: tenure  7: tier  8: hashes of the path, 8 bytes each  9: where the walk may begin: depth of a node of
+--       which the tenure holds something, 0 for the root  10: id of the prediction, or empty
+--       11: seconds within which a use is not written again
+-- Returns the sequence number of the shard.
 verbs.hold = function(keys, args)
   begin(keys)
   look_at_the_clock()
   local tenure, tier, hashes, fresh = tonumber(args[6]), tonumber(args[7]), args[8], tonumber(args[11])
   local blocks, parent = #hashes / 8, false
   local at, node = start(hashes, tonumber(args[9]))
-  -- Who holds something of a node in a tier holds all above it.
+  -- A tenure that holds something of a node in a tier holds everything above it in that tier.
   if node and held(node, tenure, tier) == 0 then at = 0 end
   while at < blocks do
     local key = sub(hashes, at * 8 + 1, at * 8 + 8)
     node = load(key)
     if node and node.depth ~= at then
-      order = {} -- Not this tree's: nothing is changed.
+      order = {} -- The path does not fit this tree: nothing is changed.
       break
     end
     if not node and parent and parent.children == 0 and parent.length < RUN_MAX then
-      -- A leaf's run grows.
+      -- The run of a leaf grows.
       local before = parent.length
       local more = min(blocks - at, RUN_MAX - before)
       set_run(parent, before, sub(hashes, at * 8 + 1, (at + more) * 8))

@@ -1,7 +1,8 @@
--- Who holds how many leading blocks of a node, by tier: on the GPU; on the GPU or in host memory; anywhere.
+-- How many leading blocks of a node each tenure holds, by tier: on the GPU; on the GPU or in host memory; anywhere.
 --
--- Counts are cumulative, and one number: all + (all - host) * 2^10 + (all - gpu) * 2^20. Of a worker with nothing
--- but a GPU it is the count itself. Tiers are numbered 0, 1, 2; who has a block in one has it in those after it.
+-- The counts are cumulative and packed into one number: all + (all - host) * 2^10 + (all - gpu) * 2^20. If all
+-- blocks are on the GPU, that is the count itself. Tiers are numbered 0, 1, 2; a block in one tier counts in slower
+-- ones too.
 
 local function counts(value)
   if value < TIERS then return value, value, value end
@@ -11,7 +12,7 @@ end
 
 local function packed(gpu, host, all) return all + (all - host) * TIERS + (all - gpu) * TIERS ^ 2 end
 
--- What is left of the first `at` blocks, and what of those behind them.
+-- Returns the value for the first `at` blocks, and the value for those behind them.
 local function parted(value, at)
   local gpu, host, all = counts(value)
   return packed(min(gpu, at), min(host, at), min(all, at)),
@@ -40,7 +41,7 @@ local function set_chunk(node, index, text)
   touch(node)
 end
 
--- The holder's value, its chunk's index, and where in the chunk it stands (nil: it is no holder).
+-- Returns the holder's value, the index of its chunk, and its position in the chunk (nil: it is no holder).
 local function find(node, tenure)
   local index = node.level > 0 and tenure % 2 ^ node.level or 0
   local text = chunk(node, index)
@@ -64,7 +65,7 @@ local function each_holder(node, visit)
   end
 end
 
--- Twice as many chunks, and each holder to its own.
+-- Doubles the number of chunks and moves each holder to its chunk.
 local function spread(node)
   local level, parts = node.level + 1, {}
   each_holder(node, function(tenure, value)
@@ -91,13 +92,13 @@ local function put(node, tenure, value, index, at)
   end
 end
 
--- Leading blocks that the tenure has in this tier or before it.
+-- Returns how many leading blocks the tenure has in this tier or a faster one.
 local function held(node, tenure, tier)
   local gpu, host, all = counts((find(node, tenure)))
   return tier == 0 and gpu or tier == 1 and host or all
 end
 
--- The tenure has at least so many leading blocks in this tier, and so in those after it.
+-- Raises the tenure's count to at least `count` in this tier, and so in slower ones.
 local function raise(node, tenure, tier, count)
   local value, index, at = find(node, tenure)
   if value < TIERS and (tier == 0 or value >= count) then
@@ -111,7 +112,7 @@ local function raise(node, tenure, tier, count)
   if after ~= value then put(node, tenure, after, index, at) end
 end
 
--- The tenure has at most so many in this tier, and so in those before it. Says whether that is news.
+-- Lowers the tenure's count to at most `count` in this tier and faster ones; returns whether it changed.
 local function lower(node, tenure, tier, count)
   local value, index, at = find(node, tenure)
   local gpu, host, all = counts(value)
@@ -123,7 +124,7 @@ local function lower(node, tenure, tier, count)
   return after ~= value
 end
 
--- Where the run has a boundary at `at`, the upper half keeps the key.
+-- Splits a node's run after `at` blocks; the upper half keeps the key.
 local function split(node, at)
   local run = run_of(node)
   local below = new_node(sub(run, at * 8 + 1, at * 8 + 8), node.depth + at, node.key, sub(run, at * 8 + 1))
@@ -141,7 +142,7 @@ local function split(node, at)
   node.children, node.next = 1, below.key
 end
 
--- Nobody below, and nobody who holds the end of it: the end goes, then the node, then perhaps the one above.
+-- Without children, removes the end of the run that no tenure holds, then an empty node, then perhaps its parent.
 local function tidy(node)
   for _ = 1, HOPS_MAX do
     if not node or node.children > 0 then return end

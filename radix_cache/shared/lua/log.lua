@@ -1,8 +1,9 @@
--- Every change of a shard gets the next sequence and goes to its log and to those who listen, with the tip of the
--- change before: a reader that misses one notices. ../records.py has what an entry looks like.
+-- Every change of a shard gets the next sequence number, and is written to the shard's log and published on its
+-- channel together with the tip of the change before, so that a reader notices a missed change. ../log_records.py
+-- describes the format of an entry.
 local TRIM_EVERY = 64
 
--- Pieces are put together once, at the end. The first is the entry's own head.
+-- Collects pieces of the entry, which are joined once, at the end. The first piece is the entry's head.
 local function record(kind, a, b, c, d, e)
   local at = #records
   records[at + 1], records[at + 2], records[at + 3], records[at + 4] = kind, a, b, c
@@ -10,11 +11,11 @@ local function record(kind, a, b, c, d, e)
 end
 
 local function announce(args, before, sequence)
-  -- A log without its meta is no log of this tree, and would not take an earlier number.
+  -- A log without its meta key belongs to an earlier tree, and would refuse smaller numbers.
   if sequence == 1 then call('DEL', log) end
   records[1] = pack('<c8c8I8c8', args[1], before, sequence, args[3])
   local entry = table.concat(records)
-  -- As text: a number would be written with all its digits after the point.
+  -- As text: a number would be written with all its digits after the decimal point.
   local number = string.format('%.0f', sequence)
   local id = number .. '-1'
   call('HSET', meta, 'tip', args[1], 'sequence', number)
@@ -58,7 +59,7 @@ local function write_nodes(sequence)
   return #removed > 0
 end
 
--- Writes what has changed, tells everybody, and gives the shard's sequence. Nothing changed: nothing is written.
+-- Writes and publishes the changes, and returns the shard's sequence number. Without changes nothing is written.
 local function commit(args)
   local stands = call('HMGET', meta, 'tip', 'sequence')
   local before, sequence = stands[1] or NONE, tonumber(stands[2] or '0')

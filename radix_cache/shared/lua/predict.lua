@@ -1,9 +1,9 @@
--- predict: a request brings a path to a tenure; it counts until it is withdrawn, held, or its time is over.
+-- predict: records that a request brings a path to a tenure, until it is withdrawn, held, or its time is over.
 --
 -- ARGV  6: id of the prediction  7: tenure  8: milliseconds  9: key of the node that has the block before the first
 --       of these hashes, zeros if there is none  10: its depth  11: hashes of what the tenure does not hold yet
---       12: most predictions at one time
--- Gives the sequence; a shard that is full of predictions takes no more.
+--       12: how many predictions a shard may have
+-- Returns the sequence number of the shard; a shard that is full of predictions takes no more.
 verbs.predict = function(keys, args)
   begin(keys)
   look_at_the_clock()

@@ -1,9 +1,9 @@
--- shorten: of a path a tenure has at most the first blocks, and nothing beyond them, in a tier and those before it.
+-- shorten: leaves a tenure at most the first blocks of a path and nothing beyond them, in a tier and faster ones.
 --
 -- ARGV  6: tenure  7: tier  8: blocks to keep  9: hashes of the path
---       10: where the walk may begin: depth of the node that has the first block to go, 0 for the root
---       11: nodes that hang below, as the caller knows them: any number of keys, 8 bytes, the deepest first
--- Gives the sequence.
+--       10: where the walk may begin: depth of the node with the first block to remove, 0 for the root
+--       11: the nodes below, as the caller knows them: any number of keys, 8 bytes, the deepest first
+-- Returns the sequence number of the shard.
 verbs.shorten = function(keys, args)
   begin(keys)
   local tenure, tier, keep, hashes = tonumber(args[6]), tonumber(args[7]), tonumber(args[8]), args[9]

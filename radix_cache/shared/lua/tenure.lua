@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- tenure: which worker is who. A worker that begins anew gets a new number; all that the old one held is void.
+-- tenure: gives a worker its tenure, the number that stands for it in the tree. A worker that starts again gets a
+-- new number, and everything that is held under the old one is void.
 --
 -- KEYS  1: workers  2: log  3: meta          of the registry
--- ARGV  1: tip  2: channel  3: worker  4: its instance, empty if it does not say  5: the tenure that ends, 0 for none
+-- ARGV  1: tip  2: channel  3: worker  4: its instance, empty if unknown  5: the tenure that ends, 0 for none
 --       6: entries kept in log
 -- A new tenure begins if there is none, if the current one ends, or if another instance has it.
--- Gives the worker's tenure. A repeated call changes nothing.
+-- Returns the worker's tenure. A repeated call changes nothing.
 local value = redis.call('HGET', KEYS[1], ARGV[3])
 local instance, ends = ARGV[4], tonumber(ARGV[5])
 local current, holder = 0, ''
@@ -19,7 +20,7 @@ if current ~= 0 and current ~= ends and not another and not named then return cu
 
 local tenure = current
 if current == 0 or current == ends or another then
-  -- The clock gives the first number, so that a registry that was lost gives none that shards may still remember.
+  -- The clock gives the first number, so that after a loss of the registry no number is used again.
   local last = tonumber(redis.call('HGET', KEYS[3], 'tenures') or '0')
   if last == 0 then last = tonumber(redis.call('TIME')[1]) end
   tenure = last + 1

@@ -1,17 +1,17 @@
--- The nodes of one namespace's tree, read and changed in memory; log.lua writes what has changed.
+-- The nodes of one namespace's tree, read and changed in memory; log.lua writes the changes to Redis.
 --
 -- KEYS  1: tree  2: log  3: meta  4: names  5: predictions        all of one shard, one hash tag
 -- ARGV  1: tip (8 random bytes that name this change)  2: channel  3: namespace id (8 bytes)  4: entries kept in log
 --       5: name of the namespace, as `names` keeps it
 --
--- A node is addressed by the hash of its first block (8 bytes, little-endian). In the tree:
+-- A node is addressed by the hash of its first block (8 bytes, little-endian). Fields of the tree's hash:
 --
---    N<key>         head, and up to 32 holders      H<key><u16>   32 holders more, once there are that many
+--    N<key>         head, and up to 32 holders      H<key><u16>   further holders, in chunks of up to 32
 --    R<key>         run of block hashes
 --
 --    head    sequence u64, depth u32, length u32, children u32, used u32 (seconds), level u8,
 --            last hash of the run, key of the lower half after a split, key of a node above (zeros: none)
---    holder  tenure u32, leading blocks by tier u32 (holders.lua);  it stands in chunk  tenure % 2^level,
+--    holder  tenure u32, leading blocks by tier u32 (holders.lua);  it is in chunk  tenure % 2^level,
 --            chunk 0 within N
 --
 -- `above` is the key that the parent had when the node was made: after splits the parent is found by following
@@ -21,10 +21,10 @@ local NONE = '\0\0\0\0\0\0\0\0'
 local HOLDERS_MAX, LEVEL_MAX, RUN_MAX, HOPS_MAX = 32, 10, 512, 4096
 local TIERS = 1024
 
--- While a library is loaded there are no others but `redis.register_function`: the first call finds them.
+-- While a library is loaded, only `redis.register_function` exists: the first call sets these.
 local sub, find_, pack, unpack_, floor, min, max, call
 
--- Of the call that is being made. A server makes one at a time.
+-- State of the current call; a server runs one call at a time.
 local tree, log, meta, names, predictions, namespace, now, now_ms
 local nodes, order, records
 
@@ -39,7 +39,7 @@ local function begin(keys)
   nodes, order, records = {}, {}, {''}
 end
 
--- For verbs to which it matters when it is.
+-- For operations that depend on the time.
 local function look_at_the_clock()
   local time = call('TIME')
   now = tonumber(time[1])
@@ -75,8 +75,8 @@ local function run_of(node)
   return node.run
 end
 
--- The run has these blocks in place of all behind its first `count`. Readers are told what is behind `kept`.
--- Long strings are what costs most, each as it is made: nothing is cut out of a run that need not be.
+-- Replaces everything behind the first `count` blocks of the run by `more`. Readers get what is behind `kept`.
+-- Creating long strings is the main cost: nothing is cut out of a run without need.
 local function set_run(node, count, more)
   local run = run_of(node)
   if count < node.length then run = sub(run, 1, count * 8) end
@@ -101,7 +101,7 @@ local function new_node(key, depth, above, run)
   return node
 end
 
--- The node on the way from `key` downwards, along splits, that has the block at this depth; false if it is gone.
+-- Returns the node with the block at this depth, following splits from node `key`; false if it is gone.
 local function resolve(key, depth)
   local node = load(key)
   for _ = 1, HOPS_MAX do
@@ -112,8 +112,8 @@ local function resolve(key, depth)
   return false
 end
 
--- How many leading blocks the run has in common with the path from its block `at` on.
--- They agree on a block only if they agree on all before it.
+-- Returns how many leading blocks the run has in common with the path from its block `at` on.
+-- Since hashes are chained, they agree on a block only if they agree on all blocks before it.
 local function common(node, hashes, at)
   local most = min(node.length, #hashes / 8 - at)
   local from = (at + most) * 8
@@ -133,7 +133,7 @@ local function common(node, hashes, at)
   return low
 end
 
--- Where a walk along the path begins: at the node that the caller has named, if it is still there, else at the root.
+-- Returns where a walk along the path begins: at the node that the caller named if it exists, else at the root.
 local function start(hashes, since)
   if since > 0 then
     local node = load(sub(hashes, since * 8 + 1, since * 8 + 8))

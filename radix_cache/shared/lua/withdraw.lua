@@ -1,7 +1,7 @@
--- withdraw: predictions that did not come true, or whose time is over.
+-- withdraw: removes predictions that did not come true, or that are over.
 --
 -- ARGV  6: ids, 16 bytes each
--- Gives the sequence.
+-- Returns the sequence number of the shard.
 verbs.withdraw = function(keys, args)
   begin(keys)
   for at = 1, #args[6], 16 do

@@ -120,7 +120,7 @@ async def loaded(url: str, prefix: str, shape: Shape) -> dict[str, float]:
             while copy.tenures.get(worker, tenure) == tenure:
                 await asyncio.sleep(LOOK_SECONDS)
             figures["forget_ms"] = 1000 * (time.perf_counter() - began)
-            loops.append(asyncio.create_task(parts.keeper.run()))
+            loops.append(asyncio.create_task(parts.maintenance.run()))
             while copy.holding.get(tenure):
                 await asyncio.sleep(LOOK_SECONDS)
             return {**figures, "sweep_seconds": time.perf_counter() - began}

@@ -53,11 +53,11 @@ class _Gateway:
     def place(self, hashes: Hashes, worker: int) -> tuple[int, int]:
         """Return where the new part of a prediction begins: the key of the node above, and the depth."""
         match = self._copy.match(hashes)
-        return match.place(match.held(build.worker(worker)))
+        return match.last_node(match.held(build.worker(worker)))
 
     def depth(self, hashes: Hashes, block: int) -> int:
         """Return the depth of the node that has this block."""
-        node = self._copy.at(hashes, block)
+        node = self._copy.node_at(hashes, block)
         return node.depth if node is not None else 0
 
 
@@ -96,7 +96,7 @@ async def measure(
     figures |= await _case(
         scripts,
         "record_turn",
-        each(lambda n: store.hold(spaces[n], turns[n], tenures[n], since=since[n], prediction=names[n])),
+        each(lambda n: store.hold(spaces[n], turns[n], tenures[n], walk_start=since[n], prediction=names[n])),
     )
     await gateway.catch_up()
     # A prompt that branches off in the middle of a known one.
@@ -107,7 +107,7 @@ async def measure(
     )
     since = [gateway.since(paths[n], workers[n]) for n in at]
     figures |= await _case(
-        scripts, "record_new", each(lambda n: store.hold(spaces[n], paths[n], tenures[n], since=since[n]))
+        scripts, "record_new", each(lambda n: store.hold(spaces[n], paths[n], tenures[n], walk_start=since[n]))
     )
     figures |= await _case(
         scripts, "record_again", each(lambda n: store.hold(spaces[n], paths[n], tenures[n]))
@@ -120,12 +120,12 @@ async def measure(
     figures |= await _case(
         scripts,
         "shorten",
-        each(lambda n: store.shorten(spaces[n], paths[n], tenures[n] + 1000, SHARED, since=since[n])),
+        each(lambda n: store.shorten(spaces[n], paths[n], tenures[n] + 1000, SHARED, walk_start=since[n])),
     )
     longer = [path + drawn(chance, EXTENSION_BLOCKS) for path in paths]
     since = [gateway.since(longer[n], workers[n]) for n in at]
     return figures | await _case(
-        scripts, "extension", each(lambda n: store.hold(spaces[n], longer[n], tenures[n], since=since[n]))
+        scripts, "extension", each(lambda n: store.hold(spaces[n], longer[n], tenures[n], walk_start=since[n]))
     )
 
 
