@@ -1,7 +1,7 @@
-"""The tree in Redis, by its verbs. Each is one short script: atomic, bounded, harmless when repeated.
+"""The operations on the tree in Redis. Each is one short script: atomic, bounded, and harmless when repeated.
 
-Calls go out in the order in which they are made, many to one round trip. Whoever calls may wait for the answer (the
-shard's sequence after the change) or not; it raises RedisDown.
+Calls are sent in the order in which they are made, many in one round trip. A caller may wait for the answer (the
+shard's sequence number after the change) or not; the answer raises RedisDown.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import ScriptAnswer, CommandArgument, Script, read_lua
+from radix_cache.redis.call import CommandArgument, Script, ScriptAnswer, read_lua
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
 from radix_cache.shared.node import ReplicaNode
@@ -33,9 +33,14 @@ _EVICT = Struct("<QI")
 
 
 class TreeStore:
-    """`new_tip` names changes: eight bytes that nobody else makes. `log_entries`: kept in a shard's log, about.
+    """Changes the tree in Redis.
 
-    `library`: the text of all verbs.
+    Args:
+        scripts: Calls the scripts.
+        keys: The names of the keys.
+        new_tip: Makes the ids of changes: eight bytes that no other gateway makes.
+        log_entries: About how many entries the log of a shard keeps.
+        library: The Lua code of all operations.
     """
 
     def __init__(
@@ -61,16 +66,21 @@ class TreeStore:
         tenure: int,
         tier: Tier = Tier.GPU,
         *,
-        since: int = 0,
+        walk_start: int = 0,
         prediction: bytes = b"",
         fresh_seconds: int = 60,
     ) -> "asyncio.Future[ScriptAnswer]":
-        """The tenure has these blocks in this tier.
+        """Record that the tenure has these blocks in this tier.
 
-        `since`: depth of a node of which it holds something already; the walk begins there, or at the root if it
-        turns out otherwise. `fresh_seconds`: a use that soon after another is not written down.
+        Args:
+            namespace: The namespace of the path. hashes: The path. tenure: The tenure of the worker. tier: The tier
+            in which all blocks are, or a slower one than some. walk_start: The depth of a node of which the tenure
+            holds something already, where the walk begins; if it
+                holds nothing of that node, the walk begins at the root.
+            prediction: The id of the prediction that is fulfilled; empty for none.
+            fresh_seconds: A use so soon after the last one is not written.
         """
-        more = (tenure, int(tier), hashes.tobytes(), since, prediction, fresh_seconds)
+        more = (tenure, int(tier), hashes.tobytes(), walk_start, prediction, fresh_seconds)
         return self._call("hold", namespace_id(namespace), namespace.packed(), *more)
 
     def shorten(
@@ -81,29 +91,36 @@ class TreeStore:
         blocks: int,
         tier: Tier = Tier.DISK,
         *,
-        since: int = 0,
+        walk_start: int = 0,
         below: Iterable[ReplicaNode] = (),
     ) -> "asyncio.Future[ScriptAnswer]":
-        """The tenure has at most the first `blocks` of the path in this tier and those before it.
+        """Record that the tenure has at most the first `blocks` of the path in this tier and faster ones.
 
-        `since`: depth of the node that has block number `blocks`. `below`: what hangs there, the deepest first.
+        Args:
+            namespace: The namespace of the path.
+            hashes: The path.
+            tenure: The tenure of the worker.
+            blocks: How many leading blocks it keeps at the most.
+            tier: The slowest tier for which that holds.
+            walk_start: The depth of the node that has block number `blocks`, where the walk begins.
+            below: The nodes below that node, the deepest first.
         """
         keys = b"".join(node.key.to_bytes(8, "little") for node in below)
-        more = (tenure, int(tier), blocks, hashes.tobytes(), since, keys)
+        more = (tenure, int(tier), blocks, hashes.tobytes(), walk_start, keys)
         return self._call("shorten", namespace_id(namespace), namespace.packed(), *more)
 
     def cut(
         self, namespace: NamespaceId, cuts: Iterable[tuple[ReplicaNode, int, int]], tier: Tier = Tier.DISK
     ) -> "asyncio.Future[ScriptAnswer]":
-        """Of each (node, tenure, blocks) the tenure keeps no more in this tier and those before it.
+        """Leave each tenure at most so many blocks of a node, in this tier and faster ones.
 
-        The deepest first, NODES_PER_CALL_MAX.
+        `cuts` are (node, tenure, blocks to keep), the deepest node first, at most NODES_PER_CALL_MAX.
         """
         packed = b"".join(_CUT.pack(node.key, tenure, keep) for node, tenure, keep in cuts)
         return self._call("cut", namespace, b"", int(tier), packed)
 
     def evict(self, namespace: NamespaceId, nodes: Iterable[ReplicaNode]) -> "asyncio.Future[ScriptAnswer]":
-        """These leaves go, unless somebody has used them meanwhile. NODES_PER_CALL_MAX."""
+        """Remove these leaves, at most NODES_PER_CALL_MAX, unless they were used meanwhile."""
         packed = b"".join(_EVICT.pack(node.key, node.used) for node in nodes)
         return self._call("evict", namespace, b"", packed)
 
@@ -118,25 +135,31 @@ class TreeStore:
         above: int = 0,
         depth: int = 0,
     ) -> "asyncio.Future[ScriptAnswer]":
-        """A request brings these blocks to the tenure. `identity`: 16 bytes, the writer's own.
+        """Record that a request brings these blocks to the tenure.
 
-        `above`, `depth`: what the tenure holds already need not be told: the path goes on from `depth`, below the
-        node `above`.
+        Args:
+            namespace: The namespace of the path.
+            hashes: The blocks of the path from `depth` on, which the tenure does not hold yet.
+            tenure: The tenure of the worker.
+            identity: The id of the prediction: 16 bytes.
+            milliseconds: How long the prediction counts.
+            above: The key of the node that has the block before `hashes`; 0 for none.
+            depth: The number of blocks before `hashes`.
         """
         key = above.to_bytes(8, "little")
         more = (identity, tenure, milliseconds, key, depth, hashes.tobytes(), PREDICTIONS_MAX)
         return self._call("predict", namespace_id(namespace), namespace.packed(), *more)
 
     def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[ScriptAnswer]":
-        """Predictions of a shard that did not come true."""
+        """Remove predictions of a shard that did not come true."""
         return self._call("withdraw", NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
 
     def clear(self, namespace: NamespaceId) -> "asyncio.Future[ScriptAnswer]":
-        """The namespace is empty."""
+        """Remove all nodes of a namespace."""
         return self._call("clear", namespace, b"")
 
     def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[ScriptAnswer]":
-        """The worker's tenure: a new one if there is none, if `ends` is it, or if another instance has it."""
+        """Return the worker's tenure: a new one if it has none, if `ends` is it, or if another instance has it."""
         keys = [self.keys.workers, self.keys.log(REGISTRY), self.keys.meta(REGISTRY)]
         tip, channel = self._new_tip(), self.keys.tag(REGISTRY)
         return self._scripts.call(TENURE, keys, [tip, channel, worker, instance, ends, self._log_entries])
@@ -163,7 +186,7 @@ class TreeStore:
 def _or_else(
     called: "asyncio.Future[ScriptAnswer]", instead: "Callable[[], asyncio.Future[ScriptAnswer]]"
 ) -> "asyncio.Future[ScriptAnswer]":
-    """The answer, or that of another call if the server was too full to be given the library."""
+    """Return the answer of `called`, or that of `instead` if the server was too full to load the library."""
     answer: asyncio.Future[ScriptAnswer] = asyncio.get_running_loop().create_future()
 
     def take(done: "asyncio.Future[ScriptAnswer]") -> None:
@@ -174,7 +197,7 @@ def _or_else(
             answer.set_result(done.result())
         else:
             answer.set_exception(error)
-            answer.exception()  # Whoever does not wait for it does not ask either.
+            answer.exception()  # Fetched here, because a caller that does not wait never fetches it.
 
     def answered(done: "asyncio.Future[ScriptAnswer]") -> None:
         full = done.exception() is not None and "OOM" in str(done.exception())
