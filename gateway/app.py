@@ -35,7 +35,7 @@ from gateway.process.drain_state import DrainState
 from gateway.process.embedded_valkey import EmbeddedValkey
 from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.process.secrets import deployment_secret
-from gateway.queueing.queue_report import AllQueues
+from gateway.dispatch.queue_report import AllQueues
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.tree import Settings

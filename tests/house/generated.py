@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from gateway.domain import errors
 from gateway.settings.tree import Settings
-from gateway.telemetry.metrics import RequestMetrics
+from gateway.telemetry.request_families import request_families
 from gateway.wiring.gauges import gauges
 from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
 
@@ -101,19 +100,16 @@ def _options_table(policies: Iterable[Any]) -> str:
 
 def metrics() -> list[tuple[str, str, str, str]]:
     """Every metric: its name, its kind, its labels, and its HELP text."""
-    registry = CollectorRegistry()
-    RequestMetrics(registry)
-    rows = []
-    for collector in registry._collector_to_names:
-        (family,) = collector.describe()
-        labels = ", ".join(collector._labelnames)
-        name = family.name + ("_total" if family.type == "counter" else "")
-        rows.append((name, family.type, labels, family.documentation))
-    for gauge in gauges(*[None] * 9):  # type: ignore[arg-type]  only described, never read
-        kind = "counter" if gauge.counter else "gauge"
-        name = f"radixgate_{gauge.name}" + ("_total" if gauge.counter else "")
-        rows.append((name, kind, ", ".join(gauge.labels), gauge.text))
-    return sorted(rows)
+    nothing: Any = None  # families are only described here, never read
+    return sorted(
+        (
+            f"radixgate_{family.name}" + ("_total" if family.kind == "counter" else ""),
+            family.kind,
+            ", ".join(family.labels),
+            family.text,
+        )
+        for family in (*request_families(nothing), *gauges(*[nothing] * 9))
+    )
 
 
 def metrics_table() -> str:

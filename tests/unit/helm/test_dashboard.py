@@ -11,11 +11,10 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
 from gateway.domain import errors
-from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.record import CLIENT_CLOSED, OK
+from gateway.telemetry.request_families import request_families
 from gateway.wiring.gauges import gauges
 
 HELM = Path(__file__).parents[3] / "helm"
@@ -43,23 +42,14 @@ UNITS = {"s", "reqps", "percentunit", "short", "none", "suffix: tok/s"}
 def metrics() -> dict[str, tuple[str, set[str]]]:
     """Every series as name to (kind, labels). Gauges read the gateway's parts at a scrape only: none is needed."""
     series: dict[str, tuple[str, set[str]]] = {}
-    registry = CollectorRegistry()
-    for metric in vars(RequestMetrics(registry)).values():
-        if not hasattr(metric, "_labelnames"):
-            continue
-        name, labels = metric._name, set(metric._labelnames)
-        if metric._type == "counter":
-            series[f"{name}_total"] = ("counter", labels)
-        else:
+    nothing: Any = None
+    for family in (*request_families(nothing), *gauges(*[nothing] * 9)):
+        name, labels = f"radixgate_{family.name}", set(family.labels)
+        if family.kind == "histogram":
             series[f"{name}_bucket"] = ("histogram", labels | {"le"})
             series[f"{name}_sum"] = series[f"{name}_count"] = ("histogram", labels)
-    nothing: Any = None
-    for gauge in gauges(*[nothing] * 9):
-        name = f"radixgate_{gauge.name}"
-        series[f"{name}_total" if gauge.counter else name] = (
-            "counter" if gauge.counter else "gauge",
-            set(gauge.labels),
-        )
+        else:
+            series[f"{name}_total" if family.kind == "counter" else name] = (family.kind, labels)
     return series
 
 

@@ -9,8 +9,10 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.exposition import expose_in_slices
+from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.record import Progress
+from gateway.telemetry.request_families import request_families
 from radix_cache import loop_yield
 from tests.fakes.clock import FakeClock
 
@@ -18,6 +20,12 @@ from tests.fakes.clock import FakeClock
 @pytest.fixture
 def clock():
     return FakeClock()
+
+
+def registered(registry):
+    metrics = RequestMetrics()
+    registry.register(StateCollector(request_families(metrics)))
+    return metrics
 
 
 def progress(clock, **state):
@@ -61,7 +69,7 @@ async def test_the_event_loop_goes_on_between_the_slices_of_a_scrape(clock, acce
     monkeypatch.setattr(loop_yield, "WORK_SECONDS_MAX", 0.0)
     disable_created_metrics()
     registry, yielder = CollectorRegistry(), 0
-    metrics, record = RequestMetrics(registry), answered(clock).record()
+    metrics, record = registered(registry), answered(clock).record()
     for number in range(300):
         metrics.observe(msgspec.structs.replace(record, tenant=f"tenant-{number}"))
 

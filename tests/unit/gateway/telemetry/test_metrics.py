@@ -7,15 +7,23 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry import metrics as telemetry_metrics
 from gateway.telemetry import overview as telemetry_overview
+from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.record import Progress
+from gateway.telemetry.request_families import request_families
 from tests.fakes.clock import FakeClock
 
 
 @pytest.fixture
 def clock():
     return FakeClock()
+
+
+def registered(registry):
+    metrics = RequestMetrics()
+    registry.register(StateCollector(request_families(metrics)))
+    return metrics
 
 
 def progress(clock, **state):
@@ -55,7 +63,7 @@ def answered(clock):
 
 def test_metrics_count_what_happened(clock):
     registry = CollectorRegistry()
-    metrics = RequestMetrics(registry)
+    metrics = registered(registry)
     metrics.observe(answered(clock).record())
     refused = progress(clock)
     refused.tenant = ""
@@ -88,7 +96,7 @@ def test_tenants_beyond_a_bound_count_together(clock, monkeypatch):
     monkeypatch.setattr(telemetry_metrics, "PAIRS_MAX", 2)
     monkeypatch.setattr(telemetry_overview, "TENANTS_MAX", 2)
     registry, overview = CollectorRegistry(), Overview(clock)
-    metrics, record = RequestMetrics(registry), answered(clock).record()
+    metrics, record = registered(registry), answered(clock).record()
     for tenant in ("a", "b", "c", "a", "d"):
         one = msgspec.structs.replace(record, tenant=tenant)
         metrics.observe(one)

@@ -1,0 +1,205 @@
+"""The metrics of finished requests: names, HELP texts and labels, and how each reads RequestMetrics at a scrape.
+
+The README's list and the dashboard are checked against them.
+"""
+
+from collections.abc import Callable, Mapping
+
+from gateway.telemetry.gauge_collector import Gauge, HistogramFamily
+from gateway.telemetry.histogram import HistogramCounters
+from gateway.telemetry.metrics import PairCounters, RequestMetrics, RoutingCounters, WorkerCounters
+
+Families = tuple[Gauge | HistogramFamily, ...]
+
+
+def request_families(metrics: RequestMetrics) -> Families:
+    """Return all metric families of finished requests; `metrics` is read at a scrape, and not before."""
+    return (
+        *_counters_by_pair(metrics),
+        *_counters_by_worker(metrics),
+        *_histograms(metrics),
+        *_counters_by_policy(metrics),
+        *_families_by_class(metrics),
+    )
+
+
+def _counters_by_pair(metrics: RequestMetrics) -> Families:
+    def counter(name: str, text: str, read: Callable[[PairCounters], float]) -> Gauge:
+        return Gauge(
+            name=name,
+            text=text,
+            labels=("tenant", "model"),
+            read=lambda: [(pair, read(counters)) for pair, counters in metrics.pairs.items()],
+            counter=True,
+        )
+
+    return (
+        Gauge(
+            name="requests",
+            text="Finished requests, by error code (`ok` if none).",
+            labels=("tenant", "model", "code"),
+            read=lambda: metrics.outcomes.items(),
+            counter=True,
+        ),
+        counter("prompt_tokens", "Prompt tokens of answered requests.", lambda c: c.prompt_tokens),
+        counter("cached_tokens", "Prompt tokens that workers reported as cached.", lambda c: c.cached_tokens),
+        counter(
+            "predicted_cached_tokens",
+            "Cached prompt tokens that routing predicted, in answers that report cached tokens.",
+            lambda c: c.predicted_tokens,
+        ),
+        counter(
+            "cached_tokens_error",
+            "Absolute differences between predicted and reported cached tokens, summed over answers.",
+            lambda c: c.cached_error,
+        ),
+        counter(
+            "output_tokens",
+            "Output tokens of requests that were sent to a worker.",
+            lambda c: c.output_tokens,
+        ),
+    )
+
+
+def _counters_by_worker(metrics: RequestMetrics) -> Families:
+    def counter(name: str, text: str, read: Callable[[WorkerCounters], float]) -> Gauge:
+        return Gauge(
+            name=f"worker_{name}",
+            text=text,
+            labels=("worker",),
+            read=lambda: [((worker,), read(counters)) for worker, counters in metrics.workers.items()],
+            counter=True,
+        )
+
+    return (
+        counter("requests", "Requests answered by the worker.", lambda c: c.requests),
+        counter(
+            "prefills",
+            "Prompts that the worker computed as the prefill half of a pair, for an answer by another worker.",
+            lambda c: c.prefills,
+        ),
+        counter("prompt_tokens", "Prompt tokens of answered requests, by worker.", lambda c: c.prompt_tokens),
+        counter(
+            "cached_tokens", "Prompt tokens that the worker reported as cached.", lambda c: c.cached_tokens
+        ),
+        counter(
+            "predicted_cached_tokens",
+            "Cached prompt tokens that routing predicted on the worker, in answers that report cached tokens.",
+            lambda c: c.predicted_tokens,
+        ),
+        counter(
+            "cached_tokens_error",
+            "Absolute differences between predicted and reported cached tokens, summed over the worker's answers.",
+            lambda c: c.cached_error,
+        ),
+        counter(
+            "ttft_seconds",
+            "Seconds from dispatch to the worker's first token, summed over streams.",
+            lambda c: c.ttft,
+        ),
+        counter(
+            "predicted_ttft_seconds",
+            "Seconds that the latency model predicted from dispatch to the first token, summed over streams.",
+            lambda c: c.predicted_ttft,
+        ),
+        counter(
+            "ttft_error_seconds",
+            "Absolute differences in seconds between predicted and measured time to first token, summed.",
+            lambda c: c.ttft_error,
+        ),
+    )
+
+
+def _histograms(metrics: RequestMetrics) -> Families:
+    def by_pair(name: str, text: str, read: Callable[[PairCounters], HistogramCounters]) -> HistogramFamily:
+        return HistogramFamily(
+            name=name,
+            text=text,
+            labels=("tenant", "model"),
+            read=lambda: [(pair, read(counters)) for pair, counters in metrics.pairs.items()],
+        )
+
+    return (
+        by_pair(
+            "request_duration_seconds",
+            "Seconds from a request's arrival to its end, for requests that were sent to a worker.",
+            lambda c: c.duration,
+        ),
+        by_pair(
+            "time_to_first_token_seconds",
+            "Seconds from a request's arrival to the first output byte handed to the client's socket, of streams.",
+            lambda c: c.ttft,
+        ),
+        by_pair(
+            "time_per_output_token_seconds",
+            "Seconds between output tokens, of streams: (last - first output byte) / (output tokens - 1).",
+            lambda c: c.tpot,
+        ),
+        by_pair(
+            "queue_duration_seconds",
+            "Seconds in the waiting room, of requests that waited.",
+            lambda c: c.queue,
+        ),
+        HistogramFamily(
+            name="dispatch_duration_seconds",
+            text="Seconds from arrival to dispatch without the time in the waiting room: the gateway's own work.",
+            labels=("model",),
+            read=lambda: _with_one_label(metrics.dispatch),
+        ),
+    )
+
+
+def _counters_by_policy(metrics: RequestMetrics) -> Families:
+    def counter(name: str, text: str, read: Callable[[RoutingCounters], float]) -> Gauge:
+        return Gauge(
+            name=f"routing_{name}",
+            text=text,
+            labels=("by",),
+            read=lambda: [((policy,), read(counters)) for policy, counters in metrics.policies.items()],
+            counter=True,
+        )
+
+    return (
+        counter(
+            "requests",
+            "Answered streams, by the policy that chose the worker (`policy` or `shadow`).",
+            lambda c: c.requests,
+        ),
+        counter(
+            "ttft_seconds",
+            "Seconds from dispatch to the first token, summed over streams, by the policy that chose the worker.",
+            lambda c: c.ttft,
+        ),
+        counter(
+            "uncached_tokens",
+            "Uncached prompt tokens that workers reported for streams, by the policy that chose the worker.",
+            lambda c: c.uncached_tokens,
+        ),
+    )
+
+
+def _families_by_class(metrics: RequestMetrics) -> Families:
+    return (
+        Gauge(
+            name="class_requests",
+            text="Finished requests by service class and outcome: target for the first token `met` or `missed`, "
+            "`turned_away` by the queue, `left` by the client before the first token, `failed`, or `unknown` if "
+            "the answer was not streamed.",
+            labels=("class", "outcome"),
+            read=lambda: metrics.class_outcomes.items(),
+            counter=True,
+        ),
+        HistogramFamily(
+            name="class_time_to_first_token_seconds",
+            text="Seconds from arrival to a worker's first token, by service class; also of answers that the "
+            "gateway assembled from a stream.",
+            labels=("class",),
+            read=lambda: _with_one_label(metrics.class_ttft),
+        ),
+    )
+
+
+def _with_one_label(
+    histograms: Mapping[str, HistogramCounters],
+) -> list[tuple[tuple[str, ...], HistogramCounters]]:
+    return [((value,), counters) for value, counters in histograms.items()]
