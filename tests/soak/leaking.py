@@ -11,13 +11,13 @@ NOTHING = sys.getsizeof(b"")
 def plant(leaked: int) -> None:
     """Let so many bytes stay in memory after every request from now on."""
     kept: list[bytes] = []
-    tell = pipeline.tell
+    notify = pipeline.notify
 
-    def tell_and_keep(*of: object) -> None:
+    def notify_and_keep(*arguments: object) -> None:
         kept.append(bytes(leaked - NOTHING))
-        tell(*of)  # type: ignore[arg-type]  # Whatever it takes.
+        notify(*arguments)  # type: ignore[arg-type]  # the same arguments
 
-    pipeline.tell = tell_and_keep
+    pipeline.notify = notify_and_keep
 
 
 if __name__ == "__main__":

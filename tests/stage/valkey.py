@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -27,15 +28,24 @@ class ValkeyServer:
         return f"unix://{self.socket}"
 
     def start(self) -> None:
-        """Start the server and wait for its socket."""
+        """Start the server and wait until it accepts connections."""
         options = ["--port", "0", "--unixsocket", str(self.socket), "--save", ""]
         options += ["--appendonly", "yes" if self._keeps else "no"]
         options += ["--dir", str(self.directory), "--logfile", "log"]
         self.process = subprocess.Popen([server_binary(), *options], preexec_fn=die_with_parent)
         deadline = time.monotonic() + READY_SECONDS_MAX
-        while not self.socket.exists():
+        while not self._accepts():
             assert time.monotonic() < deadline, "Valkey does not start"
             time.sleep(0.01)
+
+    def _accepts(self) -> bool:
+        """Return whether a connection succeeds: the file of the socket exists a moment before Valkey listens."""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(self.socket))
+        except OSError:
+            return False
+        return True
 
     def signal(self, number: int) -> None:
         """Send a signal to the server."""

@@ -208,7 +208,7 @@ def test_it_keeps_the_tokenizers_that_were_asked_for_last(monkeypatch):
 
 HERE = """
 import sys
-from gateway.dispatch.encoder_processes import EncoderProcesses
+from gateway.tokenization.encoder_processes import EncoderProcesses
 processes = EncoderProcesses()
 print(processes.job(*sys.argv[1:3], ["a"], special=True).tokens())
 processes.close()
@@ -233,7 +233,7 @@ def test_it_is_made_of_our_modules_wherever_the_gateway_was_started(checkpoint, 
 
 GATEWAY = """
 import sys
-from gateway.dispatch.encoder_processes import EncoderProcesses
+from gateway.tokenization.encoder_processes import EncoderProcesses
 processes = EncoderProcesses()
 processes.job(*sys.argv[1:3], ["a"], special=True).tokens()
 print(*processes.pids(), flush=True)

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from gateway.domain.errors import BadRequest, PromptTooLong, TenantQueueFull
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
-from gateway.tokenization import encoder_threads, prompt_encoders
+from gateway.tokenization import encoder_threads
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
 from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
@@ -97,13 +97,13 @@ def test_remembered_pieces_change_nothing(encoder, reference, texts):
 def encoded(monkeypatch):
     """The pieces that were encoded."""
     found = []
-    batch = TokenizerEncoder._batch
+    batch = TokenizerEncoder._encode_batch
 
-    async def counted(self, texts, of, *, special):
+    async def counted(self, texts, tenant, *, special):
         found.extend(texts)
-        return await batch(self, texts, of, special=special)
+        return await batch(self, texts, tenant, special=special)
 
-    monkeypatch.setattr(TokenizerEncoder, "_batch", counted)
+    monkeypatch.setattr(TokenizerEncoder, "_encode_batch", counted)
     return found
 
 
@@ -248,8 +248,8 @@ def test_a_message_that_the_template_refuses_is_the_clients_mistake(encoder):
 
 
 async def test_a_long_prompt_does_not_hold_up_the_loop(encoder, monkeypatch):
-    gate = LoopGate()
-    monkeypatch.setattr(prompt_encoders, "yield_gil", gate)
+    gate, run = LoopGate(), encoder._threads.run
+    monkeypatch.setattr(encoder._threads, "run", lambda tenant, work: run(tenant, lambda: (gate(), work())[1]))
     long = complete("many words in a row " * 20_000)
     await asyncio.gather(encoder.encode(long, ACME, None), gate.open())
 
