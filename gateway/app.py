@@ -146,7 +146,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             FleetTokenizer(fleet.serving),
             processes,
         )
-        index = SharedIndexParts.at(redis_url, settings.redis.prefix, settings.index)
+        index = SharedIndexParts.create(redis_url, settings.redis.prefix, settings.index)
         stack.push_async_callback(index.close)
         if records.ledger is not None:
             quotas.events.on_alert.append(records.ledger.alert)
@@ -243,7 +243,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         await records.directory.wait_until_loaded()
     await gateway.discovery.query_sources()
     start("index", index.reader.follow)
-    await index.whole()
+    await index.wait_until_loaded()
     for name, loop in (
         ("index keeper", index.maintenance.run),
         ("probes", gateway.fleet.run),

@@ -1,4 +1,1 @@
-"""From an authenticated request to the worker that answers it.
-
-Read in this order: catalogue, prompts, prefixes, fleet, loads, router, waiting_room, reservations, relay.
-"""
+"""Finds a worker for a request and gets its answer. Read: reservations, worker_acquisition, placement, attempts."""

@@ -125,7 +125,7 @@ class Attempts:
         self._lead(request, attempt)
         if not placement.at_provider:
             tenant, prompt = request.ctx.tenant, request.prompt
-            attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.take(
+            attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
                 tenant, _new_blocks(request, placement, self._fleet)
             )
             if attempt.recorded:
@@ -205,7 +205,7 @@ class Attempts:
             progress.usage = placement.usage_of_pair(progress.usage)
         usage = progress.usage
         if usage is not None and attempt.expectation is not None and request.prompt.exact:
-            self._feedback.reported(attempt.expectation, request.ctx.id, usage.cached_tokens)
+            self._feedback.cache_reported(attempt.expectation, request.ctx.id, usage.cached_tokens)
         used = None
         if not placement.at_provider:
             self._learn(request, placement)
@@ -265,7 +265,7 @@ class Attempts:
             )
         expectation = None
         if request.prompt.hashes and not placement.at_provider:
-            expectation = self._feedback.sent(placement.prefill_worker.id, request.prompt, placement.match)
+            expectation = self._feedback.request_sent(placement.prefill_worker.id, request.prompt, placement.match)
         return Attempt(placement, expectation)
 
     def _lead(self, request: PendingRequest, attempt: Attempt) -> None:
@@ -337,7 +337,7 @@ class Attempts:
         """Free an attempt's placement; see Placements.end for the result."""
         attempt.ended = True
         if attempt.expectation is not None:
-            self._feedback.left(attempt.expectation)
+            self._feedback.request_ended(attempt.expectation)
         if attempt.recorded:
             self._index.withdraw(attempt.placement.prefill_worker.id, request.ctx.id)
         known_elsewhere = self._placements.end(attempt.placement, cost_change)

@@ -1,1 +1,1 @@
-"""Parts of a gateway, each put together from its branch of the settings; `gateway/app.py` has the order."""
+"""Puts the rooms together from their branches of the settings; `gateway/app.py` has the order."""
