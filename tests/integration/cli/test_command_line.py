@@ -441,7 +441,7 @@ def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
     with open(tmp_path / "demo.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, errors = radixgate("demo", "--exit", "--directory", tmp_path)
-    assert (code, errors) == (1, f"radixgate: --directory: another demo runs in {tmp_path}\n")
+    assert (code, errors) == (1, f"radixgate: --directory: another demo is running in {tmp_path}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
     assert (tmp_path / "gateway.yaml").read_text() == "of the first"
 
