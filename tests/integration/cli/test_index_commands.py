@@ -303,24 +303,24 @@ DAMAGE = {
     ),
     "a field is cut": (
         lambda client, a, b: client.hset(KEYS.tree(namespace_id(ACME)), b"N" + key_of(LEFT), b"short"),
-        "it does not decode",
+        "it cannot be decoded",
         "cleared",
     ),
     "a field is a stranger's": (
         lambda client, a, b: client.hset(KEYS.tree(namespace_id(ACME)), b"X", b"?"),
-        "a field of no known kind",
+        "a field of an unknown kind",
         "cleared",
     ),
     "the name is lost": (
         lambda client, a, b: client.hdel(KEYS.names(KEYS.shard(namespace_id(ACME))), namespace_id(ACME)),
-        "it has no name, and no reader finds it",
+        "the namespace has no name, so that no gateway reads it",
         "cleared",
     ),
     "the name is another's": (
         lambda client, a, b: client.hset(
             KEYS.names(KEYS.shard(namespace_id(ACME))), namespace_id(ACME), TEAM.packed()
         ),
-        "its name is that of no namespace, or of another",
+        "the name is not a namespace, or that of another one",
         "cleared",
     ),
 }
@@ -515,7 +515,7 @@ async def test_on_a_cluster_every_server_is_looked_at(cluster, tmp_path):
     file.write_text(yaml.safe_dump({"redis": {"url": cluster.url, "prefix": prefix}}))
     cli = Cli(file)
     code, output, _ = await cli("verify")
-    assert (code, output.count("it has no name")) == (1, 3)
+    assert (code, output.count("the namespace has no name")) == (1, 3)
     assert output.endswith("3 namespaces, 3 nodes, 12 blocks: 3 violations.\n")
     used = json.loads((await cli("stats", "--json"))[1])["redis_memory_bytes"]
     each = [node.ask("INFO", "memory")["used_memory"] for node in cluster.nodes]
