@@ -21,7 +21,7 @@ SPACE = HashedNamespace(Namespace(model="m", block_size=2), BlockHasher(block_si
 
 async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
     """Follow the events published at `endpoint`, with the replay socket at `replay` (empty: there is none)."""
-    parts = SharedIndexParts.at(redis_url, prefix, IndexSettings())
+    parts = SharedIndexParts.create(redis_url, prefix, IndexSettings())
     feeds = KvEventFeeds(
         index=parts.index,
         store=parts.feed_leases,
@@ -31,7 +31,7 @@ async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
         up=lambda: parts.reader.up,
     )
     loops = [asyncio.create_task(parts.reader.follow()), asyncio.create_task(feeds.run())]
-    await parts.whole()
+    await parts.wait_until_loaded()
     parts.index.enrol("w", "")
     feeds.follow("w", (EventSource(endpoint=endpoint, replay=replay or None),))
     while not (feeds.role("w") == 2 and "w" in parts.index.followed):

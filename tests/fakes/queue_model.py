@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.store import SharedPlace, SharedRoute, SharedTicket
+from gateway.queueing.shared.store import SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
     PASSED_MAX,
     PASSED_OF_FLOW_MAX,
@@ -226,7 +226,7 @@ class QueueModel:
         self._grant(queues)
         return 1
 
-    def join(self, gateway, queues, places: Sequence[SharedPlace], services):
+    def join(self, gateway, queues, places: Sequence[SharedPlacement], services):
         self.gateways.add(gateway)
         for id in [id for id in self.records if id.startswith(f"{gateway}:")]:
             self._drop(id, 0.0)

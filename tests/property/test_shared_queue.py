@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queueing.shared.keys import BATCH, QueueKeys
-from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlace, SharedRoute, SharedTicket
+from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.queue_model import QueueModel, GrantRound
@@ -190,7 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
     def join(self, name, data, units, times):
         """Again, with a part of what it holds, and with what it gave while Redis was away."""
         places = [
-            SharedPlace(
+            SharedPlacement(
                 ticket=record.ticket,
                 worker=record.worker,
                 uncached_tokens=record.tokens if record.state == "placed" else 0,

@@ -10,7 +10,7 @@ import pytest
 from gateway.adminapi import openapi
 from gateway.discovery.worker_registry import WorkerRegistry
 from policies.routing.checked_policy import PolicyContractBroken
-from policies.routing.cost import Cost
+from policies.routing.cost import CostPolicy
 from tests.fakes.scripted_worker import ScriptedWorker
 
 TOKEN = "an-operators-token"
@@ -264,7 +264,7 @@ async def test_a_policy_that_cannot_rank_is_named_to_operators(operated, monkeyp
     def broken(*_):
         raise PolicyContractBroken("policy cost failed: KeyError: 3 (cost.py, line 7)")
 
-    monkeypatch.setattr(Cost, "rank", broken)
+    monkeypatch.setattr(CostPolicy, "rank", broken)
     async with ScriptedWorker() as worker, operated(worker) as running:
         status, problem = await explained(running, "hello")
         async with running.chat() as refused:

@@ -10,7 +10,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Plan, Tenant
-from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, NO_TOKEN, stand_in
+from gateway.media.media_parts import MEDIA_MAX, MEDIA_TOKENS, PLACEHOLDER_BIT, media_tokens
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.prompt_encoders import TextEncoder, TokenizerEncoder
 from gateway.web.openai.inference_requests import decode_request
@@ -88,8 +88,8 @@ def test_a_prompt_with_an_image_is_not_refused_for_an_estimated_length(tokenizer
 
 def test_no_text_can_be_written_that_is_an_image(encoder):
     assert units(encoder, "<media 0>") != units(encoder, CAT)
-    assert all(token >= NO_TOKEN for token in stand_in(bytes(16)))
-    assert stand_in(bytes(16)).typecode == array("I").typecode
+    assert all(token >= PLACEHOLDER_BIT for token in media_tokens(bytes(16)))
+    assert media_tokens(bytes(16)).typecode == array("I").typecode
 
 
 def test_too_many_images_are_the_clients_mistake(encoder):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.fleet.loads import Place, WorkerLoad
+from gateway.fleet.loads import LoadShare, WorkerLoad
 from workers.load_reports.engine_loads import (
     NO_LOAD,
     EngineLoad,
@@ -45,17 +45,17 @@ def test_metrics_without_gauges_tell_nothing(metrics):
 
 def test_what_no_gateway_has_sent_is_foreign_once_two_reports_have_it():
     load = WorkerLoad()
-    Place(load, uncached_tokens=100, kv_tokens=150)
+    LoadShare(load, uncached_tokens=100, kv_tokens=150)
     load.reported(EngineLoad(streams=5, tokens_queued=400, kv_tokens=1150))
-    assert load.foreign == NO_LOAD
+    assert load.external == NO_LOAD
     load.reported(EngineLoad(streams=3, tokens_queued=50, kv_tokens=650))
-    assert load.foreign == EngineLoad(streams=2, tokens_queued=0, kv_tokens=500)
+    assert load.external == EngineLoad(streams=2, tokens_queued=0, kv_tokens=500)
     load.reported(EngineLoad(streams=1, tokens_queued=50, kv_tokens=150))
-    assert load.foreign == NO_LOAD
+    assert load.external == NO_LOAD
 
 
 def test_an_engine_that_says_nothing_has_nothing_foreign():
     load = WorkerLoad()
     for told in (EngineLoad(streams=5), EngineLoad(streams=5), None):
         load.reported(told)
-    assert load.foreign == NO_LOAD
+    assert load.external == NO_LOAD
