@@ -63,9 +63,9 @@ async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
         _,
     ):
         async with gateway(worker, **operated) as running:
-            await running.until(lambda: one(running).load.foreign.streams == 5)
-            foreign = one(running).load.foreign
-            assert (foreign.tokens_queued, foreign.kv_tokens) == (400, 900)
+            await running.until(lambda: one(running).load.external.streams == 5)
+            external = one(running).load.external
+            assert (external.tokens_queued, external.kv_tokens) == (400, 900)
             snapshot = one(running).snapshot(0.0)
             assert (snapshot.streams, snapshot.tokens_queued) == (5, 400)
             async with running.http.get(f"{running.admin}/metrics") as answer:
@@ -79,11 +79,11 @@ async def test_a_worker_whose_feed_falls_silent_is_asked(gateway, monkeypatch):
     monkeypatch.setattr(loads_module, "SILENT_SECONDS", 0.5)
     async with publishing({"running": 5}) as (worker, _, tasks):
         async with gateway(worker) as running:
-            await running.until(lambda: one(running).load.foreign.streams == 5)
+            await running.until(lambda: one(running).load.external.streams == 5)
             tasks[0].cancel()
             await running.until(lambda: not one(running).load.is_heard)
             # Nothing is heard, and this worker has no /v1/loads.
-            await running.until(lambda: one(running).load.foreign.streams == 0)
+            await running.until(lambda: one(running).load.external.streams == 0)
 
 
 async def test_a_request_goes_past_the_rank_that_others_keep_busy(gateway):
@@ -94,7 +94,7 @@ async def test_a_request_goes_past_the_rank_that_others_keep_busy(gateway):
                 assert answer.status == 200
             home = worker.seen[0].body["routed_dp_rank"]
             ranks[home].told = {"running": 40, "waiting": 200, "waiting_uncached": 500_000}
-            await running.until(lambda: one(running).load.foreign.streams == 240)
+            await running.until(lambda: one(running).load.external.streams == 240)
             async with running.chat("x" + LONG) as answer:
                 assert answer.status == 200
             async with running.chat("y" + LONG) as answer:
