@@ -236,9 +236,9 @@ def _out(worker: Worker, ctx: RequestContext, now: float) -> WorkerRanked:
         reason = f"a provider, and {ctx.tenant.id} has not consented to providers (overflow: deny)"
     elif worker.able and (seconds := worker.rests_until - now) > 0:
         reason = f"a provider that asks for no requests for another {seconds:.0f} seconds (retry-after)"
-    elif worker.health.trial:
+    elif worker.health.on_trial:
         reason = "its circuit is half open, and its one trial request is under way"
-    elif worker.health.open:
+    elif worker.health.circuit_open:
         reason = "its circuit is open: too many of its requests failed"
     else:
         reason = f"{state}{f': {worker.trouble}' if worker.trouble else ''}"

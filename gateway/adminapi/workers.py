@@ -246,7 +246,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         found=discovery.source_name(worker.id),
         models=sorted(worker.models),
         state="asleep" if worker.report.asleep else worker.health.health.value,
-        circuit="open" if worker.health.open else "trial" if worker.health.trial else "closed",
+        circuit="open" if worker.health.circuit_open else "trial" if worker.health.on_trial else "closed",
         trouble=worker.trouble,
         streams=load.streams + load.others.streams,
         tokens_queued=load.all_tokens_queued,
