@@ -6,7 +6,7 @@ not grow with load.
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from gateway.telemetry.record import OK, OTHER_TENANTS, RequestRecord
@@ -29,20 +29,15 @@ class RequestTotals:
     predicted_tokens: int = 0  # cached tokens that routing expected
     output_tokens: int = 0
 
-    def add(self, record: RequestRecord) -> None:
-        """Add one request."""
-        self.requests += 1
-        self.errors += record.code != OK
-        self.refused += not record.answered
-        if record.answered:
-            self.prompt_tokens += record.prompt_tokens
-            self.cached_tokens += record.cached_tokens or 0
-            self.predicted_tokens += record.predicted_tokens
-            self.output_tokens += record.output_tokens
-
-    def plus(self, other: "RequestTotals") -> "RequestTotals":
-        """Return the sums of both."""
-        return RequestTotals(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
+    def add(self, other: "RequestTotals") -> None:
+        """Add the sums of other requests."""
+        self.requests += other.requests
+        self.errors += other.errors
+        self.refused += other.refused
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.predicted_tokens += other.predicted_tokens
+        self.output_tokens += other.output_tokens
 
     def shown(self) -> dict[str, float | int | None]:
         """Return the sums as JSON fields, with the hit ratio by tokens (None where no prompt was answered)."""
@@ -54,18 +49,35 @@ class Activity:
     """The requests of one tenant or worker: all of them, and those of the last minute."""
 
     def __init__(self) -> None:
-        self.total = RequestTotals()
-        self._seconds: deque[tuple[int, RequestTotals]] = deque()
+        self._past = RequestTotals()  # requests that ended before those of `_seconds`
+        self._seconds: deque[tuple[int, RequestTotals]] = deque()  # (second, its requests), the oldest first
+        self._newest = RequestTotals()  # requests of the last one of `_seconds`
+        self._newest_second: int | None = None
         self._ttft: deque[float] = deque(maxlen=TTFT_REMEMBERED)
         self._ttft_errors: deque[float] = deque(maxlen=TTFT_REMEMBERED)
 
+    @property
+    def total(self) -> RequestTotals:
+        """Sums over all requests."""
+        total = self._minute()
+        total.add(self._past)
+        return total
+
     def add(self, record: RequestRecord, second: int) -> None:
-        """Add one request that ended in this second."""
-        self.total.add(record)
-        self._forget(second)
-        if not self._seconds or self._seconds[-1][0] != second:
-            self._seconds.append((second, RequestTotals()))
-        self._seconds[-1][1].add(record)
+        """Add one request that ended in this second; seconds never go back."""
+        if second != self._newest_second:
+            self._begin(second)
+        totals = self._newest
+        totals.requests += 1
+        if record.code != OK:
+            totals.errors += 1
+        if record.answered:
+            totals.prompt_tokens += record.prompt_tokens
+            totals.cached_tokens += record.cached_tokens or 0
+            totals.predicted_tokens += record.predicted_tokens
+            totals.output_tokens += record.output_tokens
+        else:
+            totals.refused += 1
         if record.ttft_seconds is not None:
             self._ttft.append(record.ttft_seconds)
         measured, expected = record.worker_ttft_seconds, record.predicted_ttft_seconds
@@ -75,19 +87,33 @@ class Activity:
     def shown(self, second: int) -> dict[str, object]:
         """Return the totals and medians as JSON fields, as of this second."""
         self._forget(second)
-        minute = RequestTotals()
-        for _, totals in self._seconds:
-            minute = minute.plus(totals)
+        minute = self._minute()
+        total = replace(minute)
+        total.add(self._past)
         return {
-            "total": self.total.shown(),
+            "total": total.shown(),
             "minute": minute.shown(),
             "ttft_ms_p50": median(self._ttft) * 1000 if self._ttft else None,
             "ttft_error_p50": median(self._ttft_errors) if self._ttft_errors else None,
         }
 
+    def _minute(self) -> RequestTotals:
+        """Return the sums over the seconds that are kept."""
+        minute = RequestTotals()
+        for _, totals in self._seconds:
+            minute.add(totals)
+        return minute
+
+    def _begin(self, second: int) -> None:
+        """Begin to count the requests of another second, and forget those of a minute ago."""
+        self._forget(second)
+        self._newest, self._newest_second = RequestTotals(), second
+        self._seconds.append((second, self._newest))
+
     def _forget(self, second: int) -> None:
+        """Move the seconds of more than a minute ago into the past."""
         while self._seconds and self._seconds[0][0] <= second - MINUTE_SECONDS:
-            self._seconds.popleft()
+            self._past.add(self._seconds.popleft()[1])
 
 
 class Overview:
@@ -104,9 +130,11 @@ class Overview:
         second = int(self._clock())
         self.all.add(record, second)
         # Requests without a valid key have no tenant; they count in all, not in a row of their own.
-        if record.tenant:
-            known = record.tenant in self.tenants or len(self.tenants) < TENANTS_MAX
-            self.tenants[record.tenant if known else OTHER_TENANTS].add(record, second)
+        tenant = record.tenant
+        if tenant:
+            if tenant not in self.tenants and len(self.tenants) >= TENANTS_MAX:
+                tenant = OTHER_TENANTS
+            self.tenants[tenant].add(record, second)
         if record.worker is not None:
             self.workers[record.worker].add(record, second)
 

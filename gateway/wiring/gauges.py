@@ -1,4 +1,4 @@
-"""Gauges of what is: workers, queues, index, quotas. Read from the parts at each scrape."""
+"""Gauges of the present state: workers, queues, index and quotas, read from the parts at each scrape."""
 
 import asyncio
 from collections import Counter
@@ -48,7 +48,7 @@ def gauges(
     issuers: "Sequence[Issuer[Any]]" = (),
     access_log: AccessLog | None = None,
 ) -> Iterable[Gauge]:
-    """Everything that is read when somebody asks."""
+    """Return all metrics of the present state; the parts are read at a scrape, and not before."""
 
     def worker(name: str, text: str, read: Callable[[Worker], float], *, counter: bool = False) -> Gauge:
         def read_all() -> list[tuple[tuple[str, ...], float]]:
@@ -61,7 +61,7 @@ def gauges(
 
     def feed(name: str, text: str, read: Callable[[RankFeed], float], *, counter: bool = False) -> Gauge:
         def read_all() -> list[tuple[tuple[str, ...], float]]:
-            return [((w.id,), sum(map(read, feeds.of(w.id)))) for w in fleet if feeds.of(w.id)]
+            return [((w.id,), sum(map(read, feeds.rank_feeds(w.id)))) for w in fleet if feeds.rank_feeds(w.id)]
 
         return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
 
@@ -71,7 +71,7 @@ def gauges(
     def waiting() -> list[tuple[tuple[str, ...], float]]:
         counts = Counter[tuple[str, str]]()
         for room in dispatch.rooms.all().values():
-            # Who has waited is told of with 0 afterwards.
+            # A class that has waited and waits no more is shown with 0.
             counts.update({(room.model, name): 0 for name in room.classes})
             counts.update((room.model, ticket.service_class) for ticket in room.waiting())
         return [(labels, float(count)) for labels, count in counts.items()]
@@ -86,7 +86,7 @@ def gauges(
         return lambda: [(labels, float(count)) for labels, count in list(read().items())]
 
     def group_blocks() -> list[Reading]:
-        largest = nlargest(GROUPS_MAX, dispatch.index_quota.blocks().items(), key=itemgetter(1))
+        largest = nlargest(GROUPS_MAX, dispatch.index_quota.blocks_by_group().items(), key=itemgetter(1))
         return [((group,), float(blocks)) for group, blocks in largest]
 
     def shadow(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> Gauge:
@@ -96,7 +96,7 @@ def gauges(
         return Gauge(name=name, text=text, read=read_it, counter=True)
 
     def of_issuers(read: "Callable[[Issuer[Any]], float]") -> Callable[[], Iterable[Reading]]:
-        """One that tenants and operators share is told of once, at its worse."""
+        """Read each issuer once: of an issuer that tenants and operators share, the lower value counts."""
 
         def read_all() -> list[Reading]:
             found: dict[str, list[float]] = {}
@@ -266,18 +266,18 @@ def gauges(
         worker(
             "worker_events_uncertain",
             "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
-            lambda w: bool(feeds.known(w.id) & FeedKnowledge.UNCERTAIN),
+            lambda w: bool(feeds.knowledge(w.id) & FeedKnowledge.UNCERTAIN),
         ),
         worker(
             "worker_events_role",
-            "Role of this gateway for the worker's KV events: 2 if it writes them, 1 if it follows as "
-            "the next writer, 0 if neither.",
+            "Role of this gateway for the worker's KV events: 2 as their writer, 1 as the next writer, "
+            "which follows, 0 if neither.",
             lambda w: feeds.role(w.id),
         ),
         worker(
             "worker_credit_ratio",
             "Share of the worker's indexed blocks that routing counts on; below 1 after contradicting reports.",
-            lambda w: feeds.credits.of(w.id),
+            lambda w: feeds.match_confidence.of(w.id),
         ),
         feed(
             "worker_events_lost",
@@ -411,7 +411,7 @@ def gauges(
         single(
             "index_unrecorded",
             "Prompts not recorded in the prefix index because their tenant had reached `cache_blocks_max`.",
-            lambda: dispatch.index_quota.unrecorded,
+            lambda: dispatch.index_quota.unrecorded_paths,
             counter=True,
         ),
         single("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.replica.nodes)),
