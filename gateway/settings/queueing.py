@@ -86,8 +86,9 @@ class QueueingSettings(Branch, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Request a stream from SGLang and vLLM even if the client wants the whole answer at "
-            "once, and assemble it in the gateway: its first token makes room for the next request. Requests "
-            "with fields that a stream cannot answer are passed on unchanged."
+            "once, and assemble it in the gateway, where the first token matters: while requests wait, it makes "
+            "room for the next one, and it shows the speed of a worker that has answered little. Requests with "
+            "fields that a stream cannot answer are passed on unchanged."
         ),
     ] = True
     waiting_seconds_max: Annotated[
