@@ -231,7 +231,7 @@ class RunningGateway:
         """Teach the gateway the shape of whole answers: it asks workers for streams from now on."""
         for worker in self.here.gateway.fleet:
             for surface in GENERATING:
-                worker.shapes.learn(surface, b'{"choices":[{"index":0,"message":{}}]}')
+                worker.response_shapes.learn(surface, b'{"choices":[{"index":0,"message":{}}]}')
 
     async def until(self, true: Callable[[], object], seconds: float = 60.0) -> float:
         """Wait until the condition holds, and return the seconds that it took."""
@@ -243,18 +243,21 @@ class RunningGateway:
 
     async def settled(self) -> None:
         """Wait until nothing is held, and every lease that has ended is settled in Redis."""
-        leases, scripts = self.here.gateway.services.reservations.leases, self.here.gateway.index.scripts
+        leases, scripts = (
+            self.here.gateway.services.dispatch.reservations.leases,
+            self.here.gateway.index.scripts,
+        )
         await self.until(lambda: self.idle and not leases._endings and not scripts.busy)
 
     @property
     def idle(self) -> bool:
         """Whether no request holds anything: no quota, no placement, no turn."""
-        at = self.here.gateway.services.reservations
+        at = self.here.gateway.services.dispatch
         loads = [worker.load for worker in at.fleet]
         return (
-            len(at.leases) == 0
+            len(at.reservations.leases) == 0
             and all(load.streams == load.tokens_queued == load.kv_tokens == 0 for load in loads)
-            and all(len(room) == 0 for room in at.rooms().values())
+            and all(len(room) == 0 for room in at.rooms.all().values())
         )
 
 
@@ -267,8 +270,8 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
 
     Each gateway has two tenants, `acme` and `globex`, on one plan with the given limits; with `tenants={}` it is
     open to all. The entry `key` of a tenant is merged into the tenant's API key. Further settings are given by
-    their paths: `**{"routing.policy": ...}`. The function waits until all workers are up, or any. The Valkey is real,
-    and the gateway runs on the production runner.
+    their paths: `**{"routing.policy": ...}`. The function waits until all workers are up, or any. The Valkey is
+    real, and the gateway runs on the production runner.
     """
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What every PrefixIndex promises: in one process, in Redis, in a cluster; to who wrote and to another replica."""
+"""Every PrefixIndex keeps its promises: in one process, in Redis, in a cluster; for the writer and other replicas."""
 
 from array import array
 from uuid import uuid4

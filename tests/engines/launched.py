@@ -103,7 +103,7 @@ def gone(those: dict[Alive, str], seconds: float = STOP_SECONDS_MAX) -> bool:
 
 
 def _processes() -> dict[Alive, tuple[int, str]]:
-    """Parent and name of everyone but those that have ended and were not yet waited for."""
+    """Return the parent and name of every process, without those that have ended but were not waited for."""
     found = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -208,7 +208,7 @@ class Sglang(Engine):
 
 
 class SglangOfOneTokenPages(Sglang):
-    """As it comes: nobody has said how large a page is to be."""
+    """SGLang without a page size given: pages of one token."""
 
     page_size = 1
     kv_tokens = Sglang.kv_tokens

@@ -1,4 +1,4 @@
-"""Real engines behind the gateway: what they answer reaches the client, and nothing runs for who has left."""
+"""Real engines behind the gateway: their answers reach the client, and nothing runs for a client that has left."""
 
 import asyncio
 import json

@@ -85,7 +85,7 @@ async def test_a_gateway_finds_a_launched_engine_serves_by_it_and_follows_its_ca
 
 
 def listening(ports):
-    """Addresses at which somebody listens on one of these ports, IPv4."""
+    """Return the IPv4 addresses at which a process listens on one of these ports."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     sockets = [(line.split()[1], line.split()[3]) for line in lines]
     at = [local.split(":") for local, state in sockets if state == "0A"]
@@ -180,5 +180,5 @@ async def test_a_command_that_is_killed_takes_its_engine_with_it(worker, finding
         worker.process.kill()
         await asyncio.to_thread(worker.process.wait)
         assert await asyncio.to_thread(gone, processes), processes
-        # Nobody took it out of the registry: its lease ends.
+        # It was not taken out of the registry: its lease ends.
         await has_left(running)

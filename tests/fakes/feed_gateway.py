@@ -25,10 +25,10 @@ async def main(redis_url: str, prefix: str, endpoint: str, replay: str) -> None:
     feeds = KvEventFeeds(
         index=parts.index,
         store=parts.feed_leases,
-        space=lambda *_: SPACE,
-        room=parts.room,
+        resolve_namespace=lambda *_: SPACE,
+        page_budget=parts.page_budget,
         ranks=Ranks(),
-        up=lambda: parts.reader.up,
+        replica_is_current=lambda: parts.reader.up,
     )
     loops = [asyncio.create_task(parts.reader.follow()), asyncio.create_task(feeds.run())]
     await parts.wait_until_loaded()

@@ -1,4 +1,4 @@
-"""The simulated KV memory against a plain model of it: a list in order of last use, and a list of who uses what."""
+"""The simulated KV memory against a plain model: a list in order of last use, and the blocks in use."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -39,7 +39,7 @@ steps = st.lists(
 
 
 class Yielding(LocalQuotaStore):
-    """Decides at once and answers a turn of the event loop later, as a server does; undoes what nobody hears."""
+    """Decides at once, answers a turn of the event loop later, and undoes decisions that no caller hears."""
 
     async def reserve(self, reservation):
         decision = await super().reserve(reservation)
@@ -123,7 +123,7 @@ FEW = 12
 
 
 async def used_at(limit: Limit, script) -> list[float]:
-    """When requests had one of `limit`, whoever reserved it and when."""
+    """The moments at which requests took one unit of `limit`, whenever it was reserved."""
     clock, scope, uses = FakeClock(), Scope(name="t", limits=(limit,)), []
     store = Yielding(clock, clock)
     stores = [Escrow(store, clock=clock) for _ in range(2)]

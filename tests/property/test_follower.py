@@ -28,7 +28,9 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.hasher = BlockHasher(block_size=PAGE * self.ratio, salt=b"s")
         space = HashedNamespace(Namespace(model="m", block_size=PAGE * self.ratio), self.hasher)
-        self.follower = CacheFollower(lambda salt, adapter, size: space if salt == "ours" else None, PageBudget(10_000))
+        self.follower = CacheFollower(
+            lambda salt, adapter, size: space if salt == "ours" else None, PageBudget(10_000)
+        )
         self.tree: RadixTree[str] = RadixTree()
         self.pages: dict[tuple, Counter] = {}
         self.now = 0

@@ -80,7 +80,8 @@ async def test_a_tree_that_changes_while_it_is_read_is_read_as_of_one_moment(see
 class Disturbed:
     """Redis, where something else happens between two pages of a scan.
 
-    Not without end: where a small hash is no one page (Redis 7.0), the log would not go back to the first of them.
+    Not without end: where a small hash takes several pages (Redis 7.0), the log would not go back to the first of
+    them.
     """
 
     def __init__(self, one, chance, times=30):

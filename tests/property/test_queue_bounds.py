@@ -51,14 +51,14 @@ class Server:
         self.waiting.append(ticket)
 
     def keep_busy(self, tenants):
-        """Nobody of these runs out of tickets."""
+        """None of these tenants runs out of tickets."""
         waiting = Counter(ticket.tenant for ticket in self.waiting)
         for tenant in tenants:
             for _ in range(3 - waiting[tenant]):
                 self.arrive(tenant)
 
     def step(self):
-        """One turn is given, and where the window is full somebody ends first."""
+        """Give one turn; where the window is full, end a request first."""
         if len(self.inside) == self.window:
             ticket, actual = self.inside.pop(self.chance.randrange(len(self.inside)))
             self.counters = self.policy.settle(self.counters, ticket, actual - ticket.cost)

@@ -38,7 +38,7 @@ numbers = itertools.count()
 
 
 class QuotaMachine(RuleBasedStateMachine):
-    """One organisation with two scopes. The model is what was taken from each, and who runs."""
+    """One organisation with two scopes. The model is what was taken from each, and the running requests."""
 
     leases = Bundle("leases")
     new_store: Callable[[], QuotaStore]
@@ -122,7 +122,7 @@ class QuotaMachine(RuleBasedStateMachine):
                 decision = self.do(partial(self.store.reserve, probe))
                 if isinstance(decision, Lease):
                     self.do(partial(self.store.release, decision))
-                # Settling may take more than there is; the debt is paid before anybody else is let in.
+                # Settling may take more than there is; the debt is paid before another request is let in.
                 assert decision.standings[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
 
 

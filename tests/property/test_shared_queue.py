@@ -1,5 +1,5 @@
 """The shared queue in Redis against a plain model: the same turns under any interleaving, lost gateways and repeats
-included; never over the window, nobody kept waiting who could go, no ticket lost."""
+included; never over the window, no request kept waiting that could go, no ticket lost."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
 CROWD = PASSED_MAX + 2
 BEFORE = ("m", "n")
-"""Who goes before batch work."""
+"""The queues that go before batch work."""
 
 runs = itertools.count()
 
@@ -107,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(name=gateway, queue=st.sampled_from(BEFORE), routes=routes, times=st.integers(1, 2))
     def spare(self, name, queue, routes, times):
-        """A place for somebody who has one already."""
+        """A placement for a request that has one already."""
         id = f"{name}:{len(self.tickets)}"
         self.tickets[id] = SharedTicket(id=id, queue=queue, tenant="a", weight=1.0, cost=0.0, kv_tokens=10)
         queues = [queue, *(other for other in QUEUES if other != queue)]

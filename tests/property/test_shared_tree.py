@@ -147,7 +147,9 @@ async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valke
         in_redis = await is_in_redis(keys, client)
         for each in replicas:
             await each.arrived()
-            runs = {b"R" + key.to_bytes(8, "little"): node.run for key, node in each.index.replica.nodes.items()}
+            runs = {
+                b"R" + key.to_bytes(8, "little"): node.run for key, node in each.index.replica.nodes.items()
+            }
             assert runs.keys() == in_redis.keys()
             assert all(in_redis[key] == run.tobytes() for key, run in runs.items())
         first, second = (each.index.replica for each in replicas)

@@ -94,7 +94,7 @@ async def loaded(url: str, prefix: str, shape: Shape) -> dict[str, float]:
     gc.collect()
     before = resident_bytes(os.getpid())
     began = time.perf_counter()
-    parts = SharedIndexParts.at(url, prefix, IndexSettings())
+    parts = SharedIndexParts.create(url, prefix, IndexSettings())
     loops = [asyncio.create_task(parts.reader.follow())]
     index, copy = parts.index, parts.index.replica
     try:

@@ -107,7 +107,9 @@ async def measure(
     )
     since = [gateway.since(paths[n], workers[n]) for n in at]
     figures |= await _case(
-        scripts, "record_new", each(lambda n: store.hold(spaces[n], paths[n], tenures[n], walk_start=since[n]))
+        scripts,
+        "record_new",
+        each(lambda n: store.hold(spaces[n], paths[n], tenures[n], walk_start=since[n])),
     )
     figures |= await _case(
         scripts, "record_again", each(lambda n: store.hold(spaces[n], paths[n], tenures[n]))
@@ -125,7 +127,9 @@ async def measure(
     longer = [path + drawn(chance, EXTENSION_BLOCKS) for path in paths]
     since = [gateway.since(longer[n], workers[n]) for n in at]
     return figures | await _case(
-        scripts, "extension", each(lambda n: store.hold(spaces[n], longer[n], tenures[n], walk_start=since[n]))
+        scripts,
+        "extension",
+        each(lambda n: store.hold(spaces[n], longer[n], tenures[n], walk_start=since[n])),
     )
 
 

@@ -1,4 +1,4 @@
-"""/admin/v1: who may do what, and what comes of it. SQLite; the store's own tests run on PostgreSQL too."""
+"""/admin/v1: the rights of each role and the effects of each operation, on SQLite."""
 
 import asyncio
 import json

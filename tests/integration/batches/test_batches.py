@@ -1,4 +1,4 @@
-"""Batches through whole gateways: every row once, whatever happens to those who work on it."""
+"""Batches through whole gateways: every row has one result, whatever happens to gateways and workers."""
 
 import asyncio
 import json

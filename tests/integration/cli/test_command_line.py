@@ -125,7 +125,9 @@ def test_a_new_secret_is_announced(tmp_path):
     for said in ("was generated", "is"):
         code, _, errors = radixgate("keys", "new", "--config", path)
         assert code == 0
-        assert errors == f"The deployment secret {said} in {secret}; this key is only valid with that secret.\n"
+        assert (
+            errors == f"The deployment secret {said} in {secret}; this key is only valid with that secret.\n"
+        )
     assert secret.read_text()
     assert radixgate("keys", "new", "--set", "deployment_secret=x")[2] == ""
 

@@ -337,7 +337,7 @@ async def test_damage_is_found_and_healed(what, cli, client, planted):
     assert code == 0, output
     assert re.search(rf"^.*  {namespace_id(ACME).hex()}: {outcome}$", output, re.M), output
     assert output.endswith("After the repair: nothing is wrong.\n")
-    # Nobody else has lost anything.
+    # No other worker has lost anything.
     found = json.loads((await cli("stats", "--json"))[1])
     kept = {(row["model"], row["group"]): row["blocks"] for row in found["models"]}
     assert kept | {("qwen", "tenant:acme"): 3, ("llama", "group:team"): 4, ("llama", ""): 2} == kept

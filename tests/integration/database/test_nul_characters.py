@@ -1,4 +1,4 @@
-"""A NUL in what clients ask for: PostgreSQL cannot have one, and nobody may take that for an outage."""
+"""NUL characters in requests: PostgreSQL cannot store them, and the refusal must not look like an outage."""
 
 import pytest
 

@@ -17,7 +17,7 @@ LIMITS = [{"requests": 100, "per": "day"}, {"total_tokens": 100_000, "per": "day
 
 
 async def left(running):
-    """Requests and tokens that remain; settling is not awaited by anybody, so this waits for it."""
+    """Return the requests and tokens that remain, after all leases are settled."""
     await running.settled()
     headers = {**running.headers(), "Content-Type": "application/json"}
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
@@ -112,7 +112,10 @@ async def test_leaving_while_queued_frees_the_turn_and_the_quota(gateway, stream
         await running.until(lambda: len(at.rooms.of("m")) == 1)
         assert len(at.reservations.leases) == 2
         await leave(waiting)
-        assert await running.until(lambda: len(at.rooms.of("m")) == 0 and len(at.reservations.leases) == 1) < SOON
+        assert (
+            await running.until(lambda: len(at.rooms.of("m")) == 0 and len(at.reservations.leases) == 1)
+            < SOON
+        )
         await leave(first)
         await running.until(lambda: running.idle)
         worker.then(silent=False)
@@ -187,7 +190,7 @@ async def test_leaving_before_there_is_a_connection_to_a_worker_costs_nothing(
         after = await left(running)
         assert len(worker.seen) == 3
     (gone,) = [record for record in records if record.code == "client_closed"]
-    assert (gone.used, gone.spend, gone.attempts) == (None, 0, 1)
+    assert (gone.charged, gone.spend, gone.attempts) == (None, 0, 1)
     # What is gone is what asking how much there is takes.
     assert [a - b for a, b in zip(before, after, strict=True)] == [
         a - b for a, b in zip(first, before, strict=True)

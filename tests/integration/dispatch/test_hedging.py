@@ -1,4 +1,4 @@
-"""A request on two workers at once: who answers, what is charged, and that the other one's place is free."""
+"""Hedging: which of two workers answers, what is charged, and that the other placement is released."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ AFTER_MS = 30
 
 
 def hedging(retries=None, **more):
-    """Round robin: the first request goes to the first worker, and nobody else has a say."""
+    """Round robin: the first request goes to the first worker, whatever the loads are."""
     rules = {"share": 0.0, "at_least": 1000, "seconds": 3600, **(retries or {})}
     return {
         "routing.policy": "round_robin",

@@ -1,4 +1,4 @@
-"""Providers outside: who goes there and when, what it costs, and what leaves. Scripted workers, real Valkey."""
+"""Overflow to providers: which requests go there and when, their cost, and the data that leave."""
 
 import asyncio
 import json
@@ -247,10 +247,14 @@ async def test_route_explains_why_a_provider_is_considered_or_not(gateway):
 
             ours, provider = await told("acme")
             assert (ours[0], ours[1]) == ("w0", 1)
-            why = "overflow to a provider: asked where nobody here takes it within 200 ms"
+            why = "overflow to a provider: asked if no worker here takes the request within 200 ms"
             assert provider == ("p0", 2, why)
             ours, provider = await told("globex")
-            assert provider == ("p0", None, "a provider, and globex has not consented to providers (overflow: deny)")
+            assert provider == (
+                "p0",
+                None,
+                "a provider, and globex has not consented to providers (overflow: deny)",
+            )
             running.here.gateway.fleet.rest("p0", 30.0)
             assert (await told("acme"))[1] == (
                 "p0",
@@ -465,7 +469,7 @@ async def test_what_is_held_of_a_providers_limits_is_given_back_however_a_reques
                 assert (await asked(running))[0] >= 400
             await running.until(lambda: running.idle)
             theirs.script = Script()
-            # Who left is charged with its prompt, as far as anybody knows.
+            # A client that left is charged with its prompt, by the gateway's own count.
             assert (await asked(running))[0] == (503 if ends == "left" else 200)
 
 

@@ -5,7 +5,7 @@ import json
 from contextlib import asynccontextmanager
 
 from gateway import pipeline
-from gateway.dispatch.attempts import Held
+from gateway.dispatch.preemption import PreemptibleAttempt
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.queueing.test_service_classes import WINDOW, ask, left, metric
 from tests.integration.queueing.test_shared_turns import nothing_is_left, queue_of, together
@@ -22,8 +22,8 @@ async def test_a_client_that_leaves_right_after_its_turn_came_leaves_its_place_t
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
         with monkeypatch.context() as patched:
-            patched.setattr(pipeline, "signs_of_life", slow_to_end)
-            call = ask(running)
+            patched.setattr(pipeline, "send_comments", slow_to_end)
+            call = ask(running, stream=True, headers={"x-radixgate-keep-alive": "5"})
             await came.wait()
             await left(call)
             await running.until(lambda: running.idle)
@@ -57,14 +57,17 @@ async def test_a_turn_at_a_worker_that_is_gone_by_then_is_asked_for_anew(gateway
 
 
 async def test_who_is_to_give_way_as_its_first_byte_comes_keeps_its_place(gateway, monkeypatch):
-    answered = Held._answered
+    first_byte = PreemptibleAttempt.first_byte
 
-    def asked_to(self, placed, answer):
-        self._by.preemptible.drop(self._attempt)
-        self._attempt.give_way()
-        answered(self, placed, answer)
+    async def cut_off_as_it_comes(self, opening):
+        async def opened():
+            answer = await opening
+            self.cut_off()
+            return answer
 
-    monkeypatch.setattr(Held, "_answered", asked_to)
+        return await first_byte(self, opened())
+
+    monkeypatch.setattr(PreemptibleAttempt, "first_byte", cut_off_as_it_comes)
     preempts = {**WINDOW, "queueing.preempts": "true"}
     async with ScriptedWorker() as worker, gateway(worker, **preempts) as running:
         worker.then(gap=0.05)

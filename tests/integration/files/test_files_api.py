@@ -1,4 +1,4 @@
-"""Files through a whole gateway: who has them, how much, how long, and in what memory."""
+"""Files through a whole gateway: owners, bounds, expiry, and the memory that uploads take."""
 
 import asyncio
 import json

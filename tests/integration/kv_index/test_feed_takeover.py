@@ -1,4 +1,4 @@
-"""Several gateways and one worker's events: who listens, who writes, and what happens when a writer is killed."""
+"""Several gateways and the events of one worker: one writes, one follows, and takes over when the writer dies."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ class Gateway:
 
     @property
     def warm(self):
-        feeds = self.feeds.of("w")
+        feeds = self.feeds.rank_feeds("w")
         return bool(feeds) and all(feed.caught_up for feed in feeds)
 
     async def until(self, true, seconds=60.0):
@@ -51,7 +51,7 @@ class Gateway:
         return time.monotonic() - started
 
     async def stop(self):
-        """As if it were killed, but for its sockets: it says nothing to anybody."""
+        """Stop the gateway as a kill would, but keep its sockets open: it sends nothing any more."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -69,18 +69,18 @@ async def join(own_valkey):
     made = []
 
     async def new(*publishers, replay=True):
-        parts = SharedIndexParts.at(own_valkey.url, "t", IndexSettings())
+        parts = SharedIndexParts.create(own_valkey.url, "t", IndexSettings())
         feeds = KvEventFeeds(
             index=parts.index,
             store=parts.feed_leases,
-            space=lambda *_: SPACE,
-            room=parts.room,
+            resolve_namespace=lambda *_: SPACE,
+            page_budget=parts.page_budget,
             ranks=Ranks(),
-            up=lambda: parts.reader.up,
+            replica_is_current=lambda: parts.reader.up,
         )
         here = Gateway(parts, feeds)
         made.append(here)
-        await parts.whole()
+        await parts.wait_until_loaded()
         parts.index.enrol("w", "")
         feeds.follow("w", tuple(source_of(publisher, replay=replay) for publisher in publishers))
         here.tasks.append(asyncio.create_task(feeds.run()))
@@ -126,7 +126,7 @@ async def test_when_the_writer_is_killed_the_other_writes_and_later_removals_app
             await here.until(lambda: here.held == 5)
             writer.kill()
             await writer.wait()
-            # What happens before anybody has noticed is not lost.
+            # Events before any gateway has noticed are not lost.
             publisher.publish([BlockRemoved(14), *chain(30, 2)])
             seconds = await here.until(lambda: here.held == 6)
             assert seconds < 10 * PROMISED_SECONDS
@@ -173,7 +173,7 @@ async def test_of_many_gateways_two_listen(join):
 
         def settled():
             roles = sorted(each.feeds.role("w") for each in gateways)
-            followers = [each for each in gateways if each.feeds.of("w")]
+            followers = [each for each in gateways if each.feeds.rank_feeds("w")]
             return roles == [0, 0, 0, 0, 1, 2] and len(followers) == 2
 
         await gateways[0].until(settled)
@@ -206,13 +206,13 @@ async def test_without_a_warm_second_the_worker_is_in_doubt_until_it_begins_anew
         second = await join(publisher)
         await second.until(lambda: second.feeds.role("w") == 2 and second.warm)
         publisher.publish([BlockRemoved(13), *chain(20, 2)])
-        await second.until(lambda: second.feeds.known("w") is FeedKnowledge.UNCERTAIN)
-        await second.until(lambda: second.feeds.credits.of("w") == 0.5)
+        await second.until(lambda: second.feeds.knowledge("w") is FeedKnowledge.UNCERTAIN)
+        await second.until(lambda: second.feeds.match_confidence.of("w") == 0.5)
         assert "w" not in second.index.followed
         # What is known is not thrown away, and what is said is taken.
         await second.until(lambda: second.held == 6)
         publisher.publish([Cleared(), *chain(30, 1)])
-        await second.until(lambda: second.held == 1 and second.feeds.credits.of("w") == 1.0)
+        await second.until(lambda: second.held == 1 and second.feeds.match_confidence.of("w") == 1.0)
         assert "w" in second.index.followed
 
 
@@ -228,7 +228,7 @@ async def test_a_gap_that_nobody_fills_is_known_to_all_and_live_events_go_on(joi
         publisher._sequence += 3
         publisher.publish(chain(20, 2))
         await writer.until(lambda: all(each.held == 4 for each in gateways))
-        await writer.until(lambda: all(each.feeds.credits.of("w") == 0.5 for each in gateways))
+        await writer.until(lambda: all(each.feeds.match_confidence.of("w") == 0.5 for each in gateways))
         assert not any("w" in each.index.followed for each in gateways)
 
 
@@ -240,9 +240,9 @@ async def test_while_redis_is_away_followers_go_on_and_tell_it_afterwards(own_va
         own_valkey.kill()
         await here.until(lambda: "w" not in here.index.followed)
         publisher.publish([BlockRemoved(13), *chain(20, 2)])
-        await here.until(lambda: len(here.feeds.of("w")[0].follower) == 5)
+        await here.until(lambda: len(here.feeds.rank_feeds("w")[0].follower) == 5)
         await asyncio.sleep(2 * LEASE_SECONDS)
-        assert here.feeds.of("w")
+        assert here.feeds.rank_feeds("w")
         own_valkey.start()
         await here.until(lambda: "w" in here.index.followed)
         here.index.enrol("w", "")  # As the next probe does: this server knows of nothing.
@@ -338,8 +338,12 @@ async def test_all_feeds_share_one_context_of_zmq(join):
         here = await join(one, other)  # Two ranks of one worker.
         here.index.enrol("v", "")
         here.feeds.follow("v", (source_of(one),))
-        await here.until(lambda: len(here.feeds.of("w")) == 2 and len(here.feeds.of("v")) == 1)
-        contexts = {id(feed.subscriber._context) for worker in ("w", "v") for feed in here.feeds.of(worker)}
+        await here.until(
+            lambda: len(here.feeds.rank_feeds("w")) == 2 and len(here.feeds.rank_feeds("v")) == 1
+        )
+        contexts = {
+            id(feed.subscriber._context) for worker in ("w", "v") for feed in here.feeds.rank_feeds(worker)
+        }
         assert len(contexts) == 1
 
 

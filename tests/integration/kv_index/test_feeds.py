@@ -57,13 +57,17 @@ class Following:
 def following(valkey, tmp_path):
     @asynccontextmanager
     async def start(publisher, server=valkey):
-        parts = SharedIndexParts.at(server.url, tmp_path.name, IndexSettings())
+        parts = SharedIndexParts.create(server.url, tmp_path.name, IndexSettings())
         feeds = KvEventFeeds(
-            index=parts.index, store=parts.feed_leases, space=lambda *_: SPACE, room=parts.room, ranks=Ranks()
+            index=parts.index,
+            store=parts.feed_leases,
+            resolve_namespace=lambda *_: SPACE,
+            page_budget=parts.page_budget,
+            ranks=Ranks(),
         )
         reading = asyncio.create_task(parts.reader.follow())
         try:
-            await parts.whole()
+            await parts.wait_until_loaded()
             parts.index.enrol("w", "")
             feeds.follow("w", (source_of(publisher),))
             leasing = asyncio.create_task(feeds.run())
@@ -98,7 +102,7 @@ async def test_a_history_with_clears_in_it_ends_where_the_worker_is(following):
             tenure = one.parts.index.replica.tenures["w"]
             async with following(publisher) as other:
                 await other.settled(4)
-            # Who comes later hears of clears that are long past, and takes nothing from the others.
+            # A later gateway hears of clears that are long past, and takes nothing from the others.
             assert one.parts.index.replica.tenures["w"] == tenure
 
 
@@ -166,7 +170,7 @@ async def test_what_redis_did_not_take_is_told_when_it_does(following, own_valke
             await client.execute_command(*refuse.split())
             for events in missed:
                 publisher.publish(events)
-            (feed,) = here.feeds.of("w")
+            (feed,) = here.feeds.rank_feeds("w")
             await here.until(lambda: feed.batches == 1 + len(missed))
             # Meanwhile it is tried, and in vain.
             await asyncio.sleep(CHECK_SECONDS + 0.5)

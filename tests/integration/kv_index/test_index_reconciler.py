@@ -81,15 +81,15 @@ async def test_what_an_earlier_writer_did_not_tell_or_told_too_much_is_made_good
         if path is not None:
             model.record(path.hashes, "w", 0, path.tier)
     telling = IndexReconciler(here.index, W, here.index.replica.tenures[W], lambda: True)
-    assert await telling.tell([follower], whole=True)
+    assert await telling.reconcile([follower], whole=True)
     await here.arrived()
     copy = here.index.replica
     for path in ever:
         assert copy.match(path).confirmed == model.match(path)
         expected = model.slower(path).get("w")
-        assert expected is None or copy.match(path).known(W) == expected
-        assert expected is not None or copy.match(path).known(W).gpu == copy.match(path).held(W)
+        assert expected is None or copy.match(path).held_tiers(W) == expected
+        assert expected is not None or copy.match(path).held_tiers(W).gpu == copy.match(path).held(W)
     again = IndexReconciler(here.index, W, copy.tenures[W], lambda: True)
-    assert await again.tell([follower], whole=True)
-    assert again.calls == 0
+    assert await again.reconcile([follower], whole=True)
+    assert again.calls_made == 0
     await here.close()

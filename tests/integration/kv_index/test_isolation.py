@@ -1,6 +1,6 @@
-"""One tenant's cache is nobody else's: in the index, at the engine, in what is told of it, and in errors.
+"""Isolation of a tenant's cache: in the index, at the engine, in usage reports, and in errors.
 
-One worker serves everybody: what is not hit is not hit because it is another's, and not because it is elsewhere.
+One worker serves all tenants: what is not hit is not hit because it is another's, and not because it is elsewhere.
 """
 
 import json
@@ -24,7 +24,7 @@ TENANTS = {
 
 
 async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gateway, embedded, model_settings):
-    """Everybody asks the same after everybody else; what is cached and what was expected are the same blocks."""
+    """Every tenant sends the same prompt after every other; the cached blocks are the expected ones."""
     async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         tally = running.here.gateway.overview.tenants
         seen = {}
@@ -45,7 +45,7 @@ async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gatewa
 
 
 async def test_a_client_cannot_say_whose_cache_it_wants(gateway, embedded, model_settings):
-    """Even who knows another's salt cannot use it."""
+    """A tenant that knows another tenant's salt cannot use it."""
     async with gateway(embedded[0], kind="embedded", **model_settings) as running:
         salt = running.here.gateway.services.cache_salt("tenant:acme")
         for seed, field in enumerate(("cache_salt", "extra_key", "rid", "session_id")):
@@ -95,7 +95,7 @@ async def test_where_an_engine_cannot_keep_tenants_apart_nobody_is_told_what_was
 
 
 async def test_no_answer_names_a_worker_or_where_it_is(gateway):
-    """Whatever happens to a request: its headers and its body say nothing of who has served it."""
+    """Whatever happens to a request: its headers and its body do not name the worker."""
     async with ScriptedWorker() as worker:
         named = json.dumps([{"id": "gpu-seven", "kind": "vllm", "url": worker.url}])
         await _looked_through(gateway(workers=named), worker)

@@ -85,7 +85,7 @@ async def test_a_database_that_is_away_and_a_gateway_that_is_killed_lose_nothing
         try:
             await workers_up(http, gateway)
             asked = await answered(http, gateway, key)
-            # In the middle of shipping, for all anybody knows.
+            # Perhaps in the middle of shipping.
             gateway.signal(signal.SIGKILL)
             await gateway.ended()
             await gateway.start()

@@ -25,7 +25,7 @@ SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 
 
 class Receiver:
-    """Somebody who is told, and answers as `statuses` say, then with 204."""
+    """A webhook receiver that answers with `statuses` one after the other, then with 204."""
 
     def __init__(self):
         self.told = []
@@ -161,7 +161,7 @@ async def test_two_gateways_do_not_deliver_the_same_event_at_once(database, rece
     second = await scene.outbox.claim(["books"], **claim)
     assert (len(first), len(second)) == (4, 2)
     assert not {event["id"] for event in first} & {event["id"] for event in second}
-    # Whoever claimed them has died: they are due again.
+    # The gateway that claimed them has died: they are due again.
     assert len(await scene.outbox.claim(["books"], now_ms=60_000, until_ms=90_000, limit=10)) == 6
 
 

@@ -1,4 +1,4 @@
-"""Moving in from LiteLLM: whoever had a key there comes in here with the same one, and may not do more."""
+"""Moving in from LiteLLM: a key of LiteLLM is accepted here with the same rights and no more."""
 
 import json
 import sys

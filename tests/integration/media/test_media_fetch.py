@@ -84,7 +84,7 @@ async def test_redirects_are_followed_as_far_as_each_of_them_is_allowed(host, fe
 
 
 async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_followed(host, fetcher):
-    """It is listed, but whoever has the name could point it to the metadata service."""
+    """The host is listed, but its owner could point the name to the metadata service."""
     assert socket.getaddrinfo("localhost", host.port)
     with pytest.raises(MediaFetchFailed):
         await fetcher.fetch([f"http://localhost:{host.port}/cat"])

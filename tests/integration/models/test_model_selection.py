@@ -121,7 +121,7 @@ async def test_a_fallback_without_a_place_is_not_charged_for_what_the_first_mode
             assert (len(first.seen), len(spare.seen)) == (1, 1)
             (refused,) = records
             assert (refused.model, refused.worker, refused.attempts) == ("spare", None, 1)
-            assert (refused.used, refused.spend, refused.answered) == (None, 0, False)
+            assert (refused.charged, refused.spend, refused.answered) == (None, 0, False)
             spare.script.until.set()
             assert (await fills)[0] == 200
             await running.until(lambda: running.idle)
@@ -145,7 +145,7 @@ async def test_what_is_no_answer_is_not_charged_and_the_next_worker_is_asked(gat
             good.then(whole=whole)
             status, body = await asked(running, max_tokens=4)
             assert (status, body["error"]["code"]) == (502, "worker_error")
-            assert (records[-1].used, records[-1].spend) == (None, 0)
+            assert (records[-1].charged, records[-1].spend) == (None, 0)
             await running.until(lambda: running.idle)
 
 

@@ -1,4 +1,4 @@
-"""`radixgate serve --processes 2`: one port, one account of quotas, one page of metrics; who dies comes back."""
+"""`radixgate serve --processes 2`: one port, one quota account, one metrics page; dead processes are restarted."""
 
 import asyncio
 import json

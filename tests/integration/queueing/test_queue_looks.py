@@ -1,4 +1,4 @@
-"""Who is looked at when the shared queue gives turns, and what a look at a crowd costs the server."""
+"""Which waiting requests the shared queue examines when it gives turns, and what that costs the server."""
 
 import itertools
 
@@ -16,7 +16,7 @@ FULL, FREE = [SharedRoute("full", 50, 1.0)], [SharedRoute("free", 50, 1.0)]
 
 
 class Queue:
-    """One gateway's calls; everybody asks for as much. `served`: who has been told of a turn, in that order."""
+    """The calls of one gateway, with requests of equal cost; `served` lists the requests in the order of turns."""
 
     def __init__(self, scripts, prefix, hold=0.0):
         self.store = QueueStore(scripts, QueueKeys(prefix), GATEWAY, WINDOW, hold)

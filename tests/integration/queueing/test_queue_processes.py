@@ -61,7 +61,7 @@ async def ask(http, url, key, tenant):
 
 
 async def keep_asking(http, gateways, keys, tenant, at):
-    """A tenant that has something waiting all the time; whoever does not answer is not asked again."""
+    """A tenant with requests waiting all the time; a gateway that does not answer is not used again."""
     url = gateways[at % len(gateways)].url
     while await ask(http, url, keys[tenant], tenant):
         pass
@@ -95,11 +95,11 @@ async def test_shares_hold_within_five_percent_through_processes_and_after_one_i
             for at in range(12)
         ]
         try:
-            await turns(worker, 40)  # Everybody waits by now.
+            await turns(worker, 40)  # All tenants have waiting requests by now.
             assert share(await turns(worker, TURNS)) == pytest.approx(0.75, abs=0.05)
             if count > 1:
                 gateways[-1].signal(signal.SIGKILL)
-                # What it held stalls nobody for longer than its lease.
+                # What the killed gateway held stalls the others no longer than its lease.
                 async with asyncio.timeout(LOST_SECONDS_MAX):
                     await turns(worker, 40)
                     while (await gateways[0].metrics(http))["queue_gateways"] != count - 1:

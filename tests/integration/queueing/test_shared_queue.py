@@ -1,4 +1,4 @@
-"""The shared queue as one gateway has it, on a real Valkey: who lives, who waits, what is left of who leaves."""
+"""The shared queue as a gateway uses it, on a real Valkey: members, waiting requests, and gateways that leave."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ names, numbers = itertools.count(), itertools.count()
 
 
 class House:
-    """One queue; how often those who wait were to ask anew."""
+    """One queue, and how often its waiting requests had to ask again."""
 
     def __init__(self):
         self.moves = 0

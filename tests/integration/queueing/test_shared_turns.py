@@ -1,4 +1,4 @@
-"""Several gateways and one queue: shares hold, places spread; who dies, leaves or is cut off stalls nobody."""
+"""Several gateways and one queue: shares hold, placements spread, and a gateway that dies stalls no other."""
 
 import asyncio
 import json

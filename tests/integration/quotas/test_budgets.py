@@ -189,6 +189,6 @@ async def test_a_group_that_has_its_share_of_the_index_gets_no_more_of_it(gatewa
                 async with running.chat(f"{number} " + "x" * 60, tenant=tenant) as response:
                     await response.read()
             await running.until(lambda: running.idle)
-        await running.until(lambda: shares.blocks().get("tenant:globex", 0) > 20)
-        assert shares.blocks().get("tenant:acme", 0) <= 12
-        assert shares.unrecorded > 0
+        await running.until(lambda: shares.blocks_by_group().get("tenant:globex", 0) > 20)
+        assert shares.blocks_by_group().get("tenant:acme", 0) <= 12
+        assert shares.unrecorded_paths > 0

@@ -1,4 +1,4 @@
-"""Leases of feeds in a real server, and in a cluster: who lives, who may, and what comes too late."""
+"""Feed leases on a real server and on a cluster: living gateways, holders, and changes that come too late."""
 
 import asyncio
 

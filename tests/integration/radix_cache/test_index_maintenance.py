@@ -123,7 +123,7 @@ async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valk
     if forgets:
         await one.scripts.ask("FUNCTION", "FLUSH")
         await one.scripts.ask("SCRIPT", "FLUSH")
-    assert await one.maintenance._acquire_lease()  # It may be that whoever kept it is gone.
+    assert await one.maintenance._acquire_lease()  # The gateway that maintained it may be gone.
     one.index.withdraw(W, "r")
     one.index.shorten(SPACE, array("Q", [1039, 2039]), W, 1)
     await one.settled()

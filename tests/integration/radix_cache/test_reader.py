@@ -25,7 +25,7 @@ def path(number):
 
 @pytest.fixture
 async def pair(valkey, monkeypatch, request):
-    """Who tells, and who listens and compares every `param` seconds.
+    """Two replicas: one writes, the other listens and compares every `param` seconds.
 
     What the listener hears is kept from it while `held_back` is a list.
     """

@@ -78,9 +78,9 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
     rules = re.search(r"`user radixgate on >PASSWORD (.*?)`", README.read_text(), re.DOTALL)[1].split()
     await client.execute_command("ACL", "SETUSER", "radixgate", "on", ">PASSWORD", *rules)
     url = own_valkey.url.replace("unix://", "unix://radixgate:PASSWORD@")
-    parts = SharedIndexParts.at(url, "rg", IndexSettings(predicted_seconds=0.1))
+    parts = SharedIndexParts.create(url, "rg", IndexSettings(predicted_seconds=0.1))
     following = asyncio.create_task(parts.reader.follow())
-    await parts.whole()
+    await parts.wait_until_loaded()
     assert parts.reader.up
     index = parts.index
     index.enrol(W, "first")

@@ -41,7 +41,9 @@ async def until(true, seconds=60.0):
 async def doors(own_cluster, pair):
     """A cluster whose servers tell of each other where their doors are."""
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(TlsTerminator(node.port, *pair)) for node in own_cluster.nodes]
+        opened = [
+            await stack.enter_async_context(TlsTerminator(node.port, *pair)) for node in own_cluster.nodes
+        ]
         ports = {door.port for door in opened}
         for node, door in zip(own_cluster.nodes, opened, strict=True):
             await asyncio.to_thread(node.ask, "CONFIG", "SET", "cluster-announce-port", door.port)

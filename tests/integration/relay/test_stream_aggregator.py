@@ -69,7 +69,9 @@ async def test_a_workers_first_answer_is_passed_as_it_came_and_after_a_restart_a
         answers = []
         for instance in ("first", "first", "second", "second"):
             worker.instance = instance
-            await running.until(lambda now=instance: running.here.gateway.fleet["w0"].report.instance_id == now)
+            await running.until(
+                lambda now=instance: running.here.gateway.fleet["w0"].report.instance_id == now
+            )
             async with running.chat() as answer:
                 answers.append(await answer.json())
     assert [bool(seen.body.get("stream")) for seen in worker.seen] == [False, True, False, True]

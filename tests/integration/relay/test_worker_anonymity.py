@@ -1,4 +1,4 @@
-"""Who a worker is and where it lives is nobody's business, whatever it says of itself."""
+"""Names and addresses of workers never reach a client, whatever workers send."""
 
 import pytest
 

@@ -54,7 +54,7 @@ async def followed(store, settings):
 
 
 def amount(directory, made):
-    """Of the limit of whom this key belongs to."""
+    """Return the amount of the limit of the account that the key belongs to."""
     (limit,) = directory.by_key(made.text).plan.limits
     return limit.amount
 
@@ -65,7 +65,7 @@ async def test_what_leaves_the_file_is_the_databases_and_what_comes_is_the_files
     with pytest.raises(UnknownKey):
         directory.by_key(DATABASES.text)
     directory.reconfigure(file_of(Settings()))
-    for unread in (FILES, DATABASES):  # Until the rows are read nobody can say.
+    for unread in (FILES, DATABASES):  # Until the rows are read it is not known.
         with pytest.raises(DirectoryUnavailable):
             directory.by_key(unread.text)
     await directory.refresh()

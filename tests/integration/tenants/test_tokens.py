@@ -131,7 +131,7 @@ async def test_a_token_without_a_signature_is_refused(provider, tokens, none):
 
 
 async def test_a_public_key_is_no_secret_of_an_hmac(http):
-    """The classic: the token says HS256, and is signed with what everybody can read."""
+    """The classic: the token says HS256, and is signed with the public key."""
     async with IdentityProvider("RS256") as provider:
         public = provider.keys["first"].public_key()
         pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -366,7 +366,7 @@ async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_sha
 
 
 async def test_without_keys_only_who_names_this_machine_is_answered(gateway):
-    """A page of somebody else's may lead its own host name to 127.0.0.1, and then ask here."""
+    """A foreign web page may point its own host name to 127.0.0.1 and then send requests to the gateway."""
     async with ScriptedWorker() as worker, gateway(worker, tenants={}) as running:
         port = running.url.rsplit(":", 1)[1]
         for host in ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LocalHost:1"):

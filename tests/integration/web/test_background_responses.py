@@ -160,7 +160,7 @@ async def test_one_whose_gateway_is_missed_has_failed_and_is_written_no_more(gat
         later = BackgroundStore(database, wall=lambda: time.time() + 3600)
         assert json.loads((await later.fail_if_abandoned(stored)).response)["error"]["code"] == "server_error"
         assert not await later.add(identity, StoredEvents(number=99, count=1, text=b"late\n\n"))
-        # Whoever still works on it learns that it is over.
+        # The gateway that still works on it learns that it is over.
         await running.until(lambda: worker.seen[0].ended == "aborted", 60)
         await running.until(lambda: running.idle, 60)
         assert (await got(running, identity))[1]["status"] == "failed"

@@ -1,4 +1,4 @@
-"""Clients that hold connections: each address has so many, and whoever sends nothing whole does not keep one."""
+"""Clients that hold connections: a bound for each address, and an end for connections without whole requests."""
 
 import asyncio
 import json

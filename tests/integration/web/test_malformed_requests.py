@@ -184,7 +184,7 @@ contents = st.one_of(st.sampled_from(CONTENTS), st.binary(max_size=20))
 def test_any_headers_are_borne(door, headers):
     lines = [name + b": " + content for name, content in headers]
     answer = door.ask(request(door, json.dumps(GOOD).encode(), *lines), BRIEFLY)
-    # Whoever announces less than comes gets an answer to each request that is found in it.
+    # Where fewer bytes are announced than come, each request found in them is answered.
     for one in re.split(rb"(?=HTTP/1\.[01] [1-5])", answer)[1:]:
         assert not one.split(b" ")[1].startswith(b"5")
         if one.split(b" ")[1].startswith(b"4"):

@@ -1,4 +1,4 @@
-"""The Responses API through a whole gateway: what is asked, kept, for whom and how long, and what is refused."""
+"""The Responses API through a whole gateway: requests to workers, stored responses, refusals."""
 
 import json
 

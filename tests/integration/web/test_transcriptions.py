@@ -83,7 +83,7 @@ async def test_a_stream_comes_back_as_it_was_and_its_usage_is_what_it_costs(gate
             assert answer.content_type == "text/event-stream"
             assert await answer.read() == STREAM
         await running.until(lambda: records)
-    assert (records[0].used.prompt_tokens, records[0].used.output_tokens) == (14, 5)
+    assert (records[0].charged.prompt_tokens, records[0].charged.output_tokens) == (14, 5)
     assert (records[0].surface, records[0].stream) == ("audio/transcriptions", True)
 
 
@@ -93,7 +93,7 @@ async def test_it_costs_the_tokens_that_the_worker_says_or_none(gateway, records
         async with post(running, data=form(("response_format", what), ("user", "someone"))) as answer:
             await answer.read()
         await running.until(lambda: records)
-    assert (records[0].used.prompt_tokens, records[0].used.output_tokens) == used
+    assert (records[0].charged.prompt_tokens, records[0].charged.output_tokens) == used
     assert (records[0].user, records[0].code) == ("someone", "ok")
 
 
@@ -116,7 +116,7 @@ async def test_vllm_is_always_asked_for_usage_of_a_stream(gateway, records, aske
         await running.until(lambda: records)
         heads = [head for head, _ in worker.seen[0].body["parts"]]
         assert [head.startswith(named("stream_include_usage")) for head in heads].count(True) == 1
-    assert (records[0].used.prompt_tokens, records[0].used.output_tokens) == (7, 2)
+    assert (records[0].charged.prompt_tokens, records[0].charged.output_tokens) == (7, 2)
 
 
 async def test_requests_are_counted_and_a_limit_refuses_the_next_one(gateway):

@@ -29,7 +29,7 @@ async def published(port=0, *, replays=True, kept=10_000):
     try:
         yield publisher
     finally:
-        # One that stays open hangs whoever collects it.
+        # One that stays open hangs the garbage collector.
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

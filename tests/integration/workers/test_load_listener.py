@@ -58,7 +58,7 @@ def publisher():
 
 
 async def joined(publisher, listening):
-    """Whoever has just connected misses the first readings."""
+    """A listener that has just connected misses the first load reports."""
     await publisher.until_heard(lambda: listening.heard, stat(running=1))
 
 

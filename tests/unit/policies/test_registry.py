@@ -1,4 +1,4 @@
-"""Policies of other packages: those that are broken hurt nobody else, and all are held to their promise."""
+"""Policies of other packages: a broken one affects no other, and all are checked against the protocol."""
 
 import pytest
 

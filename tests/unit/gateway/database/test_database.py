@@ -39,7 +39,7 @@ async def test_one_after_another_is_asked_through_one_connection(tmp_path):
 
 
 async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(tmp_path):
-    """SQLite keeps a closed connection with its transaction for as long as anybody holds an open cursor of it."""
+    """SQLite keeps a closed connection with its transaction for as long as a cursor of it is open."""
     database = Database("sqlite:///locked.db", tmp_path)
     async with database.begin() as connection:
         await connection.execute(text("CREATE TABLE counts (number INTEGER)"))
@@ -71,7 +71,7 @@ async def test_whoever_is_cancelled_in_a_transaction_leaves_the_file_to_others(t
 
 
 async def test_whoever_reads_before_it_writes_waits_for_those_who_write_meanwhile(tmp_path):
-    """SQLite lets nobody write who has read what was changed since: it says at once that the file is locked."""
+    """SQLite refuses writes of a transaction whose reads are outdated: it reports a locked file at once."""
     database = Database("sqlite:///waits.db", tmp_path)
     async with database.begin() as connection:
         await connection.execute(text("CREATE TABLE counts (number INTEGER)"))

@@ -271,7 +271,7 @@ async def test_every_address_of_a_name_is_a_worker():
 
 @pytest.fixture
 async def api(tmp_path):
-    """An API server that lists `pages` of EndpointSlices, one after the other, to who has the token."""
+    """An API server that lists `pages` of EndpointSlices, one after the other, to clients with the token."""
     (tmp_path / "token").write_text("t0ken\n")
     (tmp_path / "namespace").write_text("inference")
     pages, asked = [], []

@@ -71,7 +71,7 @@ async def test_a_worker_that_tells_its_instance_keeps_its_cache_while_it_is_the_
 
 
 async def test_a_worker_that_comes_back_as_another_instance_is_reported_as_that():
-    """Whoever keeps the index learns from the report that the cache is another one."""
+    """The index learns from the report that the worker has a new cache."""
     emptied, one = [], worker("a", Adapter(instance="first"))
     fleet, listener = Fleet([one]), NotingListener()
     listener.lost = emptied

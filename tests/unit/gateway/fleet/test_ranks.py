@@ -1,4 +1,4 @@
-"""Ranks of a worker: who holds what, what was sent there, and what is forgotten."""
+"""Data-parallel ranks of a worker: the prefixes that each holds, its requests, and what is forgotten."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""Who follows whose feed: gateways that come, go, and know different workers, until nothing changes any more."""
+"""The election of the gateways that follow a feed, while gateways come and go and know different workers."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.kv_index.feed_election import (
-    DEAF_PATIENCE,
+    UNREACHABLE_PATIENCE,
     PATIENCE_MAX,
     SETTLED_ROUNDS,
     FollowerStatus,
@@ -58,7 +58,7 @@ def test_in_the_end_the_first_two_of_the_ranking_have_it(gateways, data):
 def test_the_warm_second_writes_at_once_when_the_writer_is_gone():
     wanted = claim("w", FeedLease(A, B), frozenset({B, C}), B, WARM, 0)
     assert (wanted.writer, wanted.second, wanted.known) == (B, NO_GATEWAY, FeedKnowledge.WHOLE)
-    # Nobody else takes what falls to it.
+    # No other gateway takes the feeds that fall to it.
     assert claim("w", FeedLease(A, B), frozenset({B, C}), C, COLD, PATIENCE_MAX) == FeedLease(A, B)
 
 
@@ -91,7 +91,7 @@ def test_who_follows_no_more_gives_its_lease_back():
     assert claim("w", FeedLease(A), frozenset({A}), A, FollowerStatus(wanted=False), 0).packed() == b""
 
 
-DEAF = FollowerStatus(wanted=True, follows=True, deaf=True)
+DEAF = FollowerStatus(wanted=True, follows=True, unreachable=True)
 
 
 def test_who_cannot_hear_the_worker_leaves_it_to_others_and_keeps_it_if_there_are_none():
@@ -101,11 +101,11 @@ def test_who_cannot_hear_the_worker_leaves_it_to_others_and_keeps_it_if_there_ar
 
 
 def test_who_could_not_hear_it_takes_only_what_nobody_else_wants():
-    deaf = FollowerStatus(wanted=True, deaf=True)
+    deaf = FollowerStatus(wanted=True, unreachable=True)
     gateways = frozenset({A, B})
     first, _ = ranking("w", gateways)
-    assert claim("w", FeedLease(), gateways, first, deaf, DEAF_PATIENCE - 1) == FeedLease()
-    assert claim("w", FeedLease(), gateways, first, deaf, DEAF_PATIENCE).writer == first
+    assert claim("w", FeedLease(), gateways, first, deaf, UNREACHABLE_PATIENCE - 1) == FeedLease()
+    assert claim("w", FeedLease(), gateways, first, deaf, UNREACHABLE_PATIENCE).writer == first
     third = next(name for name in (A, B, C) if ranking("w", frozenset({A, B, C}))[0] == name)
     writer, second = {A, B, C} - {third}
     # Nor does it take the place of one that hears.

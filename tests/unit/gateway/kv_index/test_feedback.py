@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.kv_index.feedback import Feedback
-from gateway.kv_index.match_confidence import DOUBTED, MatchConfidence
+from gateway.kv_index.match_confidence import DOUBTED_CONFIDENCE, MatchConfidence
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace
@@ -28,14 +28,14 @@ class Here:
         )
 
     def send(self, prompt, writer="r"):
-        expected = self.feedback.sent(W, prompt)
+        expected = self.feedback.request_sent(W, prompt)
         self.index.record(SPACE, prompt.hashes, W, writer)
         return expected
 
     def end(self, expected, cached_tokens, writer="r"):
         self.index.confirm(SPACE, expected.prompt.hashes, W, writer)
-        self.feedback.reported(expected, writer, cached_tokens)
-        self.feedback.left(expected)
+        self.feedback.cache_reported(expected, writer, cached_tokens)
+        self.feedback.request_ended(expected)
         self.index.withdraw(W, writer)
 
     def held(self, *blocks):
@@ -115,48 +115,48 @@ def test_a_prompt_without_a_block_tells_nothing(here):
 
 
 def test_of_a_hybrid_model_feedback_moves_the_credit_and_never_the_count(here):
-    here.credits.hear(W, losses=None, hybrid=True)
+    here.credits.update(W, losses=None, hybrid=True)
     for _ in range(20):
         here.end(here.send(prompt(1, 2, 3, 4)), 4)
     assert here.held(1, 2, 8, 9) == 4
     assert here.credits.of(W) == pytest.approx(0.25, abs=0.01)
     match = here.index.match(SPACE, array("Q", [1, 2, 3, 4]))
-    assert here.feedback.blocks(match, W) == 1
+    assert here.feedback.trusted_blocks(match, W) == 1
 
 
 def test_routing_counts_on_a_share_of_what_is_known_and_on_all_that_is_on_its_way(here):
-    here.credits.hear(W, losses=1, hybrid=False)
-    assert here.feedback.blocks(KnownMatch(confirmed={W: 9}), W) == int(9 * DOUBTED)
-    assert here.feedback.blocks(KnownMatch(confirmed={W: 9}, pending={W: 8}), W) == 8
-    assert here.feedback.blocks(KnownMatch(confirmed={W: 9}), WorkerId("v")) == 0
+    here.credits.update(W, losses=1, hybrid=False)
+    assert here.feedback.trusted_blocks(KnownMatch(confirmed={W: 9}), W) == int(9 * DOUBTED_CONFIDENCE)
+    assert here.feedback.trusted_blocks(KnownMatch(confirmed={W: 9}, pending={W: 8}), W) == 8
+    assert here.feedback.trusted_blocks(KnownMatch(confirmed={W: 9}), WorkerId("v")) == 0
 
 
 def test_doubt_is_healed_by_answers_and_comes_back_with_the_next_loss():
     credits = MatchConfidence()
-    credits.hear(W, losses=1, hybrid=False)
-    assert credits.of(W) == DOUBTED
+    credits.update(W, losses=1, hybrid=False)
+    assert credits.of(W) == DOUBTED_CONFIDENCE
     for _ in range(15):
         credits.learn(W, 10, 10)
     assert credits.of(W) == 1.0
-    credits.hear(W, losses=1, hybrid=False)
+    credits.update(W, losses=1, hybrid=False)
     assert credits.of(W) == 1.0
-    credits.hear(W, losses=2, hybrid=False)
-    assert credits.of(W) == DOUBTED
+    credits.update(W, losses=2, hybrid=False)
+    assert credits.of(W) == DOUBTED_CONFIDENCE
 
 
 def test_doubt_ends_when_all_is_known_again():
     credits = MatchConfidence()
-    credits.hear(W, losses=1, hybrid=False)
+    credits.update(W, losses=1, hybrid=False)
     credits.learn(W, 10, 0)
-    assert credits.of(W) < DOUBTED
-    credits.hear(W, losses=None, hybrid=False)
+    assert credits.of(W) < DOUBTED_CONFIDENCE
+    credits.update(W, losses=None, hybrid=False)
     assert credits.of(W) == 1.0
-    credits.hear(W, losses=1, hybrid=False)
-    assert credits.of(W) == DOUBTED
+    credits.update(W, losses=1, hybrid=False)
+    assert credits.of(W) == DOUBTED_CONFIDENCE
 
 
 def test_an_answer_of_which_nothing_was_known_moves_no_credit():
     credits = MatchConfidence()
-    credits.hear(W, losses=1, hybrid=False)
+    credits.update(W, losses=1, hybrid=False)
     credits.learn(W, 0, 0)
-    assert credits.of(W) == DOUBTED
+    assert credits.of(W) == DOUBTED_CONFIDENCE

@@ -1,4 +1,4 @@
-"""The usage journal: lines on a disk, taken up again by whoever comes after."""
+"""The usage journal: lines in files, which the next process takes over."""
 
 import multiprocessing
 import os
@@ -8,6 +8,7 @@ import zlib
 import msgspec
 import pytest
 
+from gateway.ledger import journal as segments
 from gateway.ledger.attribution import attribution
 from gateway.ledger.entry import UsageEntry, encode
 from gateway.ledger.journal import Journal
@@ -205,3 +206,55 @@ def test_tags_are_pairs_of_texts_within_their_bounds():
     assert not {"number", "", "long" * 20, "big", 'q"'} & set(tags)
     for raw in (b"[]", b'"x"', b"{", b"[" * 100_000):
         assert attribution({"metadata": msgspec.Raw(raw)})[1] == {}
+
+
+async def test_a_file_that_is_removed_during_a_sync_is_left_out_of_it(tmp_path, monkeypatch):
+    made, fsync, synced = journal(tmp_path), os.fsync, []
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1)
+    for number in range(3):
+        made.append(entry(number))
+        made.turn_over()
+    shipped = made.segments[:3]
+
+    def ship_all_meanwhile(number):
+        fsync(number)
+        synced.append(number)
+        for segment in shipped:
+            segment.shipped = segment.size
+            if segment in made.segments:
+                made.forget(segment)
+
+    monkeypatch.setattr(os, "fsync", ship_all_meanwhile)
+    await made.sync()
+    assert len(synced) == 1
+    assert len(os.listdir(tmp_path)) == 1
+    made.close()
+
+
+async def test_what_other_processes_have_left_counts_for_the_bound(tmp_path):
+    size = len(line_of(entry(1)))
+    left = journal(tmp_path)
+    left.append(entry(1))
+    left.append(entry(1))
+    left.close()
+    made = journal(tmp_path, bytes_max=3 * size)
+    made.append(entry(1))
+    made.adopt()
+    made.append(entry(1))
+    assert (made.dropped, made.bytes) == (1, 3 * size)
+    made.close()
+
+
+async def test_a_position_that_the_database_takes_back_counts_for_the_bound_at_the_next_sync(tmp_path):
+    size = len(line_of(entry(1)))
+    made = journal(tmp_path, bytes_max=4 * size)
+    for _ in range(3):
+        made.append(entry(1))
+    made.segments[0].shipped = 3 * size
+    for _ in range(2):
+        made.append(entry(1))
+    made.segments[0].shipped = 0
+    await made.sync()
+    made.append(entry(1))
+    assert made.dropped == 1
+    made.close()

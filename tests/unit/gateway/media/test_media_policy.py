@@ -1,4 +1,4 @@
-"""Media come as their content: nothing else is passed on, and nothing that names what somebody else has sent."""
+"""Media are passed on as their content only: never as a URL, and never as the name of another tenant's upload."""
 
 import json
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.queueing.queue_report import (
+from gateway.dispatch.queue_report import (
     WAITING_MAX,
     QueueReport,
     QueueShown,

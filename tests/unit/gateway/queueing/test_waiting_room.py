@@ -304,7 +304,7 @@ async def test_closing_while_somebody_is_leaving_hurts_nobody(clock):
 
 
 class Choosy:
-    """Workers with a seat each; who asks may wait for one worker only."""
+    """Workers with room for one request each; a request may wait for one certain worker."""
 
     def __init__(self, *free):
         self.free = set(free)
@@ -451,14 +451,14 @@ async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
     room.reconfigure(replace(room.rules, bounds=bounds))
     with pytest.raises(Overloaded):
         await enter(room, desk, "b")
-    assert not waiting.done()  # The policy is the same: who waits goes on.
+    assert not waiting.done()  # The policy is the same: waiting requests stay.
     desk.free = 1
     room.room_made()
     assert await waiting == 0
 
 
 async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
-    """A routing policy may be anybody's: what it makes of one request is no matter of those who make room."""
+    """A routing policy may come from another package: its failure fails only the request that it ranks."""
     desk, faults = Choosy("other"), []
     room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
 

@@ -70,7 +70,7 @@ def test_windows_up_to_an_hour_and_concurrency_are_not_worth_it():
 
 
 class Books:
-    """A ledger that counts who reads it, and waits until it may answer."""
+    """A ledger that counts its reads, and answers when the test lets it."""
 
     def __init__(self):
         self.read = []

@@ -1,4 +1,4 @@
-"""Leases ahead: who finds one, when there are none, and that all of them come back."""
+"""Quota in escrow: when a request finds a lease, when there is none, and that all leases come back."""
 
 import asyncio
 import itertools

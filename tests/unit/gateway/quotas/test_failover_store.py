@@ -1,4 +1,4 @@
-"""Quotas while Redis comes and goes: nobody is refused for it, and nothing is settled twice or lost."""
+"""Quotas while Redis comes and goes: no request is refused for that, and nothing is settled twice or lost."""
 
 import asyncio
 import time

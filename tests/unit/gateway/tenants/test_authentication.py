@@ -1,4 +1,4 @@
-"""Who comes in, who does not and why, and who is kept waiting."""
+"""Authentication: which keys are accepted, why others are refused, and which addresses have to wait."""
 
 import pytest
 

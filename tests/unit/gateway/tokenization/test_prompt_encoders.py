@@ -249,7 +249,9 @@ def test_a_message_that_the_template_refuses_is_the_clients_mistake(encoder):
 
 async def test_a_long_prompt_does_not_hold_up_the_loop(encoder, monkeypatch):
     gate, run = LoopGate(), encoder._threads.run
-    monkeypatch.setattr(encoder._threads, "run", lambda tenant, work: run(tenant, lambda: (gate(), work())[1]))
+    monkeypatch.setattr(
+        encoder._threads, "run", lambda tenant, work: run(tenant, lambda: (gate(), work())[1])
+    )
     long = complete("many words in a row " * 20_000)
     await asyncio.gather(encoder.encode(long, ACME, None), gate.open())
 

@@ -46,6 +46,6 @@ def test_room_for_the_smallest_that_waits_or_for_a_part_of_a_window_is_worth_a_l
 
 
 def test_room_in_a_narrow_window_is_worth_a_look_before_its_worker_is_idle():
-    # All who wait had more to compute when they came, and fit now.
+    # All waiting requests had more to compute when they came, and fit now.
     assert worth_ranking_again(500, 5000, 1000)
     assert not worth_ranking_again(990, 5000, 1000)

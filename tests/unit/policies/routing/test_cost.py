@@ -50,7 +50,7 @@ def test_running_streams_make_a_worker_dearer():
 
 
 def test_backlog_makes_computing_a_prefix_twice_dearer():
-    """For this request alone the cold worker is faster; with work piled up, computing again costs everybody."""
+    """For this request alone the cold worker is faster; with a backlog, computing the prefix twice delays all."""
     workers = [candidate("holder", matched=3000, tokens_queued=5000, streams=1), candidate("cold")]
     assert best("cost", workers, price_max=0.0) == "cold"
     assert best("cost", workers) == "holder"

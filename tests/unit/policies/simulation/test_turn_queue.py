@@ -1,4 +1,4 @@
-"""Turns in the simulator: the real queue policies decide who goes, and isolate whoever stays under its share."""
+"""Turns in the simulator: the real queue policies choose the next request and isolate tenants below their share."""
 
 from array import array
 
@@ -42,7 +42,7 @@ def test_everybody_is_answered_whatever_the_policy(across, within):
 def test_a_flood_does_not_delay_who_stays_under_its_share(across):
     fifo, fair = played(QueueRule(across="fifo")), played(QueueRule(across=across))
     assert median_ms(fair, "victim") < median_ms(fifo, "victim") / 5
-    # Nobody works less for it.
+    # No worker does less work for that.
     assert fair.seconds < 1.03 * fifo.seconds
 
 

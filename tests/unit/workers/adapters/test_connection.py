@@ -1,4 +1,4 @@
-"""Connections to workers: HTTP cut anywhere, connections that die, and who may use one again."""
+"""Connections to workers: HTTP cut anywhere, connections that die, and when a connection is used again."""
 
 import asyncio
 import random

@@ -217,7 +217,7 @@ async def test_what_sglang_had_cached_its_decode_worker_says(halves):
     assert halves.pair().cached(10) == 10
 
 
-# Whoever fails, or leaves.
+# Either worker fails, or the client leaves.
 
 
 @all_kinds

@@ -1,6 +1,6 @@
 """Any settings under any requests: what a request is answered depends on the request and the weights alone.
 
-Each seed draws an engine (layout, tiny pool, chunks, quantised KV and weights, windows, who guesses) and requests
+Each seed draws an engine (layout, tiny pool, chunks, quantised KV and weights, windows, drafters) and requests
 (grammars, penalties, stops, choices, priorities, aborts in the middle). A plain engine, one request at a time with
 nothing cached, says what the answers must be.
 """
@@ -200,7 +200,7 @@ def run(
                 heard[request.id] = Heard()
         outputs = engine.step()
         unfinished = [name for name in heard if engine.sequence(name)]
-        # Only a few: else whoever is stuck for ever is aborted in the end, and nobody learns of it.
+        # Only a few: else a request that is stuck for ever is aborted in the end, and the test does not notice.
         if aborts and unfinished and chance.random() < 0.2:
             aborts -= 1
             last = engine.abort(chance.choice(unfinished))

@@ -1,4 +1,4 @@
-"""Heads fitted to what a model says itself: they guess it, and who uses them says the same as before."""
+"""Medusa heads fitted to a model's own texts: they draft these texts, and the model's answers stay the same."""
 
 import json
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Tokens and texts for who asks: POST /detokenize, and completions that are nothing but their prompt."""
+"""POST /detokenize, and completions that return nothing but their prompt with log probabilities."""
 
 from typing import Any
 

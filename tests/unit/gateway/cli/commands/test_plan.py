@@ -67,7 +67,7 @@ def test_replicas_share_the_users(tmp_path: Path):
     file = tmp_path / "plan.json"
     run("--config-json", tmp_path, "--gpus", 4, "--tensor-parallel", 1, "--users", 8, "--json", file)
     assert json.loads(file.read_text())["runs"]["bf16"]["all"]["batch_per_replica"] == 2
-    # Replicas that nobody uses make nobody faster.
+    # More replicas than requests at one time make no request faster.
     run("--config-json", tmp_path, "--gpus", 4, "--tensor-parallel", 1, "--users", 1, "--json", file)
     alone = json.loads(file.read_text())["runs"]["bf16"]["all"]
     assert alone["decode_tokens_per_second"] == pytest.approx(alone["decode_tokens_per_second_1"])

@@ -1,4 +1,4 @@
-"""A response whose client leaves: however its work ends then, nobody is told of a failure that is none."""
+"""A response whose client leaves: however its work ends then, no failure is logged."""
 
 import asyncio
 import gc

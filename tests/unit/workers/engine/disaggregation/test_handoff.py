@@ -407,7 +407,7 @@ async def test_a_lease_that_nobody_takes_times_out(paired: Paired) -> None:
         assert (len(prefilled.tokens), prefilled.finish) == (1, "length")
         assert pair.give.tree.available_blocks < pair.give.tree.pool.capacity
         await pair.until_idle()
-        # Who comes now is told at once.
+        # Requests that come now are refused at once.
         decoded = await read(pair.taken, pair.request(prompt(40), params(), room=pair.rooms))
         assert len(decoded.tokens) == 20
         assert pair.side.counters.recomputed == 1
@@ -495,7 +495,7 @@ async def test_a_request_that_waits_for_a_place_can_be_aborted_too(paired: Paire
 
 
 async def test_more_than_fits_at_once_all_finish(load: Callable[..., Engine], paired: Paired) -> None:
-    # Reservations and leases hold blocks that nobody can be preempted for: the others wait for them.
+    # Reservations and leases hold blocks that no preemption can free: the other requests wait for them.
     wanted = alone(load, params(5))
     async with paired(block_size=4, kv_tokens=160, running_max=4) as pair:
         answers = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Choices of one prompt share its prefill and its blocks, the one that is not full too, until somebody writes."""
+"""Choices of one prompt share its prefill and its blocks, also the partial one, until one choice writes."""
 
 import random
 from collections.abc import Callable

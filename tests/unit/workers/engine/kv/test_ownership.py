@@ -1,9 +1,9 @@
-"""Who owns which block, after any history: a state machine with ghost KV.
+"""The owners of every block after any history: a state machine with ghost KV.
 
-The ghost remembers for every slot the exact prefix that was computed into it. So a block that somebody else wrote,
-a freed block that is still read, or a shared block with the wrong content cannot pass unnoticed. A consumer follows
-the events as a gateway would. The second half plants bugs and expects the machine to find them: it shows what the
-machine is for.
+The ghost remembers for every slot the exact prefix that was computed into it. So a block that another sequence
+wrote, a freed block that is still read, or a shared block with the wrong content cannot pass unnoticed. A
+consumer follows the events as a gateway would. The second half plants bugs and expects the machine to find them:
+it shows what the machine is for.
 """
 
 from collections import Counter

@@ -99,7 +99,7 @@ class History(RuleBasedStateMachine):
         for item in plan.items:
             for position in range(item.start, item.start + item.count):
                 self.ghost[self.slot(item.sequence, position)] = prefix(item.sequence, position)
-        # After all writes, as the layers do it: whoever overwrote another's slot in this very step shows too.
+        # After all writes, as the layers do it: a slot overwritten in this very step shows too.
         for item in plan.items:
             first = 0 if self.window is None else max(0, item.start - self.window + 1)
             for position in range(first, item.start + item.count):

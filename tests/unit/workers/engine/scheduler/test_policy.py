@@ -1,4 +1,4 @@
-"""Who goes first, when a batch begins, what a step may hold: plans under every policy, on a clock that is set."""
+"""The order of requests, the start of a batch, the size of a step: plans under every policy, on a fake clock."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Plans with drafts: who gets how many, what they cost others, and that nothing of them stays."""
+"""Plans with drafts: how many each sequence gets, what they cost other sequences, and that none is left over."""
 
 from typing import Any
 
@@ -187,7 +187,7 @@ def test_with_drafts_everything_still_finishes_within_the_budget_with_the_same_t
         if sequence.finish is FinishReason.LENGTH:
             assert text_of(prompt, max_tokens) == sequence.tokens[len(prompt) :]
     assert blocks == rig.tree.available_blocks == rig.tree.pool.free_blocks + rig.tree.cached_blocks
-    # Every cached block was said or asked by somebody: no draft got in.
+    # Every cached block is part of a prompt or an answer: no draft got in.
     texts = [tuple(sequence.tokens) for sequence in sequences]
     for node in rig.tree.nodes():
         path = tuple(token for above in [*node.path_to_root()][::-1] for token in above.tokens)

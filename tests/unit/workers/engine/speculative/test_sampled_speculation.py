@@ -1,8 +1,8 @@
 """The whole path once more, drawn: model, draft model, KV, processors, chances. 8,000 texts against their odds.
 
-That the rule is right is proved in `test_rejection_sampling.py`. Here its parts are put together wrongly, if they are: a
-processor that does not see the drafts, a chance used twice, KV of another text. Looks K + 2 tokens deep behind the
-first one, which comes from the prompt and has no drafts.
+That the rule is right is proved in `test_rejection_sampling.py`. Here its parts are put together wrongly, if they
+are: a processor that does not see the drafts, a chance used twice, KV of another text. Looks K + 2 tokens deep
+behind the first one, which comes from the prompt and has no drafts.
 """
 
 from collections import Counter, defaultdict

@@ -291,7 +291,7 @@ def test_a_draft_model_that_agrees_is_accepted_after_hits_pauses_and_preemption_
     )
     params = {"temperature": 0.9} if sampled else {}
     for _ in range(3):
-        # At times more than three decode, so that nobody drafts; at times the pool is full.
+        # At times more than three decode, so that no drafts are made; at times the pool is full.
         finish(engine, some(**params))
     counters = engine.speculation
     assert counters.num_drafts > 30
