@@ -1,4 +1,4 @@
-"""Every PrefixIndex keeps its promises: in one process, in Redis, in a cluster; for the writer and other replicas."""
+"""Every PrefixIndex keeps its promises: in one process, in Redis, in a cluster; for its writer and for others."""
 
 from array import array
 from uuid import uuid4

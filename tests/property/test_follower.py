@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
-from radix_cache.follower import CacheEmptied, CacheFollower, PathHeld, PageBudget
+from radix_cache.follower import CacheEmptied, CacheFollower, PageBudget, PathHeld
 from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.tiers import Tier, TierBlocks, tier_of
 from radix_cache.tree import RadixTree

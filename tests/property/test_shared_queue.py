@@ -15,7 +15,7 @@ from gateway.queueing.shared.keys import BATCH, QueueKeys
 from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
-from tests.fakes.queue_model import QueueModel, GrantRound
+from tests.fakes.queue_model import GrantRound, QueueModel
 
 WINDOW = 100
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000

@@ -37,7 +37,7 @@ def a_path(chance: random.Random) -> str:
     return "".join(chance.choice("ab") for _ in range(chance.randint(0, 9)))
 
 
-async def on_enrolled(*replicas):
+async def enrolled(*replicas):
     for each in replicas:
         for worker in WORKERS:
             each.index.enrol(worker, "first")

@@ -78,6 +78,6 @@ async def test_a_stream_that_its_client_left_teaches_its_first_token_too(gateway
 async def test_a_shadow_that_decides_already_is_refused(gateway):
     settings = {"routing.policy": "round_robin", "routing.shadow": json.dumps({"policy": "round_robin"})}
     async with ScriptedWorker() as worker:
-        with pytest.raises(Exception, match="is the same policy as routing.policy"):
+        with pytest.raises(Exception, match=r"is the same policy as routing\.policy"):
             async with gateway(worker, **settings):
                 pass

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.kv_index.feed_election import (
-    UNREACHABLE_PATIENCE,
     PATIENCE_MAX,
     SETTLED_ROUNDS,
+    UNREACHABLE_PATIENCE,
     FollowerStatus,
     claim,
     ranking,
