@@ -159,7 +159,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             fleet.models_of, catalogue, prompt_hasher, GroupsBySalt(records.tenants.groups, salt_of)
         )
         ranks = Ranks()
-        feeds = _feeds(index, namespaces.of, ranks, stack)
+        feeds = _feeds(index, namespaces.resolve, ranks, stack)
         loads = LoadFeeds(ranks, fleet.reported_speed)
         stack.push_async_callback(loads.close)
         fleet.subscribe(IndexFollowsFleet(catalogue, index, feeds, loads))
@@ -186,7 +186,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             observers=(
                 # The ledger comes first: an error of another observer cannot keep a request out of it.
                 *((records.ledger.observe,) if records.ledger is not None else ()),
-                *(request_metrics.observe, overview.observe, tracing.observe),
+                request_metrics.observe,
+                overview.observe,
+                *((tracing.observe,) if tracing.exports else ()),
             ),
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
@@ -266,10 +268,10 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncEx
     feeds = KvEventFeeds(
         index=index.index,
         store=index.feed_leases,
-        space=space,
-        room=index.room,
+        resolve_namespace=space,
+        page_budget=index.page_budget,
         ranks=ranks,
-        up=lambda: index.reader.up,
+        replica_is_current=lambda: index.reader.up,
     )
     stack.push_async_callback(feeds.close)
     return feeds

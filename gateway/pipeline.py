@@ -113,7 +113,8 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
     exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
-    progress.mark("tokenise")
+    if progress.trace is not None:
+        progress.mark("tokenise")
     lease = await dispatch.reservations.reserve(ctx, prompt, progress)
     attempts, make_call = dispatch.attempts, dispatch.worker_calls.make
     pending = attempts.request(ctx, prompt, progress)
@@ -209,7 +210,8 @@ async def authenticate(exchange: Exchange, services: Services, progress: Progres
         tenant = await services.authentication.authenticate(exchange.api_key, lambda: exchange.address)
     progress.tenant, progress.key_id = tenant.id, tenant.key_id
     progress.organisation = tenant.organisation
-    progress.mark("authenticate")
+    if progress.trace is not None:
+        progress.mark("authenticate")
     return tenant
 
 
@@ -235,7 +237,8 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
         model = services.model_selection.split(model, request, tenant)
         progress.model = model.name
     request = await services.media.apply(request)
-    progress.mark("receive")
+    if progress.trace is not None:
+        progress.mark("receive")
     asked = exchange.queue_headers
     service_class = services.classes.find(asked.service_class, request, tenant, model.name)
     if request.generates:

@@ -120,7 +120,8 @@ class Attempts:
         if placement is None:
             raise no_worker_left(request.failed.values())
         progress = request.progress
-        progress.mark("queue" if progress.queued_at is not None else "route")
+        if progress.trace is not None:
+            progress.mark("queue" if progress.queued_at is not None else "route")
         attempt = request.attempt = self._send(request, placement)
         self._lead(request, attempt)
         if not placement.at_provider:
@@ -186,7 +187,8 @@ class Attempts:
         """Note that no answer came. Raises WorkerTimeout, WorkerError or Overloaded if no other worker may be tried."""
         attempt = request.attempt
         assert attempt is not None
-        request.progress.mark("failed_attempt")
+        if request.progress.trace is not None:
+            request.progress.mark("failed_attempt")
         request.progress.discard_attempt()
         self._blame(request, attempt.placement, cause)
         if cause.timed_out:
@@ -310,7 +312,8 @@ class Attempts:
     def _answered(self, request: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
         """Note the first bytes of an answer: unless the worker refused, the prompt is computed, its blocks are there."""
         placement, progress, fleet = attempt.placement, request.progress, self._fleet
-        progress.mark("first_byte")
+        if progress.trace is not None:
+            progress.mark("first_byte")
         fleet.answered(placement.worker)
         if answer.status >= 400:
             return
@@ -475,7 +478,8 @@ class Attempts:
             self._end_unused(placement, 0.0)  # The first attempt was just in time.
             return None
         self._retries.try_spend(self._clock())
-        request.progress.mark("hedge")
+        if request.progress.trace is not None:
+            request.progress.mark("hedge")
         request.hedged = True
         second = self._send(request, placement)
         second.recorded = attempt.recorded

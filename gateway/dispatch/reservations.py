@@ -73,7 +73,8 @@ class Reservations:
             raise RepeatRefused(different=err.why == "different") from err
         if isinstance(decision, Refusal):
             raise refused(decision)
-        progress.mark("reserve")
+        if progress.trace is not None:
+            progress.mark("reserve")
         return decision
 
     def settle(self, ctx: RequestContext, lease: Lease, progress: Progress, prices: Prices | None) -> None:

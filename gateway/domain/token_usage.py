@@ -34,7 +34,8 @@ class TokenUsage(msgspec.Struct, frozen=True):
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens that the worker had cached; None if it does not report them, which is not zero."""
-        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        details = self.prompt_tokens_details
+        return details.cached_tokens if details is not None else None
 
     @property
     def plausible(self) -> bool:
@@ -42,7 +43,8 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
         Impossible counts would go into quotas, estimates and counters that only ever rise.
         """
-        cached, output = self.cached_tokens or 0, self.completion_tokens or 0
+        details, output = self.prompt_tokens_details, self.completion_tokens or 0
+        cached = (details.cached_tokens or 0) if details is not None else 0
         return 0 <= cached <= self.prompt_tokens <= TOKENS_MAX and 0 <= output <= TOKENS_MAX
 
 

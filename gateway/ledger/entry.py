@@ -4,7 +4,8 @@ Entries stand in the journal as JSON arrays: a new field goes to the end and has
 reads what an earlier one has left behind.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ from gateway.telemetry.record import RequestRecord
 
 NAME_MAX = 200
 """As long as names of models may be in requests."""
+
+NAMES_REMEMBERED = 1024
+"""How many names of models are kept in their storable form, since requests repeat them: at most two megabytes."""
 
 COST_MAX = 2**53
 """Bounds the cost of one request, so that sums of many fit into a database's integer."""
@@ -65,9 +69,7 @@ decode: Callable[[bytes], JournalEntry] = msgspec.json.Decoder(JournalEntry).dec
 
 def usage_entry(record: RequestRecord) -> UsageEntry:
     """Return the ledger entry of a finished request; its cost is what quotas charge."""
-    used = record.charged
-    ttft = record.ttft_seconds
-    tags: Mapping[str, str] = record.tags
+    used, ttft, tags = record.charged, record.ttft_seconds, record.tags
     return UsageEntry(
         request_id=record.id,
         attempt=record.attempts,
@@ -75,18 +77,23 @@ def usage_entry(record: RequestRecord) -> UsageEntry:
         organisation=record.organisation,
         tenant=record.tenant,
         key_id=record.key_id,
-        asked=storable(record.asked, NAME_MAX),
-        model=storable(record.model, NAME_MAX),
+        asked=_storable_name(record.asked),
+        model=_storable_name(record.model),
         worker=record.worker if used is not None else None,
         surface=record.surface,
         prompt_tokens=used.prompt_tokens if used is not None else 0,
         cached_tokens=used.cached_tokens if used is not None else None,
         output_tokens=used.output_tokens if used is not None else 0,
-        cost=min(record.spend, COST_MAX),
+        cost=record.spend if record.spend < COST_MAX else COST_MAX,
         ttft_ms=round(ttft * 1000) if ttft is not None else None,
         duration_ms=round(record.seconds * 1000),
         status=record.status,
         code=record.code,
         user=record.user,
-        tags=dict(tags) or None,
+        tags=dict(tags) if tags else None,
     )
+
+
+@lru_cache(NAMES_REMEMBERED)
+def _storable_name(name: str) -> str:
+    return storable(name, NAME_MAX)

@@ -42,6 +42,7 @@ class Journal:
         self.segments: list[Segment] = []  # the oldest first; the last one is written to
         self._directory = directory
         self._bytes_max = bytes_max
+        self._room = 0  # bytes that may be appended before `bytes` is computed again
         self._wall = wall
         self._pending = bytearray()  # what the disk did not take
         self._failing = False
@@ -57,10 +58,13 @@ class Journal:
     def append(self, entry: JournalEntry) -> None:
         """Append an entry; never raise, and wait for nothing but the system's buffers."""
         line = line_of(entry)
-        full = self.bytes + len(line) > self._bytes_max
-        if full or len(self._pending) + len(line) > PENDING_BYTES_MAX:
+        size = len(line)
+        if size > self._room:
+            self._room = self._bytes_max - self.bytes
+        if size > self._room or (self._pending and len(self._pending) + size > PENDING_BYTES_MAX):
             self._drop()
             return
+        self._room -= size
         self._pending += line
         self._write()
 
@@ -78,6 +82,7 @@ class Journal:
                 held.close()  # Another process has shipped and removed it just now.
                 continue
             self.segments.insert(-1, Segment(path, held, os.fstat(held.fileno()).st_size))
+        self._room = 0
 
     def turn_over(self) -> None:
         """Begin a new segment if the last one has reached SEGMENT_BYTES. Raises OSError."""
@@ -100,8 +105,11 @@ class Journal:
 
     async def sync(self) -> None:
         """Bring written entries onto the disk, unless that fails."""
+        self._room = 0  # The database may have taken back a position.
         unsynced, self._unsynced = self._unsynced, set()
         for segment in unsynced:
+            if segment.number is None:
+                continue  # It was shipped and removed meanwhile.
             # A duplicate: this descriptor stays open whatever happens to the segment meanwhile.
             number = os.dup(segment.number)
             try:
@@ -130,6 +138,7 @@ class Journal:
             return
         segment = self.segments[-1]
         try:
+            assert segment.number is not None, "a segment in the list is open"
             written = os.write(segment.number, self._pending)
         except OSError as err:
             self._failed(err)

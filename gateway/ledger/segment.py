@@ -43,17 +43,13 @@ class Segment:
         self.size = size  # bytes that were written
         self.shipped: int | None = None  # bytes that are in the database; None: it has not been asked yet
         self.is_open = False  # lines are still appended
+        self.number: int | None = held.fileno()  # the file descriptor; None when the file is closed
         self._held = held
 
     @property
     def name(self) -> str:
         """The file name, which is the journal's name in the database."""
         return self.path.name
-
-    @property
-    def number(self) -> int:
-        """The file descriptor, for writing."""
-        return self._held.fileno()
 
     @property
     def done(self) -> bool:
@@ -86,6 +82,7 @@ class Segment:
         """Release the file, and remove it if it is shipped completely."""
         if self.shipped is not None and self.shipped >= self.size:
             self.path.unlink(missing_ok=True)
+        self.number = None
         self._held.close()
 
 

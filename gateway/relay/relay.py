@@ -7,13 +7,14 @@ import msgspec
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
-from gateway.fleet.response_shape import Shapes
+from gateway.domain.token_usage import TokenUsage, read_usage
+from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.error_redaction import read_error, without_cached_tokens, without_transfers
 from gateway.relay.sse import FrameFilter
 from gateway.relay.sse_payloads import Payloads
 from gateway.relay.stream_aggregator import Assembly, has_faithful_stream
-from gateway.telemetry.record import Progress, Usage, read_usage
-from workers.adapter import Failure, StreamBroken, WorkerAnswer, WorkerUnreachable
+from gateway.telemetry.record import Progress
+from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
 
 BODY_BYTES_MAX = 256 * 1024**2
 
@@ -32,7 +33,7 @@ async def relay(
     progress: Progress,
     headers: Mapping[str, str],
     tells_cached: bool = True,
-    shapes: Shapes | None = None,
+    shapes: ResponseShapes | None = None,
 ) -> None:
     """The whole answer; what was streamed for a client that wants it at once is put together.
 
@@ -56,7 +57,8 @@ async def relay(
     except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
-        progress.mark("relay")
+        if progress.trace is not None:
+            progress.mark("relay")
 
 
 async def _relay_whole(
@@ -78,8 +80,8 @@ async def _relay_whole(
                 body = without_cached_tokens(body)
         await exchange.answer(answer.status, kind, body, headers)
     except WorkerError as err:
-        raise WorkerUnreachable("no answer to such a request", failure=Failure.UNCLEAR) from err
-    progress.output(0)
+        raise WorkerUnreachable("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
+    progress.output_sent(0)
 
 
 async def _relay_frames(
@@ -98,7 +100,7 @@ async def _relay_frames(
             ready = frames.feed(chunk)
             if ready:
                 await exchange.write(ready)
-                progress.output(frames.frames - seen)
+                progress.output_sent(frames.frames - seen)
                 seen = frames.frames
         rest = frames.end()
         if rest:
@@ -112,7 +114,7 @@ async def _relay_frames(
 
 
 async def _assembled(
-    answer: WorkerAnswer, request: InferenceRequest, progress: Progress, shapes: Shapes | None
+    answer: WorkerAnswer, request: InferenceRequest, progress: Progress, shapes: ResponseShapes | None
 ) -> bytes:
     """The body that a stream of it comes to. Raises WorkerUnreachable, RefusedByWorker."""
     shape = shapes.of(request.surface) if shapes is not None else None
@@ -131,7 +133,7 @@ async def _assembled(
     except StreamBroken as err:
         raise WorkerUnreachable(str(err)) from err
     except StreamInterrupted as err:
-        raise WorkerUnreachable("no whole answer", failure=Failure.UNCLEAR) from err
+        raise WorkerUnreachable("no whole answer", failure=FailureKind.SERVER_ERROR) from err
     except RefusedByWorker:
         progress.refused = True
         raise
@@ -156,7 +158,7 @@ async def _whole(answer: WorkerAnswer) -> bytes:
     return b"".join(parts)
 
 
-def _usage(body: bytes) -> Usage | None:
+def _usage(body: bytes) -> TokenUsage | None:
     try:
         return read_usage(msgspec.json.decode(body, type=_Answer).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:

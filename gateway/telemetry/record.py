@@ -78,6 +78,8 @@ class Progress:
         "charged",
         "clock",
         "code",
+        "counted",
+        "counted_usage",
         "dispatched",
         "dispatched_at",
         "first_byte_at",
@@ -139,6 +141,8 @@ class Progress:
         self.dispatched = False  # it was sent to a worker
         self.dispatched_at: float | None = None
         self.answered = False  # a worker's first bytes came
+        self.counted: ChargedTokens | None = None  # the tokens of `counted_usage`
+        self.counted_usage: TokenUsage | None = None
         self.charged: ChargedTokens | None = None
         self.spend = 0  # millionths of the currency
         self.refused = False  # the worker refused it as the client's mistake
@@ -152,7 +156,10 @@ class Progress:
         self.service_class: ServiceClass | None = None
 
     def mark(self, step: str) -> None:
-        """Record that the step of this name ends now; it began where the step before it ended."""
+        """Record that the step of this name ends now; it began where the step before it ended.
+
+        Steps become spans of the trace. Callers mark them only for a request that has a trace.
+        """
         self.marks.append((step, self.clock()))
 
     def assign_worker(
@@ -219,8 +226,10 @@ class Progress:
 
     def tpot_seconds(self) -> float | None:
         """Return the mean time between output tokens; None where there are fewer than two."""
-        tokens = self.output_tokens_used()
-        if not self.stream or self.first_byte_at is None or self.last_byte_at is None or tokens < 2:
+        if not self.stream or self.first_byte_at is None or self.last_byte_at is None:
+            return None
+        tokens = self.frames if self.usage is None else self.usage.completion_tokens or 0
+        if tokens < 2:
             return None
         return (self.last_byte_at - self.first_byte_at) / (tokens - 1)
 
@@ -231,11 +240,14 @@ class Progress:
         """
         usage = self.usage
         if usage is not None:
-            return ChargedTokens(
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                output_tokens=usage.completion_tokens or 0,
-            )
+            if usage is not self.counted_usage:
+                self.counted_usage = usage
+                self.counted = ChargedTokens(
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cached_tokens,
+                    output_tokens=usage.completion_tokens or 0,
+                )
+            return self.counted
         if self.refused:
             return ChargedTokens(prompt_tokens=0)
         if self.dispatched:
@@ -248,14 +260,21 @@ class Progress:
 
     def record(self) -> RequestRecord:
         """Return the frozen account as of now."""
-        output_tokens = self.output_tokens_used() if self.stream or self.usage or self.frames else 0
-        ttft = (
-            self.first_byte_at - self.received_at if self.first_byte_at is not None and self.stream else None
-        )
         now = self.clock()
-        queue = None
+        prompt_tokens, cached_tokens, output_tokens = self.prompt_tokens, None, self.frames
+        usage = self.usage
+        if usage is not None:
+            prompt_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens or 0
+            details = usage.prompt_tokens_details
+            cached_tokens = details.cached_tokens if details is not None else None
+        queue_seconds = dispatch_seconds = ttft_seconds = None
         if self.queued_at is not None:
-            queue = (self.queued_until if self.queued_until is not None else now) - self.queued_at
+            queue_seconds = (self.queued_until if self.queued_until is not None else now) - self.queued_at
+        if self.dispatched_at is not None:
+            dispatch_seconds = self.dispatched_at - self.received_at - (queue_seconds or 0.0)
+        if self.stream and self.first_byte_at is not None:
+            ttft_seconds = self.first_byte_at - self.received_at
+        service_class = self.service_class
         return RequestRecord(
             id=self.id,
             surface=self.surface,
@@ -270,34 +289,30 @@ class Progress:
             prefill_worker=self.prefill_worker,
             attempts=self.attempts,
             stream=self.stream,
-            prompt_tokens=self.usage.prompt_tokens if self.usage is not None else self.prompt_tokens,
+            prompt_tokens=prompt_tokens,
             predicted_tokens=self.predicted_tokens,
-            cached_tokens=self.usage.cached_tokens if self.usage is not None else None,
+            cached_tokens=cached_tokens,
             output_tokens=output_tokens,
             spend=self.spend,
             frames=self.frames,
             started_at=self.started_at,
             seconds=now - self.received_at,
             answered=self.answered,
-            dispatch_seconds=(
-                self.dispatched_at - self.received_at - (queue or 0.0)
-                if self.dispatched_at is not None
-                else None
-            ),
-            queue_seconds=queue,
-            ttft_seconds=ttft,
+            dispatch_seconds=dispatch_seconds,
+            queue_seconds=queue_seconds,
+            ttft_seconds=ttft_seconds,
             worker_ttft_seconds=self.worker_ttft_seconds,
             predicted_ttft_seconds=self.predicted_ttft_seconds,
-            tpot_seconds=self.tpot_seconds(),
+            tpot_seconds=self.tpot_seconds() if self.stream else None,
             trace=self.trace,
-            steps=self._steps(),
+            steps=self._steps() if self.marks else (),
             organisation=self.organisation,
             asked=self.asked,
             user=self.user,
             tags=self.tags,
             charged=self.charged,
-            service_class=self.service_class.name if self.service_class is not None else "",
-            ttft_target_seconds=self.service_class.ttft_seconds if self.service_class is not None else None,
+            service_class=service_class.name if service_class is not None else "",
+            ttft_target_seconds=service_class.ttft_seconds if service_class is not None else None,
             first_token_seconds=self.first_token_seconds,
         )
 

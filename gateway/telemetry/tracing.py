@@ -50,6 +50,11 @@ class Tracing:
         self._resource = Resource.create({"service.name": "radixgate", "service.version": version})
         self._scope = InstrumentationScope("radixgate", version)
 
+    @property
+    def exports(self) -> bool:
+        """Whether finished requests become spans at all."""
+        return self._processor is not None
+
     def begin(self, traceparent: str | None) -> Trace | None:
         """Join the caller's trace and follow its sampling decision, or start a trace; None if there is neither."""
         if traceparent is None and not self._sample_ratio:
