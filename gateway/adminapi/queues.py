@@ -5,7 +5,7 @@ part of the OpenAPI document.
 """
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
-from gateway.dispatch.queue_report import (AllQueues, QueueReport)
+from gateway.dispatch.queue_report import AllQueues, QueueReport
 
 
 def operations(queues: AllQueues) -> list[Operation]:
