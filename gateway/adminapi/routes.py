@@ -18,8 +18,8 @@ from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.pipeline import Services
 from gateway.dispatch.queue_report import AllQueues
+from gateway.pipeline import Services
 from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
 from gateway.tenants.operator_lifecycle import OperatorLifecycle
 from radix_cache.redis.call import RedisDown
