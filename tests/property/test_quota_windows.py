@@ -17,7 +17,8 @@ from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
 from policies.admission.limit_windows import Window, calendar_end
-from radix_cache.redis.call import Script, read_lua
+from radix_cache.redis.call import read_lua
+from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 from tests.fakes.timed_quota_store import TimedQuotaStore
@@ -150,7 +151,7 @@ def test_both_stores_keep_the_same_windows_and_budgets_add_up_across_resets(valk
 
 def test_the_server_knows_the_calendar(valkey):
     end = "\nverbs.calendar_end = function(keys, args) return calendar_end(args[1], tonumber(args[2])) end"
-    script = Script.library(read_lua("gateway.quotas", "windows") + end, ["calendar_end"])["calendar_end"]
+    script = library_functions(read_lua("gateway.quotas", "windows") + end, ["calendar_end"])["calendar_end"]
     with asyncio.Runner() as runner:
 
         async def open_scripts():

@@ -97,7 +97,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class CommonBody(msgspec.Struct):
+class InferenceBody(msgspec.Struct):
     """The fields that the gateway reads of every inference request."""
 
     model: str | None = None
@@ -112,27 +112,27 @@ class CommonBody(msgspec.Struct):
     prompt_logprobs: bool | int | None = None
 
 
-class ChatBody(CommonBody):
+class ChatBody(InferenceBody):
     """The fields that the gateway reads of a chat completion request."""
 
     messages: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class CompletionBody(CommonBody):
+class CompletionBody(InferenceBody):
     """The fields that the gateway reads of a completion request."""
 
     prompt: str | list[Any] | None = None
 
 
-class EmbeddingBody(CommonBody):
+class EmbeddingBody(InferenceBody):
     """The fields that the gateway reads of an embedding request."""
 
     input: str | list[Any] | None = None
     messages: list[Any] | None = None
 
 
-class TextsBody(CommonBody):
+class TextsBody(InferenceBody):
     """The fields in which reranking, score, moderation and speech requests have their texts."""
 
     input: Any = None
@@ -144,16 +144,16 @@ class TextsBody(CommonBody):
     text_2: Any = None
 
 
-_BODIES: Mapping[Surface, type[CommonBody]] = {
+_BODIES: Mapping[Surface, type[InferenceBody]] = {
     Surface.CHAT: ChatBody,
     Surface.COMPLETIONS: CompletionBody,
     Surface.EMBEDDINGS: EmbeddingBody,
-    Surface.TOKENIZE: CommonBody,
-    Surface.DETOKENIZE: CommonBody,
+    Surface.TOKENIZE: InferenceBody,
+    Surface.DETOKENIZE: InferenceBody,
 }
 
 
-def body_type(surface: Surface) -> type[CommonBody]:
+def body_type(surface: Surface) -> type[InferenceBody]:
     """Return the struct of the fields that the gateway reads of an API's bodies."""
     return _BODIES.get(surface, TextsBody)
 
@@ -170,7 +170,7 @@ class _RawInput(EmbeddingBody):
     input: msgspec.Raw = _NULL  # type: ignore[assignment]
 
 
-_RAW_BODIES: Mapping[Surface, type[CommonBody]] = {
+_RAW_BODIES: Mapping[Surface, type[InferenceBody]] = {
     Surface.COMPLETIONS: _RawPrompt,
     Surface.EMBEDDINGS: _RawInput,
 }
@@ -317,7 +317,7 @@ def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]
     return prompts
 
 
-def _whole_numbers(read: CommonBody, *names: str, least: int) -> list[int]:
+def _whole_numbers(read: InferenceBody, *names: str, least: int) -> list[int]:
     """Return the values of the named fields that are set. Raises BadRequest for values out of range."""
     values = []
     for name in names:
