@@ -140,7 +140,9 @@ def spent(limit: Limit, hours: Iterable[SpentHour], now: float) -> WindowUsage:
     return window.current(meter, limit.amount, now, now)
 
 
-def _counted(limits: Sequence[Limit], hours: Sequence[SpentHour], now: float) -> list[tuple[Limit, WindowUsage]]:
+def _counted(
+    limits: Sequence[Limit], hours: Sequence[SpentHour], now: float
+) -> list[tuple[Limit, WindowUsage]]:
     return [(limit, spent(limit, hours, now)) for limit in limits]
 
 

@@ -245,7 +245,9 @@ class LocalQuotaStore:
             settled=_larger(held.settled if held is not None else NOTHING, actual or NOTHING),
         )
 
-    def _tell(self, reservation: Reservation, at: int, account: Account, meter: WindowUsage, now: float) -> None:
+    def _tell(
+        self, reservation: Reservation, at: int, account: Account, meter: WindowUsage, now: float
+    ) -> None:
         scope, limit = reservation.limits()[at]
         if limit.alert_at is None or meter.used < limit.amount * limit.alert_at:
             return

@@ -7,7 +7,7 @@
 * All or nothing: every limit of every scope holds, or nothing is taken.
 * Once: a reservation is known by its id. Repeating one that was granted grants it again without charging;
   settling or releasing twice is settling or releasing once; a reserve that comes after its release is refused.
-* In its window: what settling gives back, or adds, counts where the reservation did (policies/admission/windows.py).
+* In its window: what settling gives back, or adds, counts where the reservation did (policies/admission/limit_windows.py).
 * Leases end by themselves: one that is not renewed for `LEASE_SECONDS` frees its concurrency. What it reserved
   stays charged, since nobody can say what it used.
 * A request that a client repeats under a key of its own (`Once`) is charged once: as much as its dearest attempt.

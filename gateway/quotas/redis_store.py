@@ -37,6 +37,7 @@ from gateway.quotas.quota import (
 )
 from policies.admission.limit_windows import WindowUsage
 from radix_cache.redis.call import RedisDown, Script, ScriptAnswer, read_lua
+from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 
 LEASE_MS = int(LEASE_SECONDS * 1000)
@@ -78,20 +79,21 @@ class RedisQuotaStore:
         self._events = events or Events()
         self._server_ahead_ms: float | None = None
         self._check = Script.from_text("#!lua\nredis.call('SET', KEYS[1], '1', 'PX', 1000)\nreturn 1")
-        verbs = Script.library(read_lua("gateway.quotas", *FILES), VERBS)
+        verbs = library_functions(read_lua("gateway.quotas", *FILES), VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
         self._restore = verbs["restore"]
+        scripts.bind(verbs)
 
-    async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+    async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         restorer = self._restorer
         asks = restorer is not None and restorer.ready
-        answer = await self._ask(reservation, asks)
+        answer = await self._ask(reservation, asks, urgent)
         if restorer is not None and isinstance(answer, list) and answer[0] == LOST:
             await restorer.restore(reservation, self._put_back)
             answer = await self._ask(reservation, asks=False)
         return self._decision(reservation, answer)
 
-    async def _ask(self, reservation: Reservation, asks: bool) -> ScriptAnswer:
+    async def _ask(self, reservation: Reservation, asks: bool, urgent: bool = True) -> ScriptAnswer:
         """The decision of reserve. `asks`: it says LOST rather than decide on what is not whole."""
         once = reservation.once
         keys, limits = self._layout(reservation)
@@ -101,7 +103,7 @@ class RedisQuotaStore:
         arguments += (*reservation.cost.units, whole)
         for key, limit in limits:
             arguments += (key, _text(limit))
-        called = self._scripts.call(self._reserve, keys, arguments)
+        called = self._scripts.call(self._reserve, keys, arguments, urgent=urgent)
         try:
             answer = await bounded_wait(called, self._timeout_seconds)
         except RedisDown as err:
@@ -211,7 +213,7 @@ class RedisQuotaStore:
         arguments += (*(actual or NOTHING).units, whole, ago_ms)
         for key, limit in limits:
             arguments += (key, _text(limit))
-        return self._scripts.call(self._finish, keys, arguments)
+        return self._scripts.call(self._finish, keys, arguments, urgent=False)
 
     def _tell(self, reservation: Reservation, answer: ScriptAnswer) -> None:
         told = answer[1:] if isinstance(answer, list) else []
@@ -223,7 +225,9 @@ class RedisQuotaStore:
         """Sends a release that nobody waits for. It is sent after the reserve, and leaves a tombstone."""
         self._ending(reservation, None).add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def _put_back(self, organisation: str, scope: str, found: Sequence[tuple[Limit, WindowUsage]]) -> bool:
+    async def _put_back(
+        self, organisation: str, scope: str, found: Sequence[tuple[Limit, WindowUsage]]
+    ) -> bool:
         """What is used of these limits, all of one scope. False: nothing was to be done, or not with these windows.
 
         Raises RedisDown.

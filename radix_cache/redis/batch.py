@@ -1,6 +1,6 @@
-"""Sends the calls of many requests to functions of one library as one call, which takes them as a vector.
+"""Sends calls of library functions, of many requests and of several libraries, as one call that takes a vector.
 
-    reserve(..)  settle(..)  settle(..)   -->   FCALL batch  [reserve, .., settle, .., settle, ..]   -->   3 answers
+    reserve(..)  settle(..)  hold(..)   -->   FCALL batch  [reserve, .., settle, .., hold, ..]   -->   3 answers
 
 A server spends more on each call than on the few commands inside it, and a client more still. Urgent calls leave at
 the end of the event loop's turn, and take along all calls that wait; other calls wait for at most DELAY_SECONDS.
@@ -14,6 +14,7 @@ from typing import Any
 import hiredis
 
 from radix_cache.redis.call import CommandArgument, RedisCall, RedisDown, Script
+from radix_cache.redis.library import BoundLibraries, LibraryFunction
 
 DELAY_SECONDS = 0.005
 """How long a call that is not urgent waits for others."""
@@ -21,42 +22,55 @@ DELAY_SECONDS = 0.005
 BATCH_CALLS_MAX = 64
 """Calls that leave as one: a server does nothing else meanwhile."""
 
+FULL_SECONDS = 1.0
+"""For so long after a server refused a call for want of memory, calls that free memory leave by themselves."""
+
+FULL_ERROR = "OOM"
+"""What the error of a server has in it that has reached its `maxmemory`."""
+
 
 class PendingCall:
     """One call of a library function that has not left yet."""
 
-    __slots__ = ("answer", "arguments", "keys", "script")
+    __slots__ = ("answer", "arguments", "function", "keys")
 
     def __init__(
         self,
-        script: Script,
+        function: LibraryFunction,
         keys: Sequence[str],
         arguments: Sequence[CommandArgument],
         answer: "asyncio.Future[Any]",
     ) -> None:
-        self.script = script
+        self.function = function
         self.keys = keys
         self.arguments = arguments
         self.answer = answer
 
 
 class BatchedCall(RedisCall):
-    """Calls that leave as one call of their library's batch function."""
+    """Calls that leave as one call of the function `batch`."""
 
-    __slots__ = ("members",)
+    __slots__ = ("_on_full", "members")
 
-    def __init__(self, batch: Script, members: Sequence[PendingCall]) -> None:
+    def __init__(
+        self,
+        batch: Script,
+        members: Sequence[PendingCall],
+        on_full: "Callable[[Sequence[PendingCall], object], None] | None",
+    ) -> None:
+        """`on_full` takes over the members of a call that the server refused for want of memory."""
         keys: list[CommandArgument] = []
         vector: list[CommandArgument] = []
         for member in members:
             keys += member.keys
-            vector += (member.script.verb, len(member.keys), len(member.arguments))
+            vector += (member.function.name, len(member.keys), len(member.arguments))
             vector += member.arguments
         command: list[CommandArgument] = [batch.run, batch.name, len(keys)]
         command += keys
         command += vector
         super().__init__(command, keys, batch, members[0].answer)
         self.members = members
+        self._on_full = on_full
 
     def succeed(self, reply: Any) -> None:
         """Give each member its answer; one that failed does not fail the others."""
@@ -71,6 +85,9 @@ class BatchedCall(RedisCall):
 
     def fail(self, why: object) -> None:
         """Let the answers of all members raise RedisDown."""
+        if self._on_full is not None and FULL_ERROR in str(why):
+            self._on_full(self.members, why)
+            return
         for member in self.members:
             if not member.answer.done():
                 _fail(member.answer, why)
@@ -81,23 +98,30 @@ class CallBatcher:
 
     def __init__(self, send: Callable[[RedisCall], None], tag_of: Callable[[str], str] | None) -> None:
         """`tag_of` returns what calls have in common that may leave together, by a key; None: all may."""
+        self.libraries = BoundLibraries()
         self._send = send
         self._tag_of = tag_of
         self._pending: list[PendingCall] = []
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
+        self._full_until = 0.0
 
     def __len__(self) -> int:
         """Return how many calls have not left yet."""
         return len(self._pending)
 
     def add(
-        self, script: Script, keys: Sequence[str], arguments: Sequence[CommandArgument], *, urgent: bool
+        self,
+        function: LibraryFunction,
+        keys: Sequence[str],
+        arguments: Sequence[CommandArgument],
+        *,
+        urgent: bool,
     ) -> "asyncio.Future[Any]":
-        """Add a call; it leaves at the end of this turn of the event loop, or a moment later if it is not urgent."""
+        """Add a call; it leaves at the end of the event loop's turn, or a moment later if it is not urgent."""
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
-        self._pending.append(PendingCall(script, keys, arguments, answer))
+        self._pending.append(PendingCall(function, keys, arguments, answer))
         if self._soon is None:
             if urgent or len(self._pending) >= BATCH_CALLS_MAX:
                 self._soon = loop.call_soon(self.flush)
@@ -114,35 +138,51 @@ class CallBatcher:
             self._later.cancel()
             self._later = None
         pending, self._pending = self._pending, []
-        for members in self._groups(pending):
+        for call in pending:
+            self.libraries.bind(call.function.library)
+        if self._tag_of is None:
+            self._send_together(pending)
+            return
+        by_slot: dict[str, list[PendingCall]] = {}
+        for call in pending:
+            by_slot.setdefault(self._tag_of(call.keys[0]), []).append(call)
+        for members in by_slot.values():
             self._send_together(members)
 
-    def _groups(self, pending: list[PendingCall]) -> list[list[PendingCall]]:
-        """Return the calls that may leave together: of one library, and in a cluster of one slot."""
-        groups: dict[tuple[str, str], list[PendingCall]] = {}
-        for call in pending:
-            tag = self._tag_of(call.keys[0]) if self._tag_of is not None else ""
-            groups.setdefault((call.script.text, tag), []).append(call)
-        return list(groups.values())
-
-    def _send_together(self, members: list[PendingCall]) -> None:
-        """Send calls in their order, as few calls as possible.
-
-        Functions that also run on a server without memory leave apart from the others, which it would refuse.
-        """
+    def _send_together(self, members: Sequence[PendingCall]) -> None:
+        """Send calls in their order, as few calls as possible."""
+        full = asyncio.get_running_loop().time() < self._full_until
         start = 0
         while start < len(members):
-            batch, end = members[start].script.batch, start + 1
-            while end < len(members) and end - start < BATCH_CALLS_MAX and members[end].script.batch is batch:
+            frees, end = members[start].function.when_full, start + 1
+            while end < len(members) and end - start < BATCH_CALLS_MAX:
+                if members[end].function.when_full is not frees:
+                    if full:
+                        break
+                    frees = False
                 end += 1
-            part = members[start:end]
-            if len(part) == 1 or batch is None:
-                for one in part:
-                    command = [one.script.run, one.script.name, len(one.keys), *one.keys, *one.arguments]
-                    self._send(RedisCall(command, one.keys, one.script, one.answer))
-            else:
-                self._send(BatchedCall(batch, part))
+            self._send_one(members[start:end], frees=frees)
             start = end
+
+    def _send_one(self, members: Sequence[PendingCall], *, frees: bool) -> None:
+        """Send these calls as one call; `frees`: all of them free memory."""
+        merged = self.libraries.merged()
+        if frees:
+            self._send(BatchedCall(merged.batch_when_full, members, None))
+        else:
+            self._send(BatchedCall(merged.batch, members, self._retry_when_full))
+
+    def _retry_when_full(self, members: Sequence[PendingCall], why: object) -> None:
+        """Send those of these calls once more that free memory, and fail the others."""
+        freeing = []
+        for call in members:
+            if call.function.when_full:
+                freeing.append(call)
+            elif not call.answer.done():
+                _fail(call.answer, why)
+        if freeing:
+            self._full_until = asyncio.get_running_loop().time() + FULL_SECONDS
+            self._send_one(freeing, frees=True)
 
 
 def hash_tag(key: str) -> str:

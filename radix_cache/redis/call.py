@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -17,7 +17,7 @@ class RedisDown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua code that a server runs by name: a script, or one function of a library.
+    """Lua code that a server runs by name: a script, or one function of a library (see library.py).
 
     A library is compiled once for all calls; a script defines its own functions anew in each call.
     """
@@ -29,10 +29,6 @@ class Script:
     """The command that runs the code."""
     load: tuple[str, str] = ("SCRIPT", "LOAD")
     """The command that loads the code."""
-    verb: str = ""
-    """Of a library's function, its name in the library's table `verbs`."""
-    batch: "Script | None" = None
-    """The function that makes many calls to functions of the same library; None for a script."""
 
     @classmethod
     def from_text(cls, text: str) -> "Script":
@@ -43,44 +39,6 @@ class Script:
     def from_file(cls, package: str, name: str) -> "Script":
         """Return the script `name`.lua of an installed package."""
         return cls.from_text(read_lua(package, name))
-
-    @classmethod
-    def library(
-        cls, body: str, functions: Iterable[str], *, when_full: Collection[str] = ()
-    ) -> "dict[str, Script]":
-        """Return functions of a library, by name.
-
-        The function names contain the digest of the text, so that several versions can be loaded on a server at
-        once.
-
-        Args:
-            body: Lua code that puts the functions, called with (keys, args), into its table `verbs`.
-            functions: Names of the functions.
-            when_full: Names of functions that also run on a server that has reached its `maxmemory`, because they
-                free memory.
-        """
-        names = list(functions)
-        flags = [("allow-oom",) if name in when_full else () for name in names]
-        # The last two make many calls each: to functions that need memory, and to those that free it.
-        named = [*zip(names, flags, strict=True), ("batch", ()), ("batch_when_full", ("allow-oom",))]
-        body = f"{body}\n{read_lua('radix_cache.redis', 'batch')}"
-        digest = hashlib.sha256(f"{body}{named}".encode()).hexdigest()
-        version = f"radixgate_{digest[:12]}"
-        registered = [
-            f"redis.register_function{{function_name='{version}_{name}', callback="
-            f"{'batch' if name.startswith('batch') else f'verbs.{name}'}, "
-            f"flags={{{', '.join(map(repr, flagged))}}}}}"
-            for name, flagged in named
-        ]
-        text = "\n".join([f"#!lua name={version}", body, *registered])
-        load = ("FUNCTION", "LOAD")
-        batch, freeing = (
-            cls(text, f"{version}_{name}", "FCALL", load) for name in ("batch", "batch_when_full")
-        )
-        return {
-            name: cls(text, f"{version}_{name}", "FCALL", load, name, freeing if name in when_full else batch)
-            for name in names
-        }
 
     @classmethod
     def from_library_function(cls, body: str, function: str) -> "Script":

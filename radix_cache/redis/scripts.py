@@ -6,7 +6,7 @@ is made once more. In a cluster the order holds for each slot.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from radix_cache.redis.batch import CallBatcher, hash_tag
 from radix_cache.redis.call import CommandArgument, RedisCall, RedisDown, Script, ScriptAnswer
 from radix_cache.redis.cluster import RedisCluster
 from radix_cache.redis.connection import ConnectionLost, RedisAddress, RedisConnection
+from radix_cache.redis.library import LibraryFunction
 from radix_cache.redis.server import RedisServer
 from radix_cache.redis.topology import is_cluster, seed_addresses
 
@@ -38,20 +39,31 @@ class ScriptCaller:
         """Whether calls wait or are under way."""
         return self._redis.calls > 0 or len(self._batcher) > 0
 
+    def bind(self, functions: Mapping[str, LibraryFunction]) -> None:
+        """Prepare for calls of these functions: libraries that are bound before the first call are loaded together.
+
+        A library that is not bound is bound by the first call of its functions.
+        """
+        for function in functions.values():
+            self._batcher.libraries.bind(function.library)
+
     def call(
         self,
-        script: Script,
+        script: Script | LibraryFunction,
         keys: Sequence[str],
         arguments: Sequence[CommandArgument],
         *,
         urgent: bool = True,
     ) -> "asyncio.Future[ScriptAnswer]":
-        """Call a script; the future has its answer, or raises RedisDown.
+        """Call a script or function; the future has its answer, or raises RedisDown.
 
         Calls of library functions leave together, see batch.py; one that is not urgent may leave a moment later.
         """
-        if script.batch is not None and not self._closed:
-            return self._batcher.add(script, keys, arguments, urgent=urgent)
+        if isinstance(script, LibraryFunction):
+            answer = self._batcher.add(script, keys, arguments, urgent=urgent)
+            if self._closed:
+                self.flush()  # They fail at once.
+            return answer
         return self._start_call([script.run, script.name, len(keys), *keys, *arguments], keys, script)
 
     def flush(self) -> None:

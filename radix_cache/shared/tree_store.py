@@ -12,6 +12,7 @@ from struct import Struct
 from radix_cache.blocks import Hashes
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import CommandArgument, Script, ScriptAnswer, read_lua
+from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
 from radix_cache.shared.node import ReplicaNode
@@ -53,8 +54,9 @@ class TreeStore:
         library: str = LIBRARY,
     ) -> None:
         self.keys = keys
-        self._verbs = Script.library(library, VERBS, when_full=FREEING)
+        self._verbs = library_functions(library, VERBS, when_full=FREEING)
         self._when_full = {verb: Script.from_library_function(library, verb) for verb in FREEING}
+        scripts.bind(self._verbs)
         self._scripts = scripts
         self._new_tip = new_tip
         self._log_entries = log_entries
@@ -177,7 +179,8 @@ class TreeStore:
         ]
         head: list[CommandArgument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
         arguments = [*head, *more]
-        called = self._scripts.call(self._verbs[verb], keys, arguments)
+        # No caller waits for it, and it costs Redis less together with others.
+        called = self._scripts.call(self._verbs[verb], keys, arguments, urgent=False)
         if verb not in FREEING:
             return called
         return _or_else(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))

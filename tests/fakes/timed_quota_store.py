@@ -4,7 +4,8 @@ import redis
 
 from gateway.quotas.events import Events
 from gateway.quotas.redis_store import FILES, VERBS, RedisQuotaStore
-from radix_cache.redis.call import Script, read_lua
+from radix_cache.redis.call import read_lua
+from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
 
@@ -27,7 +28,7 @@ class TimedQuotaStore(RedisQuotaStore):
         assert ITS_OWN in text
         assert FORGETTING in text
         body = text.replace(ITS_OWN, THE_TESTS).replace(FORGETTING, "local _ = ms")
-        verbs = Script.library(body, VERBS)
+        verbs = library_functions(body, VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
         self._client = client
         self._its_clock = clock

@@ -13,11 +13,12 @@ import msgspec
 from gateway.fleet.loads import Loads, LoadTotals
 from gateway.queueing.shared.keys import QueueKeys
 from radix_cache.match import WorkerId
-from radix_cache.redis.call import CommandArgument, Script, read_lua
+from radix_cache.redis.call import CommandArgument, read_lua
+from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 
 VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "reap", "join")
-LIBRARY = Script.library(
+LIBRARY = library_functions(
     # A verb reads and decides with what others have freed: a server that is full is no reason to hold that back.
     read_lua("gateway.queueing.shared", "queue"),
     VERBS,
@@ -94,6 +95,7 @@ class QueueStore:
     ) -> None:
         self.gateway = gateway
         self.keys = keys
+        scripts.bind(LIBRARY)
         self._scripts = scripts
         self.window_tokens = window_tokens
         self.hold = hold

@@ -1,4 +1,4 @@
--- What is used of a limit, as in policies/admission/windows.py. Times are microseconds since 1970, amounts are units.
+-- What is used of a limit, as in policies/admission/limit_windows.py. Times are microseconds since 1970, amounts are units.
 --
 -- A meter is {used, mark, told}: `told` is until when nobody is told again that much of it is used.
 local verbs = {}

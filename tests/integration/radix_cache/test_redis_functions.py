@@ -13,7 +13,8 @@ from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.stores import IndexSettings
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import RedisDown, Script
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.feed_leases import FeedLeaseTable
 from tests.conformance.test_quota_store import WIDE
@@ -42,7 +43,7 @@ async def client(own_valkey):
 
 @pytest.fixture
 def append():
-    return Script.library(APPEND, ["append"])["append"]
+    return library_functions(APPEND, ["append"])["append"]
 
 
 @pytest.mark.parametrize("loss", ["FUNCTION FLUSH", "SCRIPT FLUSH", "FLUSHALL", "restart"])
