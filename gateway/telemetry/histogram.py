@@ -14,6 +14,6 @@ class HistogramCounters:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value, in the first bucket whose upper bound it does not exceed."""
+        """Count one value, in the first bucket with an upper bound of at least this value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value

@@ -115,7 +115,7 @@ class PairCounters(CachedTokenCounters):
 
 
 class WorkerCounters(CachedTokenCounters):
-    """Sums over the requests that one worker answered, or whose prompt it computed; times are in seconds."""
+    """Sums over the requests that one worker answered or computed the prompt of; times are in seconds."""
 
     __slots__ = ("predicted_ttft", "prefills", "requests", "ttft", "ttft_error")
 
@@ -129,7 +129,7 @@ class WorkerCounters(CachedTokenCounters):
 
 
 class RoutingCounters:
-    """Sums over the streams whose worker one policy chose."""
+    """Sums over the streams with a worker that one policy chose."""
 
     __slots__ = ("requests", "ttft", "uncached_tokens")
 
