@@ -1,4 +1,4 @@
-"""Where a worker publishes its KV events and its load, as the settings have it."""
+"""The endpoints at which a worker publishes its KV events and its load, by the settings."""
 
 import re
 from urllib.parse import urlsplit
@@ -11,7 +11,10 @@ _PORT = re.compile(r"^(tcp://.*:)(\d+)$")
 
 
 def event_sources(worker: WorkerSettings) -> tuple[EventSource, ...] | None:
-    """One a rank; none if it is not to be followed. None: as the worker says itself."""
+    """Return an endpoint of KV events for each rank, none if the worker is not to be followed.
+
+    None means that the worker says itself where it publishes.
+    """
     at = worker.kv_events
     if not isinstance(at, KvEventsSettings):
         return None if at == "auto" else ()
@@ -26,7 +29,7 @@ def event_sources(worker: WorkerSettings) -> tuple[EventSource, ...] | None:
 
 
 def load_sources(worker: WorkerSettings) -> tuple[LoadSource, ...] | None:
-    """So too of its load."""
+    """Return an endpoint of the load feed for each rank, in the same way as `event_sources`."""
     at = worker.load_feed
     if not isinstance(at, LoadFeedSettings):
         return None if at == "auto" else ()

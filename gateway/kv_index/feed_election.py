@@ -1,16 +1,17 @@
-"""Who should follow whose feed. Pure: the leases as they are in, the leases as one gateway would have them out.
+"""The election of the two gateways that follow a worker's KV events, without I/O: from a lease to a wanted lease.
 
 Every worker ranks all gateways by the hash of both (rendezvous hashing, Thaler and Ravishankar 1998): so writers
-are spread evenly, all agree without asking, and a gateway that comes or goes moves only what was its own.
+are spread evenly, all gateways agree without communicating, and a gateway that joins or leaves moves only its own
+leases.
 
-    nobody writes       the warm second does; without one, the first of the ranking
-    nobody is second    the first of the ranking that does not write
-    a better second     takes the place of the second, and listens until it is warm
+    no writer           the warm second becomes the writer; without one, the first of the ranking
+    no second           the first of the ranking that is not the writer
+    a better second     replaces the second, and follows until it is warm
     a better writer     is second by then, and swaps with the writer once it knows as much
 
-Whoever ranks lower waits longer before he takes what is free: whom the ranking prefers may not know the worker.
-Who cannot reach what the worker publishes (`deaf`: another zone, a policy of the network) leaves it to others, and
-takes only what nobody else wants.
+A gateway of a lower rank waits longer before it takes a free role, because a preferred gateway may not know the
+worker. A gateway that cannot reach the worker's publisher (another zone, a network policy) leaves the roles to
+others, and takes only what no other gateway wants.
 """
 
 from dataclasses import dataclass, replace
@@ -22,68 +23,83 @@ from radix_cache.match import WorkerId
 from radix_cache.shared.feed_leases import NO_GATEWAY, FeedKnowledge, FeedLease
 
 PATIENCE_MAX = 5
-DEAF_PATIENCE = 10
-"""So many rounds later than all others."""
+"""The most rounds that a gateway waits because of its rank."""
+UNREACHABLE_PATIENCE = 10
+"""How many rounds later than all others a gateway takes a role if it cannot reach the publisher."""
 
 SETTLED_ROUNDS = 3
-"""So long a lease has to be somebody's before somebody better asks for it."""
+"""How many rounds a lease has to be unchanged before a better gateway asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerStatus:
-    """What a gateway can do for a worker. `wanted`: follow it at all; `warm`: what was before has been heard.
-
-    `follows`: it does already. `deaf`: it has tried, and reached nobody. `known`, `losses`: as a lease has them, by
-    its own follower.
-    """
+    """What a gateway can do for a worker."""
 
     wanted: bool
+    """The gateway knows the worker and wants to follow it."""
     follows: bool = False
-    deaf: bool = False
+    """The gateway follows the worker already."""
+    unreachable: bool = False
+    """The gateway could not reach the worker's publisher."""
     warm: bool = False
+    """The replay of earlier events is done."""
     known: FeedKnowledge = FeedKnowledge.NOTHING
+    """What its own follower knows of the worker."""
     losses: int = 0
+    """How often its own follower has lost events for good, modulo 256."""
 
 
-def _knows_enough(stand: FollowerStatus, lease: FeedLease) -> bool:
-    """Would nothing be forgotten if it wrote?"""
-    return stand.warm and bool(stand.known & FeedKnowledge.WHOLE or not lease.known & FeedKnowledge.WHOLE)
+def _knows_enough(status: FollowerStatus, lease: FeedLease) -> bool:
+    """Return whether this gateway knows at least as much of the worker as the writer does."""
+    return status.warm and bool(status.known & FeedKnowledge.WHOLE or not lease.known & FeedKnowledge.WHOLE)
 
 
 @lru_cache(maxsize=4096)
 def ranking(worker: WorkerId, gateways: frozenset[bytes]) -> tuple[bytes, ...]:
-    """The gateways, the one that suits the worker best first."""
+    """Return all gateways in the order in which the worker prefers them."""
     name = worker.encode()
     return tuple(sorted(gateways, key=lambda gateway: xxh3_64_intdigest(name + gateway), reverse=True))
 
 
 def claim(
-    worker: WorkerId, lease: FeedLease, gateways: frozenset[bytes], me: bytes, stand: FollowerStatus, rounds: int
+    worker: WorkerId,
+    lease: FeedLease,
+    gateways: frozenset[bytes],
+    own_id: bytes,
+    status: FollowerStatus,
+    rounds: int,
 ) -> FeedLease:
-    """The lease as `me` would have it. `rounds`: for so many it has been as it is."""
+    """Return the lease as the gateway `own_id` wants it; `rounds` is for how many rounds it has been unchanged."""
     writer = lease.writer if lease.writer in gateways else NO_GATEWAY
     second = lease.second if lease.second in gateways else NO_GATEWAY
-    if not stand.wanted or (stand.deaf and stand.follows and len(gateways) > 1):
-        writer = NO_GATEWAY if writer == me else writer
-        second = NO_GATEWAY if second == me else second
-        ours = me in (lease.writer, lease.second)
-        return replace(lease, writer=writer, second=second) if ours else lease
-    if me not in gateways or (writer == NO_GATEWAY and second not in (NO_GATEWAY, me)):
-        return lease  # Missed ourselves; or the second will take over in a moment.
+    if not status.wanted or (status.unreachable and status.follows and len(gateways) > 1):
+        writer = NO_GATEWAY if writer == own_id else writer
+        second = NO_GATEWAY if second == own_id else second
+        is_member = own_id in (lease.writer, lease.second)
+        return replace(lease, writer=writer, second=second) if is_member else lease
+    if own_id not in gateways or (writer == NO_GATEWAY and second not in (NO_GATEWAY, own_id)):
+        return lease  # This gateway's own lease has run out, or the second will take over in a moment.
     order = ranking(worker, gateways)
-    patience = PATIENCE_MAX if stand.follows else rounds - DEAF_PATIENCE if stand.deaf else rounds
+    patience = (
+        PATIENCE_MAX if status.follows else rounds - UNREACHABLE_PATIENCE if status.unreachable else rounds
+    )
     if writer == NO_GATEWAY:
-        if second == me or order.index(me) <= patience:
-            writer, second = me, NO_GATEWAY if second == me else second
-    elif writer != me:
+        if second == own_id or order.index(own_id) <= patience:
+            writer, second = own_id, NO_GATEWAY if second == own_id else second
+    elif writer != own_id:
         others = [gateway for gateway in order if gateway != writer]
-        at = min(others.index(me), PATIENCE_MAX)
+        rank = min(others.index(own_id), PATIENCE_MAX)
         if second == NO_GATEWAY:
-            second = me if at <= patience else second
-        elif second != me and at == 0 and not stand.deaf and rounds >= SETTLED_ROUNDS:
-            second = me
-        elif second == me and order[0] == me and rounds >= SETTLED_ROUNDS and _knows_enough(stand, lease):
-            writer, second = me, writer
-    if writer == me and (stand.warm or lease.writer != me):
-        return FeedLease(writer, second, stand.known, stand.losses)
+            second = own_id if rank <= patience else second
+        elif second != own_id and rank == 0 and not status.unreachable and rounds >= SETTLED_ROUNDS:
+            second = own_id
+        elif (
+            second == own_id
+            and order[0] == own_id
+            and rounds >= SETTLED_ROUNDS
+            and _knows_enough(status, lease)
+        ):
+            writer, second = own_id, writer
+    if writer == own_id and (status.warm or lease.writer != own_id):
+        return FeedLease(writer, second, status.known, status.losses)
     return replace(lease, writer=writer, second=second)

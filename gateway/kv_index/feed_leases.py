@@ -1,11 +1,12 @@
-"""This gateway's part in following the workers' events: renews its leases, and claims what falls to it.
+"""The leases of this gateway on workers' KV events: renews them, and claims the roles that fall to the gateway.
 
-    every RENEW_SECONDS    one call for all workers: it lives on; what has changed comes back
+    every RENEW_SECONDS    one call for all workers renews the leases and returns what has changed
     something to claim     a second call, with every lease as it was and as it should be
 
-A gateway that dies is missed after LEASE_SECONDS by the server's clock, and its seconds write from their next
-renewal on. A gateway writes only while its own clock says that nobody can have missed it (`fresh`), counted from
-before it asked. While Redis is away everybody goes on listening to whom he listened to; nobody could take over.
+The leases of a gateway that dies end after LEASE_SECONDS by the server's clock, and the seconds of its workers
+write from their next renewal on. A gateway writes only while its own clock says that its leases cannot have ended
+(`fresh`), counted from before the renewal was sent. While Redis is away every gateway keeps following its workers,
+since no other gateway can take over.
 """
 
 import asyncio
@@ -33,83 +34,92 @@ LEAVE_SECONDS_MAX = 0.5
 
 
 class FeedLeases:
-    """`run` for as long as the gateway lives, then `leave`.
+    """The leases of this gateway: `run` for as long as the gateway lives, then `leave`.
 
-    `stands`: by worker, what this gateway can do. `changed`: called when the table is another one, or fresh again.
+    Args:
+        store: The leases in Redis.
+        statuses: Returns what this gateway can do for each worker.
+        changed: Called when the leases have changed, or are fresh again, or not fresh any more.
+        clock: Seconds that never run backwards.
     """
 
     def __init__(
         self,
         store: FeedLeaseStore,
-        stands: Callable[[], Mapping[WorkerId, FollowerStatus]],
+        statuses: Callable[[], Mapping[WorkerId, FollowerStatus]],
         changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.table = FeedLeaseTable()
         self._store = store
-        self._stands = stands
+        self._statuses = statuses
         self._changed = changed
         self._clock = clock
-        self._until = 0.0
+        self._fresh_until = 0.0
         self._was_fresh = False
-        self._due = asyncio.Event()
+        self._wake = asyncio.Event()
         self._rounds: dict[WorkerId, tuple[FeedLease, int]] = {}
 
     @property
     def fresh(self) -> bool:
-        """Are the leases what the table says, for sure?"""
-        return self._clock() < self._until
+        """Whether the leases are certain to be as the table has them."""
+        return self._clock() < self._fresh_until
 
     def writes(self, worker: WorkerId) -> bool:
+        """Return whether this gateway writes the worker's events to the index."""
         return self.table.of(worker).writer == self._store.identity
 
     def follows(self, worker: WorkerId) -> bool:
+        """Return whether this gateway follows the worker, as writer or as second."""
         lease = self.table.of(worker)
         return self._store.identity in (lease.writer, lease.second)
 
-    def hurry(self) -> None:
-        """There is news for the others, or something to claim."""
-        self._due.set()
+    def renew_soon(self) -> None:
+        """Renew soon, because there is news for other gateways or something to claim."""
+        self._wake.set()
 
     async def run(self) -> None:
+        """Renew the leases every RENEW_SECONDS until cancelled."""
         while True:
             try:
                 await self.renew()
             except RedisDown as err:
-                log.debug("leases of feeds wait for Redis: %s", err)
+                log.debug("the leases of KV event feeds wait for Redis: %s", err)
             if self._was_fresh and not self.fresh:
                 self._was_fresh = False
                 self._changed()
             try:
                 async with asyncio.timeout(RENEW_SECONDS):
-                    await self._due.wait()
-                await asyncio.sleep(RENEW_SECONDS / 20)  # What comes together goes together.
+                    await self._wake.wait()
+                await asyncio.sleep(
+                    RENEW_SECONDS / 20
+                )  # So that several pieces of news are sent in one call.
             except TimeoutError:
                 pass
-            self._due.clear()
+            self._wake.clear()
 
     async def renew(self) -> None:
-        """One round. Raises RedisDown."""
-        await self._call([])
+        """Run one round: renew the leases, and claim new ones. Raises RedisDown."""
+        await self._exchange([])
         changes = await self._claims()
         if changes:
-            await self._call(changes[:CHANGES_PER_CALL_MAX])
+            await self._exchange(changes[:CHANGES_PER_CALL_MAX])
         if len(changes) > CHANGES_PER_CALL_MAX:
-            self._due.set()
+            self._wake.set()
 
     async def leave(self) -> None:
-        """The others need not wait for it to be missed."""
-        self._until = 0.0
+        """Give up all leases, so that other gateways need not wait until they end."""
+        self._fresh_until = 0.0
         try:
             async with asyncio.timeout(LEAVE_SECONDS_MAX):
                 await self._store.renew(self.table, 0)
         except (RedisDown, TimeoutError) as err:
-            log.debug("leases of feeds run out by themselves: %s", err)
+            log.debug("the leases of KV event feeds could not be given up and will run out: %s", err)
 
-    async def _call(self, changes: list[FeedLeaseChange]) -> None:
+    async def _exchange(self, changes: list[FeedLeaseChange]) -> None:
         asked_at = self._clock()
         table = await self._store.renew(self.table, int(LEASE_SECONDS * 1000), changes)
-        self._until = asked_at + LEASE_SECONDS
+        self._fresh_until = asked_at + LEASE_SECONDS
         news = table is not self.table or not self._was_fresh
         self.table, self._was_fresh = table, True
         if news:
@@ -119,15 +129,15 @@ class FeedLeases:
         table, yielder = self.table, LoopYielder()
         rounds: dict[WorkerId, tuple[FeedLease, int]] = {}
         changes = []
-        stands = dict(self._stands())
-        for worker in table.leases.keys() - stands.keys():
-            stands[worker] = FollowerStatus(wanted=False)
-        for worker, stand in stands.items():
+        statuses = dict(self._statuses())
+        for worker in table.leases.keys() - statuses.keys():
+            statuses[worker] = FollowerStatus(wanted=False)
+        for worker, status in statuses.items():
             lease = table.of(worker)
             before, number = self._rounds.get(worker, (lease, -1))
             number = number + 1 if (before.writer, before.second) == (lease.writer, lease.second) else 0
             rounds[worker] = (lease, number)
-            wanted = claim(worker, lease, table.gateways, self._store.identity, stand, number)
+            wanted = claim(worker, lease, table.gateways, self._store.identity, status, number)
             if wanted != lease:
                 changes.append(FeedLeaseChange(worker, lease, wanted))
             await yielder.yield_if_due()

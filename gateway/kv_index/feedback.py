@@ -1,11 +1,11 @@
-"""What an answer's worker reports as cached, held against what the index knew when the request left.
+"""Feedback from answers: compares the cached tokens that a worker reports with what the index knew at dispatch.
 
-    nothing reported       nothing is known
-    more than was known    the index learns that much
-    less                   what was beyond it is cut, with all that hung there; but only if nobody else's request
-                           was on its way along that path, or has come by since: the news might be old then
-    less, of a worker      its credit falls instead: it is not known which of the counts are wrong
-    that is in doubt
+    nothing reported       nothing is learnt
+    more than was known    the index records the path up to there
+    less                   the rest is cut, with everything below it; but only if no other request was on its way
+                           along that path, or has come since: the report might be outdated then
+    less, of a worker      its confidence falls instead: it is not known which of the counts are wrong
+    with confidence < 1
 
 Counts are whole blocks, and of the prompt without its last token, which is always computed.
 """
@@ -23,7 +23,7 @@ from radix_cache.namespace import Namespace
 
 @dataclass(slots=True)
 class _Path:
-    """Requests on one worker under the same first block: how many there were, and how many are under way."""
+    """The number of requests with the same first block on one worker: in all, and under way."""
 
     sent: int = 0
     under_way: int = 0
@@ -31,38 +31,54 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What was known of a request's worker when it left. `alone`: nobody else was bringing that path there."""
+    """What the index knew of a request's worker when the request was dispatched."""
 
     worker: WorkerId
     prompt: PromptBlocks
     known: int
+    """Leading blocks that the worker was known to hold."""
     alone: bool
+    """No other request was bringing that path to the worker."""
     number: int
+    """The number of the request among those with the same first block on the worker."""
 
 
 class Feedback:
-    """`sent`, then perhaps `reported`, then `left`, once each for every request and place."""
+    """Learns from the cached tokens that workers report.
+
+    For every attempt call `request_sent`, then perhaps `cache_reported`, then `request_ended`, once each.
+
+    Args:
+        index: The prefix index.
+        confidence: How far to trust the index for each worker.
+        hold_reported: Called with a path that a worker reported as cached and the index did not have.
+    """
 
     def __init__(
-        self, index: PrefixIndex, credits: MatchConfidence, raised: Callable[[Namespace, Hashes, WorkerId], None]
+        self,
+        index: PrefixIndex,
+        confidence: MatchConfidence,
+        hold_reported: Callable[[Namespace, Hashes, WorkerId], None],
     ) -> None:
-        """`raised`: told of a path that a worker says it held, and the index did not know of."""
-        self.credits = credits
-        self._raised = raised
+        self.confidence = confidence
+        self._hold_reported = hold_reported
         self._index = index
         self._paths: dict[tuple[WorkerId, int], _Path] = {}
 
-    def blocks(self, match: PrefixMatch, worker: WorkerId) -> int:
-        """Leading blocks that routing should count on."""
-        credit = self.credits.of(worker)
-        if credit == 1.0:
+    def trusted_blocks(self, match: PrefixMatch, worker: WorkerId) -> int:
+        """Return how many leading blocks routing should count on."""
+        share = self.confidence.of(worker)
+        if share == 1.0:
             return match.blocks(worker)
-        return max(int(match.held(worker) * credit), match.pending.get(worker, 0))
+        return max(int(match.held(worker) * share), match.pending.get(worker, 0))
 
-    def sent(
+    def request_sent(
         self, worker: WorkerId, prompt: PromptBlocks, match: PrefixMatch | None = None
     ) -> Expectation:
-        """A request leaves; call it before the index records that."""
+        """Note that a request is dispatched; call this before the index records its prediction.
+
+        `match` is the index's match of the prompt, if the caller has it.
+        """
         if not prompt.hashes:
             return Expectation(worker, prompt, 0, False, 0)
         if match is None:
@@ -73,30 +89,34 @@ class Feedback:
         path.under_way += 1
         return Expectation(worker, prompt, match.held(worker), alone, path.sent)
 
-    def left(self, expected: Expectation) -> None:
-        if not expected.prompt.hashes:
+    def request_ended(self, expectation: Expectation) -> None:
+        """Note that the request has ended."""
+        if not expectation.prompt.hashes:
             return
-        at = (expected.worker, expected.prompt.hashes[0])
-        path = self._paths[at]
+        key = (expectation.worker, expectation.prompt.hashes[0])
+        path = self._paths[key]
         path.under_way -= 1
         if not path.under_way:
-            del self._paths[at]
+            del self._paths[key]
 
-    def reported(self, expected: Expectation, writer: str, cached_tokens: int | None) -> None:
-        """Call it after the index was told that the path is there, and before the prediction is withdrawn."""
-        prompt, worker = expected.prompt, expected.worker
+    def cache_reported(self, expectation: Expectation, writer: str, cached_tokens: int | None) -> None:
+        """Learn from the cached tokens that the worker reported.
+
+        Call this after the path was confirmed in the index, and before the prediction is withdrawn.
+        """
+        prompt, worker = expectation.prompt, expectation.worker
         if cached_tokens is None or not prompt.hashes:
             return
         size = prompt.namespace.block_size
         possible = (prompt.prompt_tokens - 1) // size
         if len(prompt.hashes) - possible not in (0, 1):
-            return  # Several prompts: the tokens are those of all, the blocks those of the first.
+            return  # There are several prompts: the tokens are those of all, the blocks those of the first.
         held = min(cached_tokens // size, possible)
-        known = min(expected.known, possible)
-        self.credits.learn(worker, known, held)
+        known = min(expectation.known, possible)
+        self.confidence.learn(worker, known, held)
         if held > known:
-            self._raised(prompt.namespace, prompt.hashes[:held], worker)
-        elif held < known and not self.credits.hybrid(worker):
+            self._hold_reported(prompt.namespace, prompt.hashes[:held], worker)
+        elif held < known and not self.confidence.is_hybrid(worker):
             path = self._paths[worker, prompt.hashes[0]]
-            if expected.alone and path.sent == expected.number:
+            if expectation.alone and path.sent == expectation.number:
                 self._index.report(prompt.namespace, prompt.hashes, worker, writer, held)

@@ -1,12 +1,13 @@
-"""The KV events of all workers: whom this gateway follows, and what it makes of what others say of the rest.
+"""The KV events of all workers: follows the workers that the leases give to this gateway.
 
-Two gateways follow each worker, by lease (feed_leases.py, feed_roles.py): one writes to the index, the other keeps
-the same account and is ready to write (feed.py). All others open no socket to it; what the writer knows of it
-stands in its lease, and tells them whether answers have to confirm paths, and how far to trust what the index has.
+Two gateways follow each worker, by lease (feed_leases.py, feed_election.py): one writes to the index, the other
+keeps the same record and is ready to write (worker_feeds.py). Other gateways open no socket to the worker; its
+lease has what the writer knows of it, which tells them whether answers have to confirm paths, and how far to trust
+the index.
 
-Of what a writer told when it died nothing has to be known: the one that takes over compares its own account with
-the tree, and tells the difference (feed_telling.py). So no script carries a number of the last batch, none checks a
-token, and what is lost between the two of them is healed as well.
+When a writer dies, it does not matter how much it wrote: the gateway that takes over compares its own record with
+the tree and writes the difference (index_reconciler.py). Scripts therefore need neither the number of the last
+batch nor a fencing token, and changes that were lost between the two gateways are repaired as well.
 """
 
 import asyncio
@@ -31,171 +32,177 @@ from workers.kv_events.source import EventSource
 
 log = logging.getLogger(__name__)
 
-DEAF_SECONDS = 60.0
-"""For so long a gateway remembers that it could not reach a worker's events."""
+UNREACHABLE_SECONDS = 60.0
+"""How long a gateway remembers that it could not reach a worker's publisher."""
 
 
 @dataclass(slots=True)
 class KvEventFeeds:
-    """`run` for as long as the gateway lives, then `close`.
-
-    `space`: the cache that (worker, salt, adapter, page size) names, None if it is none of ours. `room`: for the
-    pages of all workers. `up`: does the copy of the index follow Redis?
-    """
+    """The KV event feeds of all workers: `run` for as long as the gateway lives, then `close`."""
 
     index: SharedIndex
     store: FeedLeaseStore
-    space: Callable[[WorkerId, str, str, int], HashedNamespace | None]
-    room: PageBudget
+    resolve_namespace: Callable[[WorkerId, str, str, int], HashedNamespace | None]
+    """Returns the namespace of (worker, salt, adapter, page size); None if the gateway does not know it."""
+    page_budget: PageBudget
+    """Bounds the engine pages of all workers together."""
     ranks: RankObserver
-    up: Callable[[], bool] = lambda: True
-    wall: Callable[[], float] = time.time
-    credits: MatchConfidence = field(default_factory=MatchConfidence)
+    replica_is_current: Callable[[], bool] = lambda: True
+    """Returns whether the replica of the index follows Redis."""
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since 1970."""
+    match_confidence: MatchConfidence = field(default_factory=MatchConfidence)
     leases: FeedLeases = field(init=False)
     _sources: dict[WorkerId, tuple[EventSource, ...]] = field(default_factory=dict)
     _followed: dict[WorkerId, WorkerFeeds] = field(default_factory=dict)
-    _deaf: dict[WorkerId, float] = field(default_factory=dict)
+    _unreachable_until: dict[WorkerId, float] = field(default_factory=dict)
     _ending: "set[asyncio.Task[None]]" = field(default_factory=set)
-    _around: FeedContext | None = None
-    _certain: bool = False
+    _context: FeedContext | None = None
+    _could_write: bool = False
 
     def __post_init__(self) -> None:
-        self.leases = FeedLeases(self.store, self._stands, self._leases_changed)
+        self.leases = FeedLeases(self.store, self._statuses, self._leases_changed)
         self.index.on_enrolled = self._on_enrolled
         self.index.on_changes_lost = self._on_changes_lost
 
     async def run(self) -> None:
+        """Renew the leases until cancelled."""
         await self.leases.run()
 
     async def close(self) -> None:
-        """The others are told first."""
+        """Give up all leases, so that other gateways take over, then stop following."""
         await self.leases.leave()
         for worker in list(self._followed):
             self._stop(worker)
         await asyncio.gather(*self._ending, return_exceptions=True)
-        if self._around is not None:
-            self._around.context.destroy(linger=0)
+        if self._context is not None:
+            self._context.zmq_context.destroy(linger=0)
 
     def follow(self, worker: WorkerId, sources: tuple[EventSource, ...]) -> None:
-        """The worker serves, and publishes there (nowhere: no source). Call it again and again."""
+        """Note where a worker publishes (nowhere: no source); call this after each successful probe."""
         before = self._sources.get(worker, ())
         if sources:
             self._sources[worker] = sources
         else:
             self._sources.pop(worker, None)
-            self._deaf.pop(worker, None)
+            self._unreachable_until.pop(worker, None)
         if before != sources:
             if worker in self._followed:
                 if self._followed[worker].writes:
                     self.index.forget(worker)
                 self._stop(worker)
             self._leases_changed()
-            self.leases.hurry()
+            self.leases.renew_soon()
         elif worker in self._followed:
-            self._followed[worker].look_again()
+            self._followed[worker].check()
 
-    def of(self, worker: WorkerId) -> list[RankFeed]:
-        """Its feeds, if this gateway follows them."""
+    def rank_feeds(self, worker: WorkerId) -> list[RankFeed]:
+        """Return the worker's feeds by rank, if this gateway follows them."""
         at = self._followed.get(worker)
         return at.feeds if at is not None else []
 
-    def known(self, worker: WorkerId) -> FeedKnowledge:
-        """By whoever follows it."""
+    def knowledge(self, worker: WorkerId) -> FeedKnowledge:
+        """Return what the gateway that writes the worker's events knows of it."""
         at = self._followed.get(worker)
         if at is not None and at.writes and at.warm:
-            return at.known
+            return at.knowledge
         return self.leases.table.of(worker).known
 
     def role(self, worker: WorkerId) -> int:
-        """2: this gateway writes what the worker publishes; 1: it follows; 0: it does not."""
+        """Return 2 if this gateway writes the worker's events to the index, 1 if it only follows them, else 0."""
         return self.leases.follows(worker) + self.leases.writes(worker)
 
-    def at_least(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
-        """It says that it held this path. Where answers confirm paths, one has done so already."""
+    def hold_reported(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+        """Record a path that a worker reported as cached, if its own events are followed and do not have it.
+
+        For other workers the answer has confirmed the path already.
+        """
         if worker in self.index.followed and self.index.replica.match(hashes).held(worker) < len(hashes):
             self.index.hold(namespace, hashes, worker)
 
-    # Further down.
-
-    def _stands(self) -> Mapping[WorkerId, FollowerStatus]:
-        """Of all workers, once a round."""
-        if self._may_write() != self._certain:
+    def _statuses(self) -> Mapping[WorkerId, FollowerStatus]:
+        """Return what this gateway can do for each worker; called once a renewal."""
+        if self._may_write() != self._could_write:
             self._leases_changed()
         return {
             worker: (
-                self._followed[worker].stand()
+                self._followed[worker].status()
                 if worker in self._followed
-                else FollowerStatus(wanted=True, deaf=self._deaf.get(worker, 0.0) > time.monotonic())
+                else FollowerStatus(
+                    wanted=True, unreachable=self._unreachable_until.get(worker, 0.0) > time.monotonic()
+                )
             )
             for worker in self._sources
         }
 
     def _leases_changed(self) -> None:
-        """Starts and ends what the leases say; and hears what the others know."""
+        """Start and stop following by the leases, and use what other gateways know of their workers."""
         for worker, sources in self._sources.items():
             at = self._followed.get(worker)
             if at is None and self.leases.follows(worker):
-                at = self._followed[worker] = WorkerFeeds(worker, sources, self._surroundings())
+                at = self._followed[worker] = WorkerFeeds(worker, sources, self._feed_context())
                 at.start()
             elif at is not None and not self.leases.follows(worker):
                 self._stop(worker)
                 at = None
             if at is not None:
-                at.role(writes=self.leases.writes(worker))
+                at.set_writes(writes=self.leases.writes(worker))
         for worker in self._followed.keys() - self._sources.keys():
             self._stop(worker)
-        self._hear()
+        self._apply_knowledge()
 
-    def _hear(self) -> None:
-        certain = self._certain = self._may_write()
-        if not certain:
+    def _apply_knowledge(self) -> None:
+        may_write = self._could_write = self._may_write()
+        if not may_write:
             for at in self._followed.values():
-                at.told = None  # Who knows what arrives of that which is under way.
+                at.synced_tenure = None  # It is unknown which of the calls under way will arrive.
         followed = set()
-        for worker in self.credits.doubted() - self.leases.table.leases.keys():
-            self.credits.hear(worker, losses=None, hybrid=False)
+        for worker in self.match_confidence.doubted_workers() - self.leases.table.leases.keys():
+            self.match_confidence.update(worker, losses=None, hybrid=False)
         for worker, lease in self.leases.table.leases.items():
-            known = self.known(worker)
-            # While Redis is away nobody hears what others are told: answers are all that there is.
-            if certain and known & FeedKnowledge.WHOLE and worker in self._sources:
+            known = self.knowledge(worker)
+            # While Redis is away, changes of other gateways do not arrive: then answers have to confirm paths.
+            if may_write and known & FeedKnowledge.WHOLE and worker in self._sources:
                 followed.add(worker)
             losses = lease.losses if known & FeedKnowledge.UNCERTAIN else None
-            self.credits.hear(worker, losses=losses, hybrid=bool(known & FeedKnowledge.HYBRID))
+            self.match_confidence.update(worker, losses=losses, hybrid=bool(known & FeedKnowledge.HYBRID))
         self.index.followed.intersection_update(followed)
         self.index.followed.update(followed)
 
     def _may_write(self) -> bool:
-        return self.leases.fresh and self.up()
+        return self.leases.fresh and self.replica_is_current()
 
-    def _surroundings(self) -> FeedContext:
-        if self._around is None:
-            # One for all: each has threads, and ends the process when it gets no descriptors.
+    def _feed_context(self) -> FeedContext:
+        if self._context is None:
+            # One context for all feeds: each has threads, and aborts the process if it gets no file descriptors.
             context = zmq.asyncio.Context()
-            self._around = FeedContext(
+            self._context = FeedContext(
                 self.index,
-                self.space,
-                self.wall,
-                self.leases.hurry,
+                self.resolve_namespace,
+                self.wall_clock,
+                self.leases.renew_soon,
                 self._may_write,
-                self.room,
+                self.page_budget,
                 context,
                 self.ranks,
             )
-        return self._around
+        return self._context
 
     def _stop(self, worker: WorkerId) -> None:
         at = self._followed.pop(worker)
-        if at.deaf:
-            log.warning("the KV events of worker %s cannot be reached from here; others follow it", worker)
-            self._deaf[worker] = time.monotonic() + DEAF_SECONDS
+        if at.unreachable:
+            log.warning(
+                "this gateway cannot reach the KV events of worker %s; other gateways follow them", worker
+            )
+            self._unreachable_until[worker] = time.monotonic() + UNREACHABLE_SECONDS
         for task in at.stop():
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
     def _on_changes_lost(self, worker: WorkerId) -> None:
-        # Another gateway's writer has told it all the same.
+        # Without the feed here, another gateway is the writer and repairs it.
         if worker in self._followed:
-            self._followed[worker].tell_anew()
+            self._followed[worker].resync()
 
     def _on_enrolled(self, worker: WorkerId) -> None:
         if worker in self._followed:

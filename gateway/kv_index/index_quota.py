@@ -1,7 +1,7 @@
-"""Whose blocks the prefix index is full of: by isolation group, and what of that a tenant may have.
+"""The quota of blocks in the prefix index: counts them by isolation group, and bounds what a tenant may record.
 
-A group that is over its bound gets no further paths recorded: they are served as if nobody held them, and push
-nobody else's out of the index. What workers say themselves is the truth and stays.
+New paths of a group over its bound are not recorded: their requests are served as if no worker held them, and they
+push no other group's paths out of the index. Paths that workers publish themselves are recorded always.
 """
 
 from collections import Counter
@@ -15,20 +15,25 @@ COUNT_SECONDS = 1.0
 
 
 class IndexQuota:
-    """`namespaces`: all of the index, packed, with their blocks. `clock`: seconds, never backwards."""
+    """Bounds the blocks that each isolation group has in the index.
+
+    Args:
+        namespaces: Returns all packed namespaces of the index with their numbers of blocks.
+        clock: Seconds that never run backwards.
+    """
 
     def __init__(
         self, namespaces: Callable[[], Iterable[tuple[bytes, int]]], clock: Callable[[], float]
     ) -> None:
-        self.unrecorded = 0
-        """Paths that were not recorded, in all."""
+        self.unrecorded_paths = 0
+        """The number of paths that were not recorded."""
         self._namespaces = namespaces
         self._clock = clock
         self._counted_at = float("-inf")
         self._blocks: Counter[str] = Counter()
 
-    def blocks(self) -> Mapping[str, int]:
-        """By group, as of the last second."""
+    def blocks_by_group(self) -> Mapping[str, int]:
+        """Return the number of blocks by group, as of the last second."""
         if self._clock() - self._counted_at >= COUNT_SECONDS:
             counted: Counter[str] = Counter()
             for name, blocks in self._namespaces():
@@ -36,12 +41,12 @@ class IndexQuota:
             self._blocks, self._counted_at = counted, self._clock()
         return self._blocks
 
-    def take(self, tenant: Tenant, blocks: int) -> bool:
-        """May a path with so many blocks that are new be recorded? If so they count from now on."""
+    def try_record(self, tenant: Tenant, blocks: int) -> bool:
+        """Return whether a path with so many new blocks may be recorded; if so, they count from now on."""
         if tenant.cache_blocks_max is None or blocks == 0:
             return True
-        if self.blocks().get(tenant.group, 0) + blocks > tenant.cache_blocks_max:
-            self.unrecorded += 1
+        if self.blocks_by_group().get(tenant.group, 0) + blocks > tenant.cache_blocks_max:
+            self.unrecorded_paths += 1
             return False
         self._blocks[tenant.group] += blocks
         return True

@@ -1,11 +1,11 @@
-"""Brings the index in line with what a worker's followers know that it holds: the difference, and nothing else.
+"""Brings the index in line with what the followers of a worker know that it holds, by writing only the difference.
 
-    held, not in the tree      is told
-    in the tree, not held      is cut, where the followers know all that is held; or held further away than that
+    held, not in the tree      is recorded
+    in the tree, not held      is cut, if the followers know everything that is held; so are tiers that are too fast
 
-Done by whoever begins to write: after a replay, when another gateway's lease has become its own, when Redis was
-away. Nothing needs to be remembered of what was told by whom. It takes as long as it takes, in short turns, with
-few calls under way at one time; meanwhile the followers stand still.
+A gateway does this when it begins to write a worker's events: after a replay, when it has taken over a lease, and
+after Redis was away. It need not know which changes were written before, or by which gateway. The work is done in
+short steps with few calls under way at one time; meanwhile the followers do not change.
 """
 
 import asyncio
@@ -28,68 +28,68 @@ CALLS_UNDER_WAY_MAX = 64
 
 
 class IndexReconciler:
-    """`valid`: may it still be told, and under this tenure? Asked at every pause."""
+    """Reconciles the index with one worker; `valid` returns whether that is still allowed under this tenure."""
 
     def __init__(self, index: SharedIndex, worker: WorkerId, tenure: int, valid: Callable[[], bool]) -> None:
         self._index = index
         self._worker = worker
         self._tenure = tenure
         self._valid = valid
-        self._calls: list[asyncio.Future[ScriptAnswer]] = []
+        self._calls_under_way: list[asyncio.Future[ScriptAnswer]] = []
         self._yielder = LoopYielder()
-        self.calls = 0
-        """How many it took."""
+        self.calls_made = 0
+        """The number of calls to Redis."""
 
-    async def tell(self, followers: Iterable[CacheFollower], *, whole: bool) -> bool:
-        """True once the tree says what the followers say; False if it may not be told any more. Raises RedisDown.
+    async def reconcile(self, followers: Iterable[CacheFollower], *, whole: bool) -> bool:
+        """Reconcile; return True once the tree has what the followers have, False if it became invalid.
 
-        `whole`: the followers know all that the worker holds.
+        With `whole` the followers know everything that the worker holds, so that the rest is cut. Raises RedisDown.
         """
         nearest: dict[int, int] = {}
         for follower in followers:
             for path in follower.paths():
                 if path is not None:
                     if whole:
-                        _note(nearest, path)
-                    await self._hold(path.namespace, path.hashes, path.tier)
+                        _note_tiers(nearest, path)
+                    await self._hold_missing(path.namespace, path.hashes, path.tier)
                 if not await self._pause():
                     return False
-        if whole and not await self._cut(nearest):
+        if whole and not await self._cut_excess(nearest):
             return False
-        await self._answered()
+        await self._wait_for_calls()
         return self._valid()
 
-    async def _hold(self, namespace: Namespace, hashes: Hashes, tier: Tier) -> None:
+    async def _hold_missing(self, namespace: Namespace, hashes: Hashes, tier: Tier) -> None:
         if self._index.replica.match(hashes).held_tiers(self._worker).within(tier) < len(hashes):
-            await self._under_way(self._index.store.hold(namespace, hashes, self._tenure, tier))
+            await self._send(self._index.store.hold(namespace, hashes, self._tenure, tier))
 
-    async def _cut(self, nearest: Mapping[int, int]) -> bool:
-        """What the tenure has beyond what is held, tier by tier, the deepest first."""
-        beyond: list[tuple[ReplicaNode, Tier, int]] = []
+    async def _cut_excess(self, nearest: Mapping[int, int]) -> bool:
+        """Cut what the tenure has in the tree beyond what is held, tier by tier, the deepest nodes first."""
+        excess: list[tuple[ReplicaNode, Tier, int]] = []
         for node in list(self._index.replica.holding.get(self._tenure, ())):
-            beyond += ((node, tier, keep) for tier, keep in _beyond(node, self._tenure, nearest))
+            excess += ((node, tier, keep) for tier, keep in _excess(node, self._tenure, nearest))
             if not await self._pause():
                 return False
         cuts: dict[tuple[NamespaceId, Tier], list[tuple[ReplicaNode, int, int]]] = {}
-        for node, tier, keep in sorted(beyond, key=lambda cut: -cut[0].depth):
+        for node, tier, keep in sorted(excess, key=lambda cut: -cut[0].depth):
             cuts.setdefault((node.namespace, tier), []).append((node, self._tenure, keep))
         for (namespace, tier), nodes in cuts.items():
             for at in range(0, len(nodes), NODES_PER_CALL_MAX):
                 batch = nodes[at : at + NODES_PER_CALL_MAX]
-                await self._under_way(self._index.store.cut(namespace, batch, tier))
+                await self._send(self._index.store.cut(namespace, batch, tier))
                 if not await self._pause():
                     return False
         return True
 
-    async def _under_way(self, call: "asyncio.Future[ScriptAnswer]") -> None:
-        self._calls.append(call)
-        self.calls += 1
-        if len(self._calls) >= CALLS_UNDER_WAY_MAX:
-            await self._answered()
+    async def _send(self, call: "asyncio.Future[ScriptAnswer]") -> None:
+        self._calls_under_way.append(call)
+        self.calls_made += 1
+        if len(self._calls_under_way) >= CALLS_UNDER_WAY_MAX:
+            await self._wait_for_calls()
 
-    async def _answered(self) -> None:
-        calls, self._calls = self._calls, []
-        for call in calls:
+    async def _wait_for_calls(self) -> None:
+        calls_made, self._calls_under_way = self._calls_under_way, []
+        for call in calls_made:
             await call
 
     async def _pause(self) -> bool:
@@ -97,16 +97,16 @@ class IndexReconciler:
         return self._valid()
 
 
-def _note(nearest: dict[int, int], path: PathHeld) -> None:
-    """How near each block of the path is held; where one is that near already, so are those before it."""
+def _note_tiers(nearest: dict[int, int], path: PathHeld) -> None:
+    """Note the fastest tier of each block of the path; a block that has it already ends the search."""
     for block in reversed(path.hashes):
         if nearest.get(block, _NOWHERE) <= path.tier:
             break
         nearest[block] = path.tier
 
 
-def _beyond(node: ReplicaNode, tenure: int, nearest: Mapping[int, int]) -> Iterator[tuple[Tier, int]]:
-    """Where the node says too much of the tenure, and how many of its blocks are right; the furthest tier first."""
+def _excess(node: ReplicaNode, tenure: int, nearest: Mapping[int, int]) -> Iterator[tuple[Tier, int]]:
+    """Yield the tiers in which the tree has too many blocks of the node, with the right number; slowest first."""
     left = len(node.run)
     for tier in reversed(Tier):
         count = min(node.count(tenure, tier), left)

@@ -1,71 +1,80 @@
-"""How far to trust what the index knows of a worker: a share of its blocks that routing counts on.
+"""How far to trust the index for each worker: the share of its blocks that routing counts on.
 
-    certain                           1
-    some of its events were lost      1/2, and then what answers report, until that is nearly all
-    a hybrid model                    1/2, and then what answers report: a prefix may be held and not be usable
+    no doubt                          1
+    some of its events were lost      1/2, then the share that answers report, until that is nearly 1
+    a hybrid model                    1/2, then the share that answers report: a held prefix may be unusable
 
-Feedback moves this one number, and not the counts in the tree: it is not known which of them are wrong. It is this
-gateway's own, learnt from its own answers; that there is doubt it hears from whoever follows the worker's events.
+Feedback changes this number and not the counts in the tree, because it is not known which of the counts are wrong.
+Each gateway learns it from its own answers; whether there is doubt it knows from the gateway that follows the
+worker's events.
 """
 
 from dataclasses import dataclass
 
 from radix_cache.match import WorkerId
 
-DOUBTED = 0.5
-HEALED = 0.95
+DOUBTED_CONFIDENCE = 0.5
+HEALED_CONFIDENCE = 0.95
 LEARNING_RATE = 0.2
 
 
 @dataclass(slots=True)
 class _Doubt:
-    credit: float
+    confidence: float
     losses: int | None
     hybrid: bool
 
 
 class MatchConfidence:
-    """By worker; who is not mentioned has all of it."""
+    """The confidence in the index by worker; a worker without doubt has 1."""
 
     def __init__(self) -> None:
         self._doubts: dict[WorkerId, _Doubt] = {}
         self._healed: dict[WorkerId, int] = {}
 
     def of(self, worker: WorkerId) -> float:
-        """0 to 1."""
+        """Return the confidence for a worker: 0 to 1."""
         doubt = self._doubts.get(worker)
-        return doubt.credit if doubt is not None else 1.0
+        return doubt.confidence if doubt is not None else 1.0
 
-    def hybrid(self, worker: WorkerId) -> bool:
+    def is_hybrid(self, worker: WorkerId) -> bool:
+        """Return whether the worker serves a hybrid model."""
         doubt = self._doubts.get(worker)
         return doubt is not None and doubt.hybrid
 
-    def doubted(self) -> set[WorkerId]:
+    def doubted_workers(self) -> set[WorkerId]:
+        """Return the workers with a confidence that is learnt from answers."""
         return set(self._doubts)
 
-    def hear(self, worker: WorkerId, *, losses: int | None, hybrid: bool) -> None:
-        """Whoever follows it says so. `losses`: how often events were lost, None if nothing is missing."""
+    def update(self, worker: WorkerId, *, losses: int | None, hybrid: bool) -> None:
+        """Set what the gateway that follows the worker knows.
+
+        Args:
+            worker: The worker.
+            losses: How often its events were lost; None if none are missing.
+            hybrid: Whether it serves a hybrid model.
+        """
         doubt = self._doubts.get(worker)
         if losses is None:
             self._healed.pop(worker, None)
-        news = losses is not None and losses != (doubt.losses if doubt is not None else None)
-        if news and self._healed.get(worker) == losses:
-            losses, news = None, False
+        new_losses = losses is not None and losses != (doubt.losses if doubt is not None else None)
+        if new_losses and self._healed.get(worker) == losses:
+            losses, new_losses = None, False
         if losses is None and not hybrid:
             self._doubts.pop(worker, None)
         elif doubt is None:
-            self._doubts[worker] = _Doubt(DOUBTED, losses, hybrid)
+            self._doubts[worker] = _Doubt(DOUBTED_CONFIDENCE, losses, hybrid)
         else:
-            doubt.credit = min(doubt.credit, DOUBTED) if news else doubt.credit
+            doubt.confidence = min(doubt.confidence, DOUBTED_CONFIDENCE) if new_losses else doubt.confidence
             doubt.losses, doubt.hybrid = losses, hybrid
 
     def learn(self, worker: WorkerId, known: int, reported: int) -> None:
-        """An answer's worker had cached so many of the blocks that the index knew it to hold."""
+        """Learn that a worker reported `reported` of the `known` blocks as cached."""
         doubt = self._doubts.get(worker)
         if doubt is None or known <= 0:
             return
-        doubt.credit += LEARNING_RATE * (min(reported / known, 1.0) - doubt.credit)
-        if doubt.credit >= HEALED and not doubt.hybrid:
+        doubt.confidence += LEARNING_RATE * (min(reported / known, 1.0) - doubt.confidence)
+        if doubt.confidence >= HEALED_CONFIDENCE and not doubt.hybrid:
             if doubt.losses is not None:
                 self._healed[worker] = doubt.losses
             del self._doubts[worker]

@@ -1,4 +1,4 @@
-"""Whose cache does an engine speak of? From the salt and the adapter of its events to a namespace of ours."""
+"""Finds the namespace of a KV event by its salt and its adapter."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -11,9 +11,11 @@ from radix_cache.namespace import HashedNamespace
 
 
 class GroupsBySalt:
-    """Isolation groups by the salt that engines are given for them.
+    """Isolation groups by the `cache_salt` that engines get for them.
 
-    `groups`: all there are; it only grows, at its end. `salt`: of a group.
+    Args:
+        groups: Returns all groups; the sequence only grows, at its end.
+        salt: Returns the salt of a group.
     """
 
     def __init__(self, groups: Callable[[], Sequence[str]], salt: Callable[[str], str]) -> None:
@@ -23,7 +25,7 @@ class GroupsBySalt:
         self._seen = 0
 
     def group(self, salt: str) -> str | None:
-        """None if it is nobody's here."""
+        """Return the group with this salt; None if there is none."""
         group = self._known.get(salt)
         if group is None and self._seen < len(groups := self._groups()):
             for new in groups[self._seen :]:
@@ -34,27 +36,27 @@ class GroupsBySalt:
 
 
 class NamespaceResolver:
-    """`salts`: whose cache an engine means."""
+    """Finds the namespace that a worker's KV events are of; `models` returns the models of a worker."""
 
     def __init__(
         self,
         models: Callable[[WorkerId], Collection[str]],
         catalogue: Catalogue,
         prompt_hasher: PromptHasher,
-        salts: GroupsBySalt,
+        groups_by_salt: GroupsBySalt,
     ) -> None:
         self._models = models
         self._catalogue = catalogue
         self._prompt_hasher = prompt_hasher
-        self._salts = salts
+        self._groups_by_salt = groups_by_salt
 
-    def of(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
-        """None if it is nobody's here.
+    def resolve(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
+        """Return the namespace of a cache; None if the gateway does not know the group or the model.
 
-        Raises Unfit where our blocks are no multiple of its pages or not of its tokens, or where a worker has
-        several models and does not say which.
+        Raises UnusablePages if no blocks can be made of the pages: the block size is not a multiple of the page
+        size, the model has no tokenizer here, or the worker has several models and does not say which.
         """
-        models, group = self._models(worker), self._salts.group(salt)
+        models, group = self._models(worker), self._groups_by_salt.group(salt)
         name = adapter if adapter in models else next(iter(models), "")
         if group is None:
             return None

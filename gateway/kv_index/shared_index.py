@@ -1,4 +1,4 @@
-"""The parts of the shared prefix index, put together for one gateway process."""
+"""Puts the shared prefix index of one gateway process together."""
 
 import asyncio
 import logging
@@ -20,28 +20,31 @@ from radix_cache.shared.tree_store import TreeStore
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES, NODE_BYTES = 16, 1152
-"""Of the process; Redis needs less. `make bench-index`: 8.9 to 16 bytes a block of a run, 950 to 1,100 a node."""
+"""Memory of the process for each block and node; Redis needs less.
+
+`make bench-index` measures 8.9 to 16 bytes for each block of a run, and 950 to 1,100 for each node.
+"""
 
 FOLLOWERS_SHARE = 2
-"""What this process keeps of the caches whose events it follows may take half of that, beside the index itself."""
+"""The pages of followed workers may take this fraction (one half) of the index's memory, in addition to it."""
 
-WHOLE_SECONDS_MAX = 20.0
+LOAD_SECONDS_MAX = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIndexParts:
-    """`index` answers and is told; `reader.follow` and `maintenance.run` are its loops."""
+    """The parts of the shared index; the gateway has to run `reader.follow` and `maintenance.run`."""
 
     index: SharedIndex
     reader: ReplicaReader
     maintenance: IndexMaintenance
     feed_leases: FeedLeaseStore
-    room: PageBudget
+    page_budget: PageBudget
     scripts: ScriptCaller
 
     @classmethod
-    def at(cls, redis_url: str, prefix: str, settings: IndexSettings) -> "SharedIndexParts":
-        """The index in this Redis. Nothing is connected yet."""
+    def create(cls, redis_url: str, prefix: str, settings: IndexSettings) -> "SharedIndexParts":
+        """Create the parts for the index in this Redis, without connecting yet."""
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts = ScriptCaller(redis_url)
         keys = Keys(prefix=prefix)
@@ -55,7 +58,9 @@ class SharedIndexParts:
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
         )
-        reader = ReplicaReader(scripts, keys, replica, changed=index.replica_changed, checked=index.replica_compared)
+        reader = ReplicaReader(
+            scripts, keys, replica, changed=index.replica_changed, checked=index.replica_compared
+        )
         maintenance = IndexMaintenance(
             scripts,
             store,
@@ -66,22 +71,28 @@ class SharedIndexParts:
             lost_shards=lambda: reader.lost_shards,
         )
         feed_leases = FeedLeaseStore(scripts, keys, os.urandom(8))
-        room = PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
+        page_budget = PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
         return cls(
-            index=index, reader=reader, maintenance=maintenance, feed_leases=feed_leases, room=room, scripts=scripts
+            index=index,
+            reader=reader,
+            maintenance=maintenance,
+            feed_leases=feed_leases,
+            page_budget=page_budget,
+            scripts=scripts,
         )
 
     @property
     def memory_bytes(self) -> int:
-        """Of the copy, about."""
+        """About how much memory the replica takes, in bytes."""
         return self.index.replica.blocks * BLOCK_BYTES + len(self.index.replica.nodes) * NODE_BYTES
 
-    async def whole(self) -> None:
-        """Waits until the copy shows the whole tree, or Redis turns out to be away; for a bounded time."""
+    async def wait_until_loaded(self) -> None:
+        """Wait, at most LOAD_SECONDS_MAX, until the replica shows the whole tree or Redis turns out to be away."""
         try:
-            await asyncio.wait_for(self.reader.ready.wait(), WHOLE_SECONDS_MAX)
+            await asyncio.wait_for(self.reader.ready.wait(), LOAD_SECONDS_MAX)
         except TimeoutError:
-            log.warning("the prefix index is not loaded after %g s; serving without", WHOLE_SECONDS_MAX)
+            log.warning("the prefix index is not loaded after %g s; serving without it", LOAD_SECONDS_MAX)
 
     async def close(self) -> None:
+        """Close the connections to Redis."""
         await self.scripts.close()

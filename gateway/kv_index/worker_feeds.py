@@ -1,20 +1,20 @@
-"""One worker's feeds, one of each rank: listens, and tells the index where this gateway is the one that writes.
+"""The KV event feeds of one worker, one for each rank: follows them, and writes the index if elected as writer.
 
-    nothing heard yet --a batch 0--> whole: the worker's own word is all that counts
-          |                             |
-          +--a later batch------> uncertain: what it says is taken, and answers confirm paths as well
-                                        |
-          a gap that nobody can fill ---+      until it begins anew or clears its cache
+    nothing heard yet --batch 0--> whole: only the worker's events count
+          |                          |
+          +--a later batch---> uncertain: events count, and answers confirm paths as well
+                                     |
+          a gap that cannot be filled+      until the worker restarts or clears its cache
 
-The index counts what a worker holds by its tenure. A change goes to the index if all before it was told under the
-tenure that there is (`told`); else the follower alone takes it, and the difference is told when that can be:
+The index counts what a worker holds by its tenure. A change goes to the index if everything before it was written
+under the current tenure (`synced_tenure`); otherwise only the follower takes it, and the index is reconciled later:
 
-    listening begins     what was before is replayed, and told when it is whole
-    the cache is empty   the tenure ends, and the next one comes a moment later
-    somebody ended it    the worker was down, or another gateway heard that it is empty: if the worker's life is
-                         still the one that was heard, all of it holds
-    Redis was away       or did not take a change: what it has is compared with what is held
-    the writer is gone   this gateway writes from now on; what the other one told may be more, or less
+    following begins     earlier events are replayed, and written when the replay is complete
+    the cache is empty   the tenure ends, and the next one begins a moment later
+    the tenure was ended by another gateway, because the worker was down or its cache is empty: if the worker is
+                         still the same instance, everything that was heard is still held
+    Redis was away       or did not take a change: the tree is compared with what is held
+    the writer is gone   this gateway writes from now on; what the other one wrote may be more or less than is held
 """
 
 import asyncio
@@ -43,37 +43,41 @@ from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
-SECOND_LOOK_SECONDS = 10.0
-"""By then, whatever a gateway had under way when it lost its lease has arrived, or will not."""
-DEAF_PROBES = 5
-"""Where a worker has served that often, and nobody was reached who publishes, others may follow it."""
+RESYNC_SECONDS = 10.0
+"""By then, every call that a gateway had under way when it lost its lease has arrived, or never will."""
+UNREACHABLE_PROBES = 5
+"""After so many successful probes of a worker with an unreachable publisher, other gateways may follow it."""
 EVENTS_PER_TURN_MAX = 256
-"""After so many the event loop gets a turn: a replay may bring ten thousand."""
+"""After so many batches other tasks may run: a replay may bring ten thousand."""
 
 
 @dataclass(slots=True)
 class RankFeed:
-    """One rank's."""
+    """The feed of one data-parallel rank of a worker."""
 
     subscriber: KvEventSubscriber
     follower: CacheFollower
     rank: int = 0
     task: "asyncio.Task[None] | None" = None
     caught_up: bool = False
-    complete: bool = False
+    """The replay of earlier events is done."""
+    heard_from_start: bool = False
+    """Every event since the engine started, or since its cache was empty, was heard."""
     batches: int = 0
     losses: int = 0
+    """How often events were lost for good."""
     lag_seconds: float = 0.0
+    """How long the last batch took from the engine to this gateway."""
 
     @property
     def uncertain(self) -> bool:
-        """It is heard, and what it says is not all that the worker holds."""
-        return self.batches > 0 and not self.believed
+        """Whether events are heard that do not tell everything that the worker holds."""
+        return self.batches > 0 and not self.trusted
 
     @property
-    def believed(self) -> bool:
-        """Is what it says all that the worker holds?"""
-        return self.complete and self.follower.covers_all
+    def trusted(self) -> bool:
+        """Whether the events tell everything that the worker holds."""
+        return self.heard_from_start and self.follower.covers_all
 
 
 class RankObserver(Protocol):
@@ -94,89 +98,100 @@ class RankObserver(Protocol):
 
 @dataclass(slots=True)
 class FeedContext:
-    """What all feeds have in common. `hurry`: there is news for the other gateways.
-
-    `may_write`: is it certain that nobody else writes? `wall`: seconds since 1970.
-    """
+    """What the feeds of all workers have in common."""
 
     index: SharedIndex
-    space: Callable[[WorkerId, str, str, int], HashedNamespace | None]
-    wall: Callable[[], float]
-    hurry: Callable[[], None]
+    resolve_namespace: Callable[[WorkerId, str, str, int], HashedNamespace | None]
+    """Returns the namespace of (worker, salt, adapter, page size); None if the gateway does not know it."""
+    wall_clock: Callable[[], float]
+    """Seconds since 1970."""
+    announce: Callable[[], None]
+    """Lets the leases be renewed soon, because there is news for the other gateways."""
     may_write: Callable[[], bool]
-    room: PageBudget
-    context: zmq.asyncio.Context
+    """Returns whether it is certain that no other gateway writes."""
+    page_budget: PageBudget
+    zmq_context: zmq.asyncio.Context
     ranks: RankObserver
 
 
 @dataclass(slots=True, eq=False)
 class WorkerFeeds:
-    """`start`, then `stop`. `writes` is set from without, by `role`."""
+    """The feeds of one worker: call `start`, later `stop`."""
 
     worker: WorkerId
     sources: tuple[EventSource, ...]
-    around: FeedContext
+    context: FeedContext
     feeds: list[RankFeed] = field(default_factory=list)
     writes: bool = False
-    told: int | None = None
-    """The tenure under which the index was told all that the followers hold; None: it is to be told."""
-    tellings: int = 0
-    unreached: int = 0
-    """Probes since somebody was reached at each of the sources."""
-    _still: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _bell: asyncio.Event = field(default_factory=asyncio.Event)
-    _teller: "asyncio.Task[None] | None" = None
-    _check: "asyncio.Task[None] | None" = None
-    _second_look: asyncio.TimerHandle | None = None
+    """Whether this gateway writes the worker's events to the index, by the leases."""
+    synced_tenure: int | None = None
+    """The tenure under which the index has everything that the followers hold; None: it has to be reconciled."""
+    syncs: int = 0
+    """How often the index was reconciled."""
+    probes_unreached: int = 0
+    """Successful probes of the worker since all of its publishers were reached."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _sync_task: "asyncio.Task[None] | None" = None
+    _check_task: "asyncio.Task[None] | None" = None
+    _resync_timer: asyncio.TimerHandle | None = None
 
-    # What is known.
+    # State.
 
     @property
     def warm(self) -> bool:
-        """Has all that was before been heard?"""
+        """Whether the replay of earlier events is done for all ranks."""
         return all(feed.caught_up for feed in self.feeds)
 
     @property
     def whole(self) -> bool:
-        """Of several ranks all have to be heard from their beginning."""
-        return bool(self.feeds) and all(feed.believed for feed in self.feeds)
+        """Whether the events of all ranks tell everything that the worker holds."""
+        return bool(self.feeds) and all(feed.trusted for feed in self.feeds)
 
     @property
-    def known(self) -> FeedKnowledge:
+    def knowledge(self) -> FeedKnowledge:
+        """What the events tell of the worker's cache."""
         found = FeedKnowledge.WHOLE if self.whole else FeedKnowledge.NOTHING
-        if any(feed.batches and not feed.complete and feed.follower.covers_all for feed in self.feeds):
+        if any(
+            feed.batches and not feed.heard_from_start and feed.follower.covers_all for feed in self.feeds
+        ):
             found |= FeedKnowledge.UNCERTAIN
         if any(feed.follower.hybrid for feed in self.feeds):
             found |= FeedKnowledge.HYBRID
         return found
 
-    def stand(self) -> FollowerStatus:
+    def status(self) -> FollowerStatus:
+        """Return what this gateway can do for the worker, for the election of followers."""
         return FollowerStatus(
             wanted=True,
             follows=True,
-            deaf=self.deaf,
-            warm=self.warm and not self.unreached,
-            known=self.known,
+            unreachable=self.unreachable,
+            warm=self.warm and not self.probes_unreached,
+            known=self.knowledge,
             losses=sum(feed.losses for feed in self.feeds) % 256,
         )
 
     @property
-    def deaf(self) -> bool:
-        return self.unreached >= DEAF_PROBES
+    def unreachable(self) -> bool:
+        """Whether this gateway cannot reach the worker's publishers."""
+        return self.probes_unreached >= UNREACHABLE_PROBES
 
-    # Its life.
+    # Lifetime.
 
     def start(self) -> None:
-        self._teller = asyncio.create_task(self._tell_when_asked(), name=f"index of {self.worker}")
+        """Start to follow all ranks."""
+        self._sync_task = asyncio.create_task(self._sync_when_woken(), name=f"index of {self.worker}")
         for rank, source in enumerate(self.sources):
-            self._begin(source, rank)
+            self._start_feed(source, rank)
 
-    def _begin(self, source: EventSource, rank: int) -> None:
+    def _start_feed(self, source: EventSource, rank: int) -> None:
         feed = RankFeed(
-            subscriber=KvEventSubscriber(source, self.around.context),
+            subscriber=KvEventSubscriber(source, self.context.zmq_context),
             follower=CacheFollower(
-                lambda salt, adapter, page_size: self.around.space(self.worker, salt, adapter, page_size),
-                self.around.room,
+                lambda salt, adapter, page_size: self.context.resolve_namespace(
+                    self.worker, salt, adapter, page_size
+                ),
+                self.context.page_budget,
             ),
             rank=rank,
         )
@@ -184,10 +199,10 @@ class WorkerFeeds:
         feed.task = asyncio.create_task(self._listen(feed), name=f"events of {self.worker}")
 
     def stop(self) -> "list[asyncio.Task[None]]":
-        """The tasks that end by that."""
-        if self._second_look is not None:
-            self._second_look.cancel()
-        tasks = [feed.task for feed in self.feeds] + [self._teller, self._check]
+        """Stop following, and return the tasks that end by that."""
+        if self._resync_timer is not None:
+            self._resync_timer.cancel()
+        tasks = [feed.task for feed in self.feeds] + [self._sync_task, self._check_task]
         ending = [task for task in tasks if task is not None]
         for task in ending:
             task.cancel()
@@ -195,175 +210,181 @@ class WorkerFeeds:
             feed.follower.clear()
         return ending
 
-    def role(self, *, writes: bool) -> None:
-        """The leases say so."""
+    def set_writes(self, *, writes: bool) -> None:
+        """Set whether this gateway writes the worker's events to the index."""
         if writes and not self.writes:
-            log.info("this gateway writes what worker %s publishes", self.worker)
-            self.told = None
+            log.info("this gateway writes the KV events of worker %s to the prefix index", self.worker)
+            self.synced_tenure = None
         self.writes = writes
-        if writes and self.told is None:
-            self._bell.set()
+        if writes and self.synced_tenure is None:
+            self._wake.set()
 
-    def tell_anew(self) -> None:
-        """Not all that was told has arrived."""
-        self.told = None
-        self._bell.set()
+    def resync(self) -> None:
+        """Reconcile the index again, because not every change has arrived."""
+        self.synced_tenure = None
+        self._wake.set()
 
     def on_enrolled(self) -> None:
-        """The worker has a tenure."""
-        self._bell.set()
+        """Note that the worker has got a tenure."""
+        self._wake.set()
 
-    def look_again(self) -> None:
-        """The worker serves. Is it heard, and is what the index was told still told?"""
+    def check(self) -> None:
+        """Check, after a successful probe of the worker, that its events are heard and the index still has them."""
         reached = all(feed.subscriber.connected for feed in self.feeds)
-        self.unreached = 0 if reached else self.unreached + 1
+        self.probes_unreached = 0 if reached else self.probes_unreached + 1
         tenure = self._tenure
-        if self.told is None:
-            self._bell.set()
-        elif tenure is not None and tenure != self.told and (self._check is None or self._check.done()):
-            self._check = asyncio.create_task(self._check_life(), name=f"events of {self.worker} once more")
+        if self.synced_tenure is None:
+            self._wake.set()
+        elif (
+            tenure is not None
+            and tenure != self.synced_tenure
+            and (self._check_task is None or self._check_task.done())
+        ):
+            self._check_task = asyncio.create_task(
+                self._check_instance(), name=f"events of {self.worker} once more"
+            )
 
-    async def _check_life(self) -> None:
-        """Somebody ended the tenure. Either the worker has lost its cache, and nobody says so, or it has not."""
+    async def _check_instance(self) -> None:
+        """Check, after the tenure was ended by another gateway, whether the worker is still the same instance."""
         for feed in list(self.feeds):
             if not await feed.subscriber.is_same_instance() and feed in self.feeds:
-                # Its numbers may go on where those of its former life ended: it is heard from the beginning.
+                # A new instance may continue the numbers of the former one: it is heard from its beginning.
                 self.feeds.remove(feed)
                 feed.follower.clear()
                 if feed.task is not None:
                     feed.task.cancel()
-                self._begin(feed.subscriber.source, feed.rank)
-        self.tell_anew()
-        self.around.hurry()
+                self._start_feed(feed.subscriber.source, feed.rank)
+        self.resync()
+        self.context.announce()
 
-    # Listening.
+    # Following.
 
     async def _listen(self, feed: RankFeed) -> None:
         while True:
             try:
                 async with aclosing(feed.subscriber.batches()) as batches:
                     async for item in batches:
-                        async with self._still:
-                            self._take(feed, item)
+                        async with self._lock:
+                            self._handle(feed, item)
                         if feed.batches % EVENTS_PER_TURN_MAX == 0:
                             await asyncio.sleep(0)
             except OSError as err:
                 log.warning("KV events of worker %s: %s", self.worker, err)
-            # Whatever a publisher sends, it costs its own feed only.
+            # A publisher that sends invalid data harms its own feed only.
             except Exception:
-                log.exception("following the KV events of worker %s failed; beginning again", self.worker)
-            self._lost(feed)
+                log.exception("following the KV events of worker %s failed; starting again", self.worker)
+            self._on_lost(feed)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _take(self, feed: RankFeed, item: EventBatch | FeedNotice) -> None:
-        known = self.known
+    def _handle(self, feed: RankFeed, item: EventBatch | FeedNotice) -> None:
+        knowledge = self.knowledge
         if item is FeedNotice.CAUGHT_UP:
             feed.caught_up = True
-            self._bell.set()
-            self.around.hurry()
+            self._wake.set()
+            self.context.announce()
         elif item is FeedNotice.RESTARTED:
-            log.info("KV events of worker %s begin anew", self.worker)
-            self._emptied(feed)
+            log.info("KV events of worker %s start again", self.worker)
+            self._on_emptied(feed)
         elif item is FeedNotice.LOST:
             log.warning(
-                "KV events of worker %s: some are lost for good; answers confirm paths again", self.worker
+                "some KV events of worker %s are lost for good; its answers confirm cached prefixes again",
+                self.worker,
             )
-            self._lost(feed)
+            self._on_lost(feed)
         elif isinstance(item, EventBatch):
             self._apply(feed, item)
-        if self.known != known:
-            self.around.hurry()
+        if self.knowledge != knowledge:
+            self.context.announce()
 
     def _apply(self, feed: RankFeed, batch: EventBatch) -> None:
         if feed.batches == 0 or batch.sequence == 0:
-            feed.complete = batch.sequence == 0
+            feed.heard_from_start = batch.sequence == 0
         feed.batches += 1
-        feed.lag_seconds = max(0.0, self.around.wall() - batch.at)
-        fit = feed.follower.covers_all
+        feed.lag_seconds = max(0.0, self.context.wall_clock() - batch.at)
+        covered_all = feed.follower.covers_all
         for event in batch.events:
             for change in feed.follower.apply(event):
-                self._change(feed, change)
-        if fit and not feed.follower.covers_all:
+                self._apply_change(feed, change)
+        if covered_all and not feed.follower.covers_all:
             log.warning(
-                "worker %s publishes KV events of which our blocks cannot be made (block_size has to be a "
+                "worker %s publishes KV events of which no index blocks can be made (block_size has to be a "
                 "multiple of its page size, the model needs its tokenizer, and its cache has to keep whole "
-                "prefixes); answers confirm paths",
+                "prefixes); its answers confirm cached prefixes instead",
                 self.worker,
             )
 
-    def _change(self, feed: RankFeed, change: CacheChange) -> None:
-        index = self.around.index
-        self._tell_ranks(feed, change)
+    def _apply_change(self, feed: RankFeed, change: CacheChange) -> None:
+        index = self.context.index
+        self._notify_ranks(feed, change)
         if isinstance(change, CacheEmptied):
-            self._emptied(feed)
-        elif not self.writes or self.told is None or self.told != self._tenure:
-            return  # Somebody else tells it, or it is told with all the rest.
-        elif not self.around.may_write():
-            self.told = None
+            self._on_emptied(feed)
+        elif not self.writes or self.synced_tenure is None or self.synced_tenure != self._tenure:
+            return  # Another gateway writes it, or the next reconciliation does.
+        elif not self.context.may_write():
+            self.synced_tenure = None
         elif isinstance(change, PathHeld):
             index.hold(change.namespace, change.hashes, self.worker, tier=change.tier)
         else:
             index.shorten(change.namespace, change.hashes, self.worker, change.blocks, change.tier)
 
-    def _tell_ranks(self, feed: RankFeed, change: CacheChange) -> None:
-        """Each gateway that follows knows for itself what is where."""
+    def _notify_ranks(self, feed: RankFeed, change: CacheChange) -> None:
+        """Notify the rank observer; each gateway that follows keeps its own record of the ranks."""
         if isinstance(change, PathHeld):
-            self.around.ranks.held(self.worker, feed.rank, change.hashes, len(self.sources))
+            self.context.ranks.held(self.worker, feed.rank, change.hashes, len(self.sources))
         elif isinstance(change, PathGone) and change.tier is Tier.DISK:
-            self.around.ranks.gone(self.worker, feed.rank, change.hashes[change.blocks :])
+            self.context.ranks.gone(self.worker, feed.rank, change.hashes[change.blocks :])
 
-    def _emptied(self, feed: RankFeed) -> None:
+    def _on_emptied(self, feed: RankFeed) -> None:
         feed.follower.clear()
-        feed.complete = True
-        self.around.ranks.emptied(self.worker, feed.rank)
+        feed.heard_from_start = True
+        self.context.ranks.emptied(self.worker, feed.rank)
         if feed.caught_up and self.writes:
-            self.told = None
-            self.around.index.forget(self.worker)
+            self.synced_tenure = None
+            self.context.index.forget(self.worker)
 
-    def _lost(self, feed: RankFeed) -> None:
-        feed.complete = False
+    def _on_lost(self, feed: RankFeed) -> None:
+        feed.heard_from_start = False
         feed.losses += feed.batches > 0
 
-    # Telling.
+    # Reconciling.
 
     @property
     def _tenure(self) -> int | None:
-        return self.around.index.replica.tenures.get(self.worker)
+        return self.context.index.replica.tenures.get(self.worker)
 
-    async def _tell_when_asked(self) -> None:
+    async def _sync_when_woken(self) -> None:
         while True:
-            await self._bell.wait()
-            self._bell.clear()
+            await self._wake.wait()
+            self._wake.clear()
             try:
-                async with self._still:
-                    await self._tell()
+                async with self._lock:
+                    await self._sync()
             except RedisDown as err:
-                log.debug("what worker %s holds waits for Redis: %s", self.worker, err)
-                self._second_look = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._bell.set)
+                log.debug("reconciling the prefix index with worker %s waits for Redis: %s", self.worker, err)
+                self._resync_timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._wake.set)
 
-    async def _tell(self) -> None:
+    async def _sync(self) -> None:
         tenure = self._tenure
-        if not self.writes or self.told is not None or not self.warm or tenure is None:
+        if not self.writes or self.synced_tenure is not None or not self.warm or tenure is None:
             return
-        if not self.around.may_write():
+        if not self.context.may_write():
             return
-        first = self.tellings == 0
+        first = self.syncs == 0
 
         def valid() -> bool:
-            return self.writes and self.around.may_write() and self._tenure == tenure
+            return self.writes and self.context.may_write() and self._tenure == tenure
 
-        self.tellings += 1
-        telling = IndexReconciler(self.around.index, self.worker, tenure, valid)
-        if await telling.tell([feed.follower for feed in self.feeds], whole=self.whole):
-            self.told = tenure
-            if telling.calls or first:
-                self._look_once_more()
+        self.syncs += 1
+        reconciler = IndexReconciler(self.context.index, self.worker, tenure, valid)
+        if await reconciler.reconcile([feed.follower for feed in self.feeds], whole=self.whole):
+            self.synced_tenure = tenure
+            if reconciler.calls_made or first:
+                self._resync_later()
         elif valid():
-            self._bell.set()
+            self._wake.set()
 
-    def _look_once_more(self) -> None:
-        """What the writer before had under way may arrive late, and the copy may be behind."""
-
-        if self._second_look is not None:
-            self._second_look.cancel()
-        self._second_look = asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, self.tell_anew)
+    def _resync_later(self) -> None:
+        """Reconcile again later: calls of the former writer may arrive late, and the replica may lag."""
+        if self._resync_timer is not None:
+            self._resync_timer.cancel()
+        self._resync_timer = asyncio.get_running_loop().call_later(RESYNC_SECONDS, self.resync)

@@ -122,7 +122,7 @@ class Router:
         self, worker: WorkerSnapshot, prompt: PromptBlocks, match: PrefixMatch, held: TierBlocks, known: int
     ) -> Candidate:
         """Return a worker that is known to hold `known` leading blocks; doubted blocks are told apart."""
-        counted = self._feedback.blocks(match, worker.id)
+        counted = self._feedback.trusted_blocks(match, worker.id)
         matched = prompt.matched_tokens(counted)
         doubted = prompt.matched_tokens(known) - matched if known > counted else 0
         if held.gpu >= counted:

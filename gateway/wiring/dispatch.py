@@ -76,7 +76,7 @@ def dispatch_of(
     preemption = Preemption(window)
     preemption_requests = PreemptionRequests(scripts, keys, queue.gateway, preemption)
     provider_backoff = ProviderBackoff(scripts, keys, queue.gateway, fleet.rest)
-    feedback = Feedback(index, feeds.credits, feeds.at_least)
+    feedback = Feedback(index, feeds.match_confidence, feeds.hold_reported)
     estimates = OutputEstimates()
     provider_quota = ProviderQuota(leases, estimates)
     provider_overflow = ProviderOverflow(fleet, provider_quota)

@@ -47,7 +47,7 @@ async def test_nobody_hits_what_another_has_sent_unless_both_have_said_so(gatewa
 async def test_a_client_cannot_say_whose_cache_it_wants(gateway, embedded, model_settings):
     """A tenant that knows another tenant's salt cannot use it."""
     async with gateway(embedded[0], kind="embedded", **model_settings) as running:
-        salt = running.here.gateway.services.cache_salt("tenant:acme")
+        salt = running.here.gateway.services.dispatch.worker_calls._cache_salt("tenant:acme")
         for seed, field in enumerate(("cache_salt", "extra_key", "rid", "session_id")):
             asked = [{"role": "user", "content": text(100 + seed)}]
             await ask(running, asked, tenant="acme")

@@ -36,7 +36,7 @@ def index_of(running):
 
 
 def feed_of(running):
-    (feed,) = feeds_of(running).of("w0")
+    (feed,) = feeds_of(running).rank_feeds("w0")
     return feed
 
 
@@ -208,7 +208,7 @@ async def test_a_worker_that_comes_back_without_events_is_followed_no_more(
             port = int(talking.url.rsplit(":", 1)[1])
             await asyncio.to_thread(talking.kill)
             await asyncio.to_thread(silent.start, port)
-            await running.until(lambda: not feeds_of(running).of("w0"), seconds=60)
+            await running.until(lambda: not feeds_of(running).rank_feeds("w0"), seconds=60)
             assert "w0" not in index_of(running).followed
             await running.until(lambda: "w0" in index_of(running).replica.tenures)
             await ask(running, asked(2))

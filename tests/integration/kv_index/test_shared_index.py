@@ -146,8 +146,8 @@ async def test_a_redis_that_is_not_there_at_the_start_is_used_when_it_comes(gate
         assert sorted(where(a, b)) == [0, 4]
     said = [record.message for record in caplog.records if "prefix index" in record.message]
     assert [message.partition(" (")[0] for message in said] == [
-        "the prefix index has lost Redis and answers from its copy",
-        "the prefix index follows Redis",
+        "the prefix index has lost Redis and answers from its replica in memory",
+        "the prefix index follows all shards in Redis",
     ]
 
 
