@@ -114,7 +114,11 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerAnswer(Protocol):
-    """An answer of which the first bytes have come."""
+    """An answer of which the first bytes have come.
+
+    An answer may also have an attribute `whole`: the body as bytes, where all of it is there already, else None.
+    `chunks` need not be called then.
+    """
 
     @property
     def status(self) -> int:

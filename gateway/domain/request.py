@@ -1,4 +1,4 @@
-"""InferenceRequest: what a client wants, whatever wire it came on."""
+"""What a client asks for: the API that was called, what the headers ask of the queue, and the decoded request."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -28,66 +28,68 @@ class Surface(StrEnum):
 
 
 GENERATING = frozenset({Surface.CHAT, Surface.COMPLETIONS})
-"""What a worker answers with tokens of its own. Other APIs that do are translated to one of these."""
+"""The APIs that a worker answers with generated tokens. Requests of the Messages and Responses APIs are translated
+to one of these."""
 
 
 FORMS = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
-"""What comes with a file, as multipart/form-data."""
+"""The APIs whose requests come with a file, as multipart/form-data."""
 
 
 class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a client's headers ask of the queue.
-
-    `service_class`: by name. `patience_seconds`: how long it waits for an answer. `comment_seconds`: it wants
-    a sign of life so often while it waits for its turn, as a comment in the stream.
-    """
+    """What a client's headers ask of the queue."""
 
     service_class: str | None = None
+    """The name of a service class."""
     patience_seconds: float | None = None
+    """How long the client waits for an answer."""
     comment_seconds: float | None = None
+    """How often the client wants a comment in its stream while the request waits for its turn."""
 
 
 NO_QUEUE_HEADERS = QueueHeaders()
+"""Of a client that asks nothing of the queue."""
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the gateway knows of a request.
-
-    `fields`: the client's top-level fields as raw JSON, less those that the gateway owns. `prompt`: chat messages,
-    or a list of prompts that are texts or token ids. `choices`: answers asked for, of each. `output_tokens_max`:
-    the client's bound on each, None where it set none. `shortens`: less will do where its context leaves less.
-    `include_usage`: it asked for the usage frame. `form`: what came as a form; see WorkerCall.
-    """
+    """A decoded request: the part of it that the gateway understands, and all of its fields as they came."""
 
     surface: Surface
     model: str
+    """The model by the name that the client used."""
     fields: Mapping[str, msgspec.Raw]
+    """The client's top-level fields as raw JSON, without those that the gateway owns."""
     prompt: list[Any]
+    """The messages of a chat, or a list of prompts that are texts or token ids."""
     stream: bool
     include_usage: bool
+    """Whether the client asked for the usage frame of a stream."""
     choices: int
+    """Answers asked for, of each prompt."""
     output_tokens_max: int | None
+    """The client's bound on the tokens of each answer; None where the client set none."""
     shortens: bool = False
+    """Whether a shorter answer will do where the model's context leaves less room."""
     form: tuple[FormPart, ...] | None = None
+    """The parts of a request that came as a form; see WorkerCall."""
+    body_bytes: int = 0
+    """Length of the JSON body; 0 of a form."""
+
+    generates: bool = False
+    """Whether a worker generates tokens. If not, nothing of the request stays in a worker's prefix cache either.
+    Follows from the API."""
+    answers: int = 0
+    """Answers that are generated: so many choices of each prompt. Follows from the other fields."""
+
+    def __post_init__(self) -> None:
+        generates = self.surface in GENERATING
+        answers = 0
+        if generates:
+            answers = self.choices * (len(self.prompt) if self.surface is Surface.COMPLETIONS else 1)
+        msgspec.structs.force_setattr(self, "generates", generates)
+        msgspec.structs.force_setattr(self, "answers", answers)
 
     @property
     def output_tokens_min(self) -> int:
-        """What its prompt has to leave room for."""
+        """Tokens of an answer that the prompt has to leave room for."""
         return 1 if self.shortens else self.output_tokens_max or int(self.generates)
-
-    @property
-    def size(self) -> int:
-        """Bytes of its fields as they came."""
-        return sum(len(memoryview(value)) for value in self.fields.values())
-
-    @property
-    def generates(self) -> bool:
-        """Will tokens come? If not, nothing of it stays in a worker's prefix cache either."""
-        return self.surface in GENERATING
-
-    @property
-    def answers(self) -> int:
-        """Answers that will come: so many choices of each prompt."""
-        if not self.generates:
-            return 0
-        return self.choices * (len(self.prompt) if self.surface is Surface.COMPLETIONS else 1)

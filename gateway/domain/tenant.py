@@ -91,8 +91,11 @@ class Tenant:
     overflows: bool = False
 
     def allows(self, model: str) -> bool:
-        """May this model be used? Plan, tenant and key all have to allow it."""
-        return self.plan.models.allows(model) and all(level.allows(model) for level in self.access)
+        """Return whether this model may be used: plan, tenant and key all have to allow it."""
+        for level in self.access:
+            if not level.allows(model):
+                return False
+        return self.plan.models.allows(model)
 
     def allows_from(self, address: Address | None) -> bool:
         """May it ask from there? An address that is not known is in no set."""

@@ -61,8 +61,9 @@ class MediaPolicy:
             raise _not_fetched(err.url) from err
         for place, content in zip(found, contents, strict=True):
             place.holder[place.key] = content
-        fields = {**request.fields, "messages": msgspec.Raw(msgspec.json.encode(request.prompt))}
-        return msgspec.structs.replace(request, fields=fields)
+        messages = msgspec.json.encode(request.prompt)
+        fields = {**request.fields, "messages": msgspec.Raw(messages)}
+        return msgspec.structs.replace(request, fields=fields, body_bytes=request.body_bytes + len(messages))
 
 
 def media_urls(messages: list[Any]) -> Iterator[MediaUrl]:

@@ -57,7 +57,9 @@ class ServiceClasses:
             if allowed and requested not in allowed:
                 raise ClassNotAllowed(requested)
             return self._classes[requested]
-        for name in (self._class_of_tier(request), tenant.service_class, self._class_of_model(model)):
+        of_tier = self._class_of_tier(request) if "service_tier" in request.fields else None
+        of_model = self._class_of_model(model) if self._models else None
+        for name in (of_tier, tenant.service_class, of_model):
             if name is not None and (not allowed or name in allowed):
                 return self._classes[name]
         return self._classes[allowed[0] if allowed else CHAT.name]
@@ -67,7 +69,7 @@ class ServiceClasses:
 
         Workers do not know such tiers.
         """
-        if (tier := _requested_tier(request)) in self._classes and tier is not None:
+        if "service_tier" in request.fields and _requested_tier(request) in self._classes:
             fields = {name: value for name, value in request.fields.items() if name != "service_tier"}
             return msgspec.structs.replace(request, fields=fields)
         return request
@@ -77,7 +79,10 @@ class ServiceClasses:
         return self._tiers.get(tier) if tier is not None else None
 
     def _class_of_model(self, model: str) -> str | None:
-        return next((name for pattern, name in self._models if fnmatchcase(model, pattern)), None)
+        for pattern, name in self._models:
+            if fnmatchcase(model, pattern):
+                return name
+        return None
 
 
 def _requested_tier(request: InferenceRequest) -> str | None:

@@ -53,7 +53,10 @@ class Authentication:
         key.
         """
         try:
-            tenant = await self._tenant(presented)
+            if self.tokens is None:
+                tenant = self.directory.by_key(presented)
+            else:
+                tenant = await self._tenant_of_token(self.tokens, presented)
         except UnknownKey:
             raise self._refusal(address(), Unauthenticated()) from None
         except TokenInvalid as err:
@@ -90,8 +93,9 @@ class Authentication:
             raise ScopeNotAllowed(INFERENCE)
         return found
 
-    async def _tenant(self, presented: str | None) -> Tenant:
-        identity = await self.tokens.identity(presented) if self.tokens is not None else None
+    async def _tenant_of_token(self, tokens: "TokenVerifier", presented: str | None) -> Tenant:
+        """Return the tenant of a token, or of a key where the text is no token."""
+        identity = await tokens.identity(presented)
         if identity is None:
             return self.directory.by_key(presented)
         try:

@@ -13,7 +13,6 @@ import hmac
 import secrets
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 PREFIX = "rg-"
@@ -72,15 +71,7 @@ def claimed_id(presented: str, prefix: str = PREFIX) -> str:
 
 def key_digest(presented: str, pepper: bytes) -> bytes:
     """Return the HMAC-SHA-256 of the whole text as presented, whatever it is."""
-    keyed = _keyed(pepper).copy()
-    keyed.update(presented.encode("utf-8", "surrogatepass"))
-    return keyed.digest()
-
-
-@lru_cache(maxsize=8)
-def _keyed(pepper: bytes) -> hmac.HMAC:
-    """Return an HMAC object to copy, which takes half the time of making a new one."""
-    return hmac.new(pepper, digestmod=hashlib.sha256)
+    return hmac.digest(pepper, presented.encode("utf-8", "surrogatepass"), "sha256")
 
 
 def _checksum(body: str) -> str:

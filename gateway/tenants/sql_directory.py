@@ -15,7 +15,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from gateway.database import schema
 from gateway.database.database import DatabaseConflict, DatabaseDown
@@ -104,19 +103,29 @@ class SqlDirectory:
 
     def by_key(self, presented: str | None) -> Tenant:
         """Return the tenant of a presented key. Raises UnknownKey, DirectoryUnavailable."""
-        return self._known(partial(self._register.entry, presented))
+        try:
+            entry = self._register.entry(presented)
+        except UnknownKey:
+            if self._may_know_more():
+                raise DirectoryUnavailable from None
+            raise
+        return self._tenant_of(entry)
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
         """Return the tenant of one of its keys, found by id. Raises UnknownKey, DirectoryUnavailable."""
-        return self._known(partial(self._register.entry_of, tenant, key_id))
-
-    def _known(self, find: Callable[[], KeyEntry]) -> Tenant:
         try:
-            entry = find()
+            entry = self._register.entry_of(tenant, key_id)
         except UnknownKey:
-            if self.away or self._full or any(self._left_file.values()):
+            if self._may_know_more():
                 raise DirectoryUnavailable from None
             raise
+        return self._tenant_of(entry)
+
+    def _may_know_more(self) -> bool:
+        """Return whether the database may have keys that are not known here."""
+        return self.away or self._full or any(self._left_file.values())
+
+    def _tenant_of(self, entry: KeyEntry) -> Tenant:
         if self.away and self._stale() and entry.key.id not in self._file_names["keys"]:
             raise DirectoryUnavailable
         return self._register.tenant_of(entry)

@@ -9,7 +9,7 @@ import msgspec
 from gateway.domain.tenant import Plan, Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.tree import Settings
-from gateway.tenants.directory import TenantDirectory, UnknownKey
+from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey
 from gateway.tenants.tenant_register import TenantRegister
 
 OPEN_GROUP = "tenant:default"
@@ -67,7 +67,13 @@ class OpenUntilTenants:
 
     def by_key(self, presented: str | None) -> Tenant:
         """Return the tenant of a presented key, or `default`. Raises UnknownKey, DirectoryUnavailable."""
-        return (self._inner if self._inner.has_tenants else self._open).by_key(presented)
+        try:
+            return self._inner.by_key(presented)
+        except (UnknownKey, DirectoryUnavailable):
+            # Whether there are tenants at all is asked last: the key of a request that is served belongs to one.
+            if self._inner.has_tenants:
+                raise
+        return self._open.by_key(presented)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         """Return the tenant of that id. Raises UnknownKey, DirectoryUnavailable."""

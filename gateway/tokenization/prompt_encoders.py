@@ -89,7 +89,7 @@ class TextEncoder:
         before = b"".join(
             name.encode() + bytes(request.fields[name]) for name in TEMPLATE_FIELDS if name in request.fields
         )
-        written = canonical_json if request.size > LONG_BYTES else _SORTED.encode
+        written = canonical_json if request.body_bytes > LONG_BYTES else _SORTED.encode
         text = before + written(media.messages) if before else written(media.messages)
         if len(text) > LONG_BYTES:
             yield_gil()
@@ -260,7 +260,7 @@ class TokenizerEncoder:
 
 async def _run_off_loop_if_long(request: InferenceRequest, make: Callable[[], Result]) -> Result:
     """Return what `make` returns, run in a thread if the request is long."""
-    return make() if request.size <= LONG_BYTES else await asyncio.to_thread(make)
+    return make() if request.body_bytes <= LONG_BYTES else await asyncio.to_thread(make)
 
 
 def _encode_in_process_or_here(job: EncodingJob, encode_here: Callable[[], list[Tokens]]) -> list[Tokens]:

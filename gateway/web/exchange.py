@@ -48,6 +48,7 @@ class HttpExchange:
         bodies: BodyBudget,
         body_seconds_max: float,
         unread_seconds_max: float,
+        logged: bool = True,
     ) -> None:
         """Begin an exchange.
 
@@ -58,13 +59,25 @@ class HttpExchange:
             bodies: The memory that all request bodies share.
             body_seconds_max: Time in which the whole body has to arrive.
             unread_seconds_max: A client that reads nothing of its answer for so long is treated as gone.
+            logged: Whether there is an access log, which gets the request id and the tenant with the request.
         """
         self.id = new_request_id()
         self._dialect = dialect(self.id)
+        self.surface: Surface = self._dialect.surface
+        """The API that was called."""
+        self.set_prompt_tokens = self._dialect.set_prompt_tokens
+        """Records the prompt's token count for the answer, and the bound of the answer if it is the gateway's."""
+        self.caller = None
+        """None: the tenant of an HTTP request follows from its API key."""
+        self.traceparent: str | None = http.headers.get("traceparent")
+        """The caller's W3C trace context."""
         self.response: web.StreamResponse | None = None
         """What the HTTP handler returns once the request has been served."""
         self._http = http
-        http[REQUEST_ID] = self.id
+        self._logged = logged
+        if logged:
+            http[REQUEST_ID] = self.id
+        self._queue_headers: QueueHeaders | None = None
         self._find_address = find_address
         self._received_at = time.monotonic()
         self._bodies = bodies
@@ -74,19 +87,9 @@ class HttpExchange:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def surface(self) -> Surface:
-        """The API that was called."""
-        return self._dialect.surface
-
-    @property
     def api_key(self) -> str | None:
         """The API key as presented; None if there is none."""
         return presented_key(self._http.headers)
-
-    @property
-    def caller(self) -> None:
-        """None: the tenant of an HTTP request follows from its API key."""
-        return None
 
     @property
     def idempotency_key(self) -> str | None:
@@ -103,17 +106,14 @@ class HttpExchange:
     @property
     def queue_headers(self) -> QueueHeaders:
         """What the headers ask of the queue. Raises BadRequest."""
-        return parse_queue_headers(self._http.headers)
+        if self._queue_headers is None:
+            self._queue_headers = parse_queue_headers(self._http.headers)
+        return self._queue_headers
 
     @property
     def address(self) -> Address | None:
         """The client's address; None if it is unknown."""
         return self._find_address(self._http)
-
-    @property
-    def traceparent(self) -> str | None:
-        """The caller's W3C trace context."""
-        return self._http.headers.get("traceparent")
 
     @property
     def started(self) -> bool:
@@ -125,26 +125,25 @@ class HttpExchange:
 
         Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
         """
-        set_caller(self._http, tenant)
+        if self._logged:
+            set_caller(self._http, tenant)
         return await self._dialect.decode_request(await self._body(), tenant)
 
-    def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        """Record the prompt's token count for the answer, and the bound of the answer if it is the gateway's."""
-        self._dialect.set_prompt_tokens(prompt_tokens, output_tokens_max)
-
     async def _body(self) -> bytes:
-        encoding = self._http.headers.get("Content-Encoding", "identity")
-        if encoding.strip().lower() != "identity":
+        http, bodies = self._http, self._bodies
+        encoding = http.headers.get("Content-Encoding")
+        if encoding is not None and encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
-        if (self._http.content_length or 0) > self._bodies.body_bytes_max:
-            raise PayloadTooLarge(self._bodies.body_bytes_max)
         try:
-            with self._bodies.reader() as body:
-                # Most bodies arrive together with their headers: then no timeout has to be set.
-                if self._http.content.is_eof():
-                    return await body.read(self._http.content)
+            content = http.content
+            if content.is_eof():
+                # As most bodies do, this one came together with its headers: there is nothing to wait for.
+                return bodies.read_arrived(content)
+            if (http.content_length or 0) > bodies.body_bytes_max:
+                raise PayloadTooLarge(bodies.body_bytes_max)
+            with bodies.reader() as body:
                 async with asyncio.timeout(self._body_seconds_max):
-                    return await body.read(self._http.content)
+                    return await body.read(content)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except RequestPayloadError as err:
@@ -164,7 +163,10 @@ class HttpExchange:
 
     async def write(self, data: bytes) -> None:
         """Send more of a streamed answer. Raises ConnectionResetError when the client left or stopped reading."""
-        await self._send(self._dialect.stream_chunk(data))
+        translated = self._dialect.stream_chunk(data)
+        if translated:
+            assert self.response is not None
+            await self._await_client_read(self.response.write(translated))
 
     async def end(self) -> None:
         """Complete a streamed answer."""
@@ -190,8 +192,8 @@ class HttpExchange:
             await self._await_client_read(self.response.write(data))
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        headers = self._headers(headers, {"content-type": content_type})
-        self.response = web.Response(status=status, body=body, headers=headers)
+        all_headers = self._headers(headers, {"content-type": content_type})
+        self.response = web.Response(status=status, body=body, headers=all_headers)
         # Sent here: the records that are written afterwards do not keep the client waiting.
         await self.response.prepare(self._http)
         await self._await_client_read(self.response.write_eof())
@@ -239,12 +241,13 @@ class HttpExchange:
             # As if the client had hung up: the waiting handler is cancelled, and releases worker and quota.
             self._http.transport.abort()
 
-    def _headers(self, *more: Mapping[str, str]) -> dict[str, str]:
-        headers = {
-            "server": SERVER,
-            "x-request-id": self.id,
-            "openai-processing-ms": str(int((time.monotonic() - self._received_at) * 1000)),
-        }
-        for extra in more:
-            headers.update(extra)
-        return self._dialect.answer_headers(headers)
+    def _headers(self, of_request: Mapping[str, str], of_answer: Mapping[str, str]) -> dict[str, str]:
+        return self._dialect.answer_headers(
+            {
+                "server": SERVER,
+                "x-request-id": self.id,
+                "openai-processing-ms": str(int((time.monotonic() - self._received_at) * 1000)),
+                **of_request,
+                **of_answer,
+            }
+        )

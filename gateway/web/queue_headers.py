@@ -26,10 +26,14 @@ KEEP_ALIVE_SECONDS = (0.1, 60.0)
 def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
     """Return what the headers ask of the queue. Raises BadRequest for a malformed keep-alive interval."""
     kind, comments = headers.get(HEADER), headers.get(KEEP_ALIVE)
-    seconds = [found for name in TIMEOUTS if (found := _seconds(headers.get(name))) is not None]
+    seconds: list[float] = []
+    for name in TIMEOUTS:
+        text = headers.get(name)
+        if text is not None and (found := _seconds(text)) is not None:
+            seconds.append(found)
     if kind is None and comments is None and not seconds:
         return NO_QUEUE_HEADERS
-    every = _seconds(comments)
+    every = _seconds(comments) if comments is not None else None
     least, most = KEEP_ALIVE_SECONDS
     if comments is not None and (every is None or not least <= every <= most):
         raise BadRequest(f"{KEEP_ALIVE} is a number of seconds from {least:g} to {most:g}.")
@@ -38,8 +42,8 @@ def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
     )
 
 
-def _seconds(text: str | None) -> float | None:
-    if text is None or len(text) > 20:
+def _seconds(text: str) -> float | None:
+    if len(text) > 20:
         return None
     try:
         seconds = float(text)

@@ -86,6 +86,7 @@ def tenant_app(
         "bodies": bodies,
         "body_seconds_max": body_seconds_max,
         "unread_seconds_max": services.idle_seconds_max,
+        "logged": access_log is not None,
     }
 
     async def authenticate(http: web.Request, scope: str = INFERENCE) -> Tenant:
@@ -95,15 +96,17 @@ def tenant_app(
         set_caller(http, tenant)
         return tenant
 
-    async def run_inside(exchange: HttpExchange, work: ExchangeTask) -> None:
+    under_way = drain_state.requests
+
+    async def serve_in_task(exchange: HttpExchange) -> None:
         """Serve an exchange in the current task, which draining waits for."""
         task = asyncio.current_task()
         assert task is not None
-        drain_state.requests.add(task)
+        under_way.add(task)
         try:
-            await work(exchange, services)
+            await serve(exchange, services)
         finally:
-            drain_state.requests.discard(task)
+            under_way.discard(task)
 
     def inference_handler(
         dialect: Callable[[str], Dialect],
@@ -112,15 +115,19 @@ def tenant_app(
     ) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
             exchange = exchange_type(http, dialect, **exchange_options)
+            task = asyncio.current_task()
+            assert task is not None
             try:
                 if drain_state.accepting:
-                    await run_inside(exchange, work)
+                    under_way.add(task)  # Draining waits for it.
+                    await work(exchange, services)
                 else:
                     await exchange.fail(ShuttingDown())
             except ConnectionResetError:
                 # The client has left, which is no error of the gateway; this answer is not sent.
                 return exchange.response or web.Response()
             finally:
+                under_way.discard(task)
                 exchange.close()
             assert exchange.response is not None
             return exchange.response
@@ -134,7 +141,7 @@ def tenant_app(
             if not drain_state.accepting:
                 await exchange.fail(ShuttingDown())
             else:
-                await serve_detachable(exchange, asyncio.create_task(run_inside(exchange, serve)))
+                await serve_detachable(exchange, asyncio.create_task(serve_in_task(exchange)))
         except ConnectionResetError:
             return exchange.response or web.Response()
         finally:

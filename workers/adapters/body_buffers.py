@@ -17,15 +17,23 @@ Buffer: TypeAlias = bytes | memoryview
 Buffers: TypeAlias = tuple[Buffer, ...]
 
 
-def json_buffers(fields: Mapping[str, msgspec.Raw]) -> Buffers:
-    """Return a JSON object of these fields, in their order, as consecutive buffers."""
-    views = [memoryview(value) for value in fields.values()]
-    if all(len(view) <= LONG_BYTES for view in views):
-        return (msgspec.json.encode(fields),)
+def json_buffers(fields: Mapping[str, object]) -> Buffers:
+    """Return a JSON object of these fields, in their order, as consecutive buffers.
+
+    Values are raw JSON (msgspec.Raw), or short values to be encoded.
+    """
+    for value in fields.values():
+        if type(value) is msgspec.Raw and memoryview(value).nbytes > LONG_BYTES:
+            return _buffers_of_long_values(fields)
+    return (msgspec.json.encode(fields),)
+
+
+def _buffers_of_long_values(fields: Mapping[str, object]) -> Buffers:
     buffers: list[Buffer] = []
     between = b"{"
-    for name, view in zip(fields, views, strict=True):
+    for name, value in fields.items():
         between += msgspec.json.encode(name) + b":"
+        view = memoryview(value if isinstance(value, msgspec.Raw) else msgspec.json.encode(value))
         if len(view) > LONG_BYTES:
             buffers += (between, view)
             between = b","

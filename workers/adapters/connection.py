@@ -31,6 +31,10 @@ BUFFERED_BYTES_MAX = 256 * 1024
 """Unread bytes beyond which no more is read from the worker until the client has caught up."""
 
 HEADERS_MAX = 128
+"""Headers of an answer with different names, those after a chunked body included."""
+
+OVERHEAD_BYTES_MAX = 64 * 1024
+"""Bytes that may arrive without any of the body among them: a head that does not end is not waited for."""
 
 PLAIN = frozenset({b"application/json", b"text/event-stream"})
 """Content types that are passed on without their parameters."""
@@ -51,17 +55,28 @@ class ConnectionAbandoned(ConnectionBroken):
 class Connection(asyncio.Protocol):
     """One connection with one request at a time, made by the pool.
 
-    Use `send`, `read_first`, `read`, then `release`; the other public methods are callbacks of asyncio and
-    httptools.
+    Use `ask`, `read`, then `release`; the other public methods are callbacks of asyncio and httptools.
     """
 
-    def __init__(self, released: Callable[["Connection"], None]) -> None:
+    def __init__(self, released: Callable[["Connection"], None], unanswered: set["Connection"]) -> None:
+        """Make a connection of a pool.
+
+        Args:
+            released: Takes the connection back once its answer was read to the end.
+            unanswered: The connections of the pool that wait for a first byte.
+        """
         self._released = released
+        self._unanswered = unanswered
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        # Callbacks of the parser, for each header and for each piece of the body. As methods of C they cost a
+        # stream of many small chunks nothing; the parser binds them once, so that both objects stay the same.
+        self.on_header = self._headers.__setitem__
+        self.on_body = self._pieces.append
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._lost: ConnectionBroken | None = None
         self._paused = False
         self.idle_since = 0.0
@@ -75,49 +90,57 @@ class Connection(asyncio.Protocol):
         self.date = ""
         self.nothing_received = True
         """Whether no byte of the answer has come yet."""
-        self._headers = 0
+        self.complete = False
+        """Whether the answer has arrived to its end."""
         self._sized = False
         self._head_done = False
-        self._complete = False
         self._reusable = False
-        self._pieces: list[bytes] = []
+        self._overhead = 0
         self._buffered = 0
+        self._headers.clear()
 
     # For its user
 
-    def send(self, request: Buffers) -> None:
-        """Write a whole request."""
+    async def ask(self, request: Buffers, seconds: float) -> bytes:
+        """Send a whole request, wait for the head, and return the first piece of the body, which may be empty.
+
+        Raises ConnectionBroken, and ConnectionTimedOut after `seconds`. On every error, cancellation included, the
+        connection is closed.
+        """
         self._begin()
         assert self._transport is not None
         if len(request) == 1:
             self._transport.write(request[0])
         else:
             self._transport.writelines(request)
-
-    async def read_first(self, seconds: float) -> bytes:
-        """Wait for the head, and return the first piece of the body, which may be empty.
-
-        Raises ConnectionBroken, and ConnectionTimedOut after `seconds`.
-        """
-        self._timer = self._loop.call_later(seconds, self._expire)
+        self._unanswered.add(self)
+        timer = self._loop.call_later(seconds, self._expire)
         try:
-            while not self._head_done:
-                await self._more()
             return await self.read()
+        except (ConnectionBroken, asyncio.CancelledError):
+            self.close()
+            raise
         finally:
-            self._timer.cancel()
+            timer.cancel()
+            self._unanswered.discard(self)
 
     async def read(self) -> bytes:
         """Return the next piece of the body; empty at its end. Raises ConnectionBroken."""
-        while not self._pieces:
-            if self._complete:
+        pieces = self._pieces
+        while not pieces:
+            if self.complete:
                 return b""
-            await self._more()
-        pieces, self._pieces, self._buffered = self._pieces, [], 0
+            if self._lost is not None:
+                raise _copy_of(self._lost)
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._buffered = 0
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return piece
 
     def fail(self, error: ConnectionBroken) -> None:
         """Close the connection with an error, which the waiting reader and later readers get."""
@@ -128,7 +151,7 @@ class Connection(asyncio.Protocol):
 
     def release(self) -> None:
         """Give the connection back to the pool; with an unread rest close it instead, so that the worker stops."""
-        if self._reusable and self._lost is None and not self._pieces:
+        if self._reusable and not self._pieces and self.usable:
             self._released(self)
         else:
             self.close()
@@ -144,20 +167,10 @@ class Connection(asyncio.Protocol):
         """Whether another request can be sent."""
         return self._lost is None and self._transport is not None and not self._transport.is_closing()
 
-    async def _more(self) -> None:
-        if self._lost is not None:
-            raise _copy_of(self._lost)
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self._lost is not None and not self._pieces and not self._complete:
-            raise _copy_of(self._lost)
-
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _expire(self) -> None:
         self.fail(ConnectionTimedOut("no first byte in time"))
@@ -170,7 +183,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed bytes to the parser, and stop reading while too many are unread."""
-        if self._complete and self.status >= 200:
+        if self.complete:
             self.fail(ConnectionBroken("bytes after the end of an answer"))
             return
         assert self._parser is not None
@@ -182,19 +195,35 @@ class Connection(asyncio.Protocol):
             return
         except HttpParserError as err:
             self._reusable = False
-            if not self._complete:
+            if not self.complete:
                 self.fail(ConnectionBroken(f"not HTTP: {err}"))
             self._wake()
             return
-        if self._buffered > BUFFERED_BYTES_MAX and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-        self._wake()
+        if self._pieces:
+            self._overhead = 0
+            self._buffered += len(data)
+            if self._buffered > BUFFERED_BYTES_MAX and not self._paused and self._transport is not None:
+                self._paused = True
+                self._transport.pause_reading()
+        else:
+            self._overhead += len(data)
+            if self._overhead > OVERHEAD_BYTES_MAX and not self.complete:
+                self.fail(ConnectionBroken("a head without end"))
+                return
+        if len(self._headers) > HEADERS_MAX:
+            self._reusable = self.complete = False
+            self._pieces.clear()
+            self.fail(ConnectionBroken("too many headers"))
+            return
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            self._waiter = None
+            waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the answer, or fail it if more was to come."""
-        if self._head_done and not self._sized and exc is None:
-            self._complete = True  # An answer without a length ends with its connection.
+        if self._head_done and not self._sized and exc is None and self._lost is None:
+            self.complete = True  # An answer without a length ends with its connection.
         self._lost = self._lost or ConnectionBroken(f"hung up{f': {exc}' if exc is not None else ''}")
         # Parser and transport refer to this object: without this, every client that leaves makes a reference cycle.
         self._parser = self._transport = None
@@ -204,41 +233,34 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Refuse a second answer: the connection cannot be trusted any more."""
-        if self._complete:
+        if self.complete:
             raise ConnectionBroken("more than one answer")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the headers that the relay needs."""
-        self._headers += 1
-        if self._headers > HEADERS_MAX:
-            raise ConnectionBroken("too many headers")
-        name = name.lower()
-        if name == b"content-type":
-            kind = value.partition(b";")[0].strip().lower()
-            # Parameters mean nothing for these types; of a text they name its encoding.
-            self.content_type = (kind if kind in PLAIN else value.strip()).decode("latin-1")
-        elif name == b"retry-after":
-            self.retry_after = value.decode("latin-1").strip()
-        elif name == b"date":
-            self.date = value.decode("latin-1").strip()
-        elif name in (b"content-length", b"transfer-encoding"):
-            self._sized = True
-
     def on_headers_complete(self) -> None:
-        """Note the status."""
+        """Keep the status and the headers that the relay needs; an interim answer (1xx) is forgotten."""
         assert self._parser is not None
         self.status = self._parser.get_status_code()
-        self._head_done = self.status >= 200
-
-    def on_body(self, data: bytes) -> None:
-        """Keep a piece of the body for the reader."""
-        self._pieces.append(data)
-        self._buffered += len(data)
+        if self.status < 200:
+            self._headers.clear()
+            return
+        self._head_done = True
+        for name, value in self._headers.items():
+            name = name.lower()
+            if name == b"content-type":
+                kind = value.partition(b";")[0].strip().lower()
+                # Parameters mean nothing for these types; of a text they name its encoding.
+                self.content_type = (kind if kind in PLAIN else value.strip()).decode("latin-1")
+            elif name == b"retry-after":
+                self.retry_after = value.decode("latin-1").strip()
+            elif name == b"date":
+                self.date = value.decode("latin-1").strip()
+            elif name == b"content-length" or name == b"transfer-encoding":
+                self._sized = True
 
     def on_message_complete(self) -> None:
         """Note the end of the answer; an interim answer (1xx) is followed by the real one."""
         assert self._parser is not None
-        self._complete = self._head_done
+        self.complete = self._head_done
         self._reusable = self._head_done and self._parser.should_keep_alive()
 
 
@@ -274,7 +296,7 @@ class ConnectionPool:
         if idle is not None:
             on_sent()
             try:
-                return idle, await self._first(idle, request, first_byte_seconds_max)
+                return idle, await idle.ask(request, first_byte_seconds_max)
             except (ConnectionTimedOut, ConnectionAbandoned):
                 raise
             except ConnectionBroken:
@@ -283,7 +305,7 @@ class ConnectionPool:
                     raise
         connection = await self._open()
         on_sent()
-        return connection, await self._first(connection, request, first_byte_seconds_max)
+        return connection, await connection.ask(request, first_byte_seconds_max)
 
     def abandon(self) -> None:
         """Fail every request that waits for a first byte with ConnectionAbandoned."""
@@ -304,24 +326,13 @@ class ConnectionPool:
                 return connection
         return None
 
-    async def _first(self, connection: Connection, request: Buffers, seconds: float) -> bytes:
-        connection.send(request)
-        self._unanswered.add(connection)
-        try:
-            return await connection.read_first(seconds)
-        except (ConnectionBroken, asyncio.CancelledError):
-            connection.close()
-            raise
-        finally:
-            self._unanswered.discard(connection)
-
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 tls = self._tls.context() if self._tls is not None else None
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._keep), self._host, self._port, ssl=tls
+                    lambda: Connection(self._keep, self._unanswered), self._host, self._port, ssl=tls
                 )
         except TimeoutError as err:
             raise ConnectionBroken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err
@@ -332,7 +343,7 @@ class ConnectionPool:
         return connection
 
     def _keep(self, connection: Connection) -> None:
-        if len(self._idle) >= IDLE_CONNECTIONS_MAX or not connection.usable:
+        if len(self._idle) >= IDLE_CONNECTIONS_MAX:
             connection.close()
             return
         loop = asyncio.get_running_loop()

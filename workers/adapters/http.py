@@ -7,7 +7,6 @@ early exit closes it. Connections that were read to the end go back to the pool.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,38 +55,24 @@ class HttpWorker:
             self._headers += f"Authorization: Bearer {target.api_key}\r\n"
         self._headers += "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self, call: WorkerCall, body: Buffers, headers: str = "", content_type: str = "application/json"
-    ) -> AsyncIterator[WorkerAnswer]:
-        """POST the body, and yield the answer once its first bytes are there; see WorkerAdapter.stream.
+    ) -> "WorkerStream":
+        """Prepare a POST of the body; the answer is there once the result is entered, see WorkerAdapter.stream.
 
         `headers` are further header lines, each with its line end.
         """
-        head = self._head("POST", call.path)
-        head += f"Content-Type: {content_type}\r\nContent-Length: {total_bytes(body)}\r\n"
-        head += f"x-request-id: {call.id}\r\n"
+        size = len(body[0]) if len(body) == 1 else total_bytes(body)
+        head = (
+            f"POST {self._pool.base}/{call.path} HTTP/1.1\r\n{self._headers}"
+            f"Content-Type: {content_type}\r\nContent-Length: {size}\r\nx-request-id: {call.id}\r\n{headers}"
+        )
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
-        head += headers
         start = head.encode("latin-1") + b"\r\n"
         # A short request is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
-        try:
-            connection, first = await self._pool.send(request, call.first_byte_seconds_max, call.on_sent)
-        except ConnectionTimedOut as err:
-            raise WorkerUnreachable(str(err), timed_out=True) from err
-        except ConnectionBroken as err:
-            raise WorkerUnreachable(str(err)) from err
-        try:
-            refused = connection.status in REFUSAL_STATUSES
-            if connection.status >= 300 and not refused:
-                raise _failure(connection)
-            if not first and not refused:
-                raise WorkerUnreachable("an empty answer")
-            yield HttpAnswer(connection, first, call.idle_seconds_max)
-        finally:
-            connection.release()
+        return WorkerStream(self._pool, request, call)
 
     async def get_json(self, path: str, kind: Any) -> Any:
         """GET a small JSON document, decoded as `kind`; raises WorkerUnreachable for anything but a fitting 200."""
@@ -163,6 +148,39 @@ class HttpWorker:
             connection.release()
 
 
+class WorkerStream:
+    """One request to a worker as a context, which is entered with the first bytes of the answer.
+
+    WorkerAdapter.stream says what is raised when.
+    """
+
+    __slots__ = ("_call", "_connection", "_pool", "_request")
+
+    def __init__(self, pool: ConnectionPool, request: Buffers, call: WorkerCall) -> None:
+        self._pool = pool
+        self._request = request
+        self._call = call
+
+    async def __aenter__(self) -> WorkerAnswer:
+        call = self._call
+        try:
+            connection, first = await self._pool.send(
+                self._request, call.first_byte_seconds_max, call.on_sent
+            )
+        except ConnectionTimedOut as err:
+            raise WorkerUnreachable(str(err), timed_out=True) from err
+        except ConnectionBroken as err:
+            raise WorkerUnreachable(str(err)) from err
+        if (connection.status >= 300 or not first) and connection.status not in REFUSAL_STATUSES:
+            connection.release()
+            raise _failure(connection) if connection.status >= 300 else WorkerUnreachable("an empty answer")
+        self._connection = connection
+        return HttpAnswer(connection, first, call.idle_seconds_max)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._connection.release()
+
+
 class HttpAnswer:
     """A WorkerAnswer over a connection of which the first piece has been read.
 
@@ -177,9 +195,15 @@ class HttpAnswer:
         self._first = first
         self._idle_seconds_max = idle_seconds_max
         self._waiting_since: float | None = None
+        self.whole = first if connection.complete else None
+        """The whole body, where it arrived together with the head; else None."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces. Raises StreamBroken, also after `idle_seconds_max` of silence."""
+        if self.whole is not None:
+            if self.whole:
+                yield self.whole
+            return
         loop, read = asyncio.get_running_loop(), self._connection.read
         self._timer = loop.call_later(self._idle_seconds_max, self._watch, loop)
         chunk = self._first

@@ -66,9 +66,9 @@ class OpenAIAdapter:
         """Return header lines that this kind adds to a call."""
         return ""
 
-    def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
-        """Return the fields of the body: the client's, and those that the gateway sets."""
-        fields = {**call.fields, "model": raw_json(call.model)}
+    def body(self, call: WorkerCall) -> dict[str, object]:
+        """Return the fields of the body: the client's as raw JSON, and the values that the gateway sets."""
+        fields: dict[str, object] = {**call.fields, "model": call.model}
         if call.stream:
             fields["stream_options"] = _INCLUDE_USAGE
         return fields
@@ -95,8 +95,3 @@ class OpenAIAdapter:
         """Return the models that the worker serves. Raises WorkerUnreachable."""
         listed: ModelList = await self.http.get_json("v1/models", ModelList)
         return listed
-
-
-def raw_json(value: object) -> msgspec.Raw:
-    """Return a value as raw JSON."""
-    return msgspec.Raw(msgspec.json.encode(value))

@@ -14,7 +14,7 @@ from radix_cache.blocks import Tokens
 from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
 from workers.adapters import tokenize_endpoint
 from workers.adapters.http import PathNotFound
-from workers.adapters.openai import OpenAIAdapter, raw_json
+from workers.adapters.openai import OpenAIAdapter
 from workers.kv_events.source import EventSource, reachable
 from workers.load_reports.engine_loads import EngineLoad, SglangLoads, sum_of_ranks
 from workers.load_reports.load_feed import LoadSource
@@ -69,16 +69,18 @@ class SglangAdapter(OpenAIAdapter):
     """Field for the tokens of a chat prompt; None: the engine takes none."""
     streams_whole = True
 
-    def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
+    def body(self, call: WorkerCall) -> dict[str, object]:
         """Return the fields of the body, with SGLang's own."""
-        fields = tokenize_endpoint.with_prompt_ids(super().body(call), call, self.chat_ids_field)
-        fields["rid"] = raw_json(call.id)
+        fields = super().body(call)
+        if call.prompt_ids is not None:
+            fields = tokenize_endpoint.with_prompt_ids(fields, call, self.chat_ids_field)
+        fields["rid"] = call.id
         if call.cache_salt:
-            fields["cache_salt"] = raw_json(call.cache_salt)
+            fields["cache_salt"] = call.cache_salt
         if call.priority is not None:
-            fields["priority"] = raw_json(call.priority if self.lowest_first else -call.priority)
+            fields["priority"] = call.priority if self.lowest_first else -call.priority
         if call.rank is not None:
-            fields["routed_dp_rank"] = raw_json(call.rank)
+            fields["routed_dp_rank"] = call.rank
         return fields
 
     async def probe(self) -> WorkerReport:

@@ -44,8 +44,8 @@ _IDS = msgspec.json.Decoder(list[int])
 
 
 def with_prompt_ids(
-    fields: dict[str, msgspec.Raw], call: WorkerCall, chat_field: str | None = None
-) -> dict[str, msgspec.Raw]:
+    fields: dict[str, object], call: WorkerCall, chat_field: str | None = None
+) -> dict[str, object]:
     """Return the fields of a call with its prompt as tokens, if the call has them.
 
     A completion's tokens replace its text; a chat's go beside its messages, in the field `chat_field`.

@@ -12,7 +12,7 @@ import msgspec
 from radix_cache.blocks import Tokens
 from workers.adapter import FormPart, WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters import multipart, tokenize_endpoint
-from workers.adapters.openai import OpenAIAdapter, raw_json
+from workers.adapters.openai import OpenAIAdapter
 from workers.kv_events.source import EventSource, reachable
 from workers.load_reports.engine_loads import EngineLoad, load_in_vllm_metrics
 
@@ -40,14 +40,16 @@ class VllmAdapter(OpenAIAdapter):
         self._probes = 0
         self._reports_sleep = True
 
-    def body(self, call: WorkerCall) -> dict[str, msgspec.Raw]:
+    def body(self, call: WorkerCall) -> dict[str, object]:
         """Return the fields of the body, with vLLM's own."""
-        fields = tokenize_endpoint.with_prompt_ids(super().body(call), call)
-        fields["request_id"] = raw_json(call.id)
+        fields = super().body(call)
+        if call.prompt_ids is not None:
+            fields = tokenize_endpoint.with_prompt_ids(fields, call)
+        fields["request_id"] = call.id
         if call.cache_salt:
-            fields["cache_salt"] = raw_json(call.cache_salt)
+            fields["cache_salt"] = call.cache_salt
         if call.priority is not None:
-            fields["priority"] = raw_json(call.priority)
+            fields["priority"] = call.priority
         return fields
 
     def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:

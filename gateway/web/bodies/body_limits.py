@@ -30,9 +30,13 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.S)
 
 
+SHORT_BYTES_MAX = 2 * CONTAINERS_MAX
+"""A body up to this length cannot have too many values."""
+
+
 def check_size(body: bytes) -> None:
     """Raise BadRequest for a body of too many values."""
-    if len(body) <= 2 * CONTAINERS_MAX or not _too_many(body):
+    if len(body) <= SHORT_BYTES_MAX or not _too_many(body):
         return
     if _too_many(_outside_strings(body)):
         raise BadRequest(
@@ -40,13 +44,16 @@ def check_size(body: bytes) -> None:
         )
 
 
-def check_depth(messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
+def check_depth(body: bytes, messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
     """Raise BadRequest for a body that is nested too deeply.
 
     Args:
+        body: The whole body.
         messages: The decoded messages of a chat; None where `fields` has everything.
         fields: The top-level fields as raw JSON.
     """
+    if len(body) <= SLICE_BYTES and body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return  # Nearly every body: it has too few brackets for so many levels.
     if messages is not None and _deeper(messages, DEPTH_MAX):
         raise _too_deep("messages")
     for name, value in fields.items():

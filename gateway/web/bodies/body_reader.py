@@ -39,6 +39,18 @@ class BodyBudget:
         finally:
             self.bytes_held -= body.size
 
+    def read_arrived(self, content: StreamReader) -> bytes:
+        """Return a body that has arrived to its end. Raises PayloadTooLarge, Overloaded, what the stream raises.
+
+        Its bytes count only as long as this function runs, so that they are compared and not added.
+        """
+        body = content.read_nowait()
+        if len(body) > self.body_bytes_max:
+            raise PayloadTooLarge(self.body_bytes_max)
+        if self.bytes_held + len(body) > BODIES_BYTES_MAX:
+            raise Overloaded(RETRY_SECONDS)
+        return body
+
     def reserve(self, size: int) -> None:
         """Take so many bytes more. Raises Overloaded."""
         if self.bytes_held + size > BODIES_BYTES_MAX:

@@ -27,7 +27,7 @@ def decode_typed_body(
         yield_gil_if_long(body)
         fields = _FIELDS.decode(body)
         yield_gil_if_long(body)
-        check_depth(None, fields)
+        check_depth(body, None, fields)
         return decoded, fields
     except msgspec.ValidationError as err:
         location, missing = _LOCATION.search(str(err)), _MISSING.search(str(err))

@@ -34,7 +34,7 @@ def error_middleware(
 
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if local_names_only() and not _LOOPBACK.fullmatch(request.headers.get("Host", "")):
+        if not _LOOPBACK.fullmatch(request.headers.get("Host", "")) and local_names_only():
             return error_answer(ForbiddenHost(), request)
         try:
             return await handler(request)

@@ -1,12 +1,12 @@
 """The dialect of OpenAI's own APIs: workers speak the same API, so bytes pass unchanged."""
 
+import asyncio
 from collections.abc import Mapping
-from functools import partial
 
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web.bodies.body_decoding import decode_in_thread_if_long
+from gateway.web.bodies.body_decoding import LONG_BYTES
 from gateway.web.openai.inference_requests import decode_request
 
 
@@ -18,14 +18,16 @@ class OpenAIDialect:
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         """Return the request in a body. Raises BadRequest that names the field."""
-        return await decode_in_thread_if_long(body, partial(decode_request, self.surface))
+        if len(body) <= LONG_BYTES:
+            return decode_request(self.surface, body)
+        return await asyncio.to_thread(decode_request, self.surface, body)
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
         """Do nothing: answers of this API do not depend on the counts."""
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers unchanged."""
-        return dict(headers)
+        return headers if isinstance(headers, dict) else dict(headers)
 
     def stream_start(self) -> bytes:
         """Return nothing: the worker's stream is the client's."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import GENERATING, InferenceRequest, Surface
 from gateway.web.bodies.body_decoding import (
@@ -22,9 +23,8 @@ from gateway.web.bodies.body_decoding import (
     check_utf8,
     decode_fields,
     decode_token_ids,
-    yield_gil_if_long,
 )
-from gateway.web.bodies.body_limits import check_depth, check_size
+from gateway.web.bodies.body_limits import SHORT_BYTES_MAX, check_depth, check_size
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
 from gateway.web.bodies.media_check import check_media
 
@@ -37,6 +37,9 @@ PROMPTS_MAX = 2048
 NO_TOKENS: list[int] = []
 """The prompt of a request that has none to count."""
 WHOLE_NUMBER_MAX = 2**31 - 1
+_WHOLE_NUMBERS = (("max_tokens", 0), ("max_completion_tokens", 0), ("n", 1), ("best_of", 0))
+"""Fields with the least value of each. Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own
+document allows them."""
 LOGPROBS_MAX = 20
 """OpenAI's bound, and vLLM's by default. Every engine computes and sends so many for each token."""
 
@@ -183,15 +186,10 @@ _DECODERS: Mapping[Surface, "msgspec.json.Decoder[Any]"] = {
 def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
     """Return the request in a body. Raises BadRequest that names the field."""
     try:
-        # Values that stay raw are not decoded here, and a worker may fail at bytes that are not UTF-8.
-        check_utf8(body)
-        check_size(body)
-        yield_gil_if_long(body)
-        fields = decode_fields(body, _RAW_FIELDS[surface]) if surface in _RAW_FIELDS else _FIELDS.decode(body)
-        yield_gil_if_long(body)
-        read = _read(surface, body, fields)
-        yield_gil_if_long(body)
-        check_depth(getattr(read, "messages", None), fields)
+        read, fields = (
+            _decode_short(surface, body) if len(body) <= LONG_BYTES else _decode_long(surface, body)
+        )
+        check_depth(body, getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _bad_request(str(err)) from err
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as err:
@@ -203,33 +201,56 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
-    # Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own document allows them.
-    limits = _whole_numbers(read, "max_tokens", "max_completion_tokens", least=0)
-    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
-        if not 0 <= (getattr(read, name) or 0) <= LOGPROBS_MAX:
-            raise BadRequest(f"{name} must be between 0 and {LOGPROBS_MAX}.", param=name)
-    choices = max([1, *_whole_numbers(read, "n", least=1), *_whole_numbers(read, "best_of", least=0)])
+    _check_numbers(read)
+    choices = max(1, read.n or 1, read.best_of or 1)
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
+    # Both names may be sent: the larger value counts, or a tiny first one would be a way round the quota.
+    output_tokens_max = read.max_tokens
+    if output_tokens_max is None or (read.max_completion_tokens or 0) > output_tokens_max:
+        output_tokens_max = read.max_completion_tokens
     return InferenceRequest(
         surface=surface,
         model=model,
         fields=fields,
-        prompt=_prompt(surface, read),
+        prompt=_messages(read) if surface is Surface.CHAT else _prompt(surface, read),
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
         choices=choices,
-        # Both names may be sent: the larger value counts, or a tiny first one would be a way round the quota.
-        output_tokens_max=max(limits, default=None),
+        output_tokens_max=output_tokens_max,
+        body_bytes=len(body),
     )
 
 
-def _read(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
-    """Return the decoded fields. A long body is decoded without its prompt, which would else be decoded twice."""
-    if surface is Surface.CHAT and len(body) > LONG_BYTES:
+def _decode_short(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.Raw]]:
+    """Return the decoded fields of a body that is decoded at once, and all of its fields as raw JSON."""
+    # Values that stay raw are not decoded here, and a worker may fail at bytes that are not UTF-8.
+    if not body.isascii():
+        check_utf8(body)
+    if len(body) > SHORT_BYTES_MAX:
+        check_size(body)
+    fields = _FIELDS.decode(body)
+    return _DECODERS[surface].decode(body), fields
+
+
+def _decode_long(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.Raw]]:
+    """Return what _decode_short returns, for a long body: other threads run between one step and the next."""
+    check_utf8(body)
+    check_size(body)
+    yield_gil()
+    fields = decode_fields(body, _RAW_FIELDS[surface]) if surface in _RAW_FIELDS else _FIELDS.decode(body)
+    yield_gil()
+    read = _read_long(surface, body, fields)
+    yield_gil()
+    return read, fields
+
+
+def _read_long(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
+    """Return the decoded fields of a long body, without its prompt, which would else be decoded twice."""
+    if surface is Surface.CHAT:
         return _decode_long_chat(body)
     raw = _RAW_FIELDS.get(surface)
-    if raw is None or len(body) <= LONG_BYTES or raw not in fields:
+    if raw is None or raw not in fields:
         return _DECODERS[surface].decode(body)
     known = body_type(surface).__struct_fields__
     others = {name: value for name, value in fields.items() if name in known and name != raw}
@@ -254,10 +275,8 @@ def _decode_long_chat(body: bytes) -> ChatBody:
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:
-    """Return the messages of a conversation, or the prompts of another request, of which all tokens are counted."""
+    """Return the prompts of a request that is no chat, of which all tokens are counted."""
     match surface:
-        case Surface.CHAT:
-            return _messages(read)
         case Surface.COMPLETIONS:
             return _prompts(read.prompt, "prompt")
         case Surface.EMBEDDINGS if bytes(read.input) != b"null" or not read.messages:
@@ -294,7 +313,7 @@ def _messages(read: ChatBody) -> list[dict[str, Any]]:
     for index, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{index}] must have a role.", param="messages")
-    for name in RESERVED_TEMPLATE_KWARGS:
+    for name in RESERVED_TEMPLATE_KWARGS if read.chat_template_kwargs else ():
         if name in (read.chat_template_kwargs or {}):
             raise BadRequest(f"{name} cannot be set in chat_template_kwargs.", param="chat_template_kwargs")
     return read.messages
@@ -317,18 +336,16 @@ def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]
     return prompts
 
 
-def _whole_numbers(read: InferenceBody, *names: str, least: int) -> list[int]:
-    """Return the values of the named fields that are set. Raises BadRequest for values out of range."""
-    values = []
-    for name in names:
+def _check_numbers(read: InferenceBody) -> None:
+    """Raise BadRequest for a number that is out of its range."""
+    for name, least in _WHOLE_NUMBERS:
         value: int | None = getattr(read, name)
-        if value is not None:
-            if value < least:
-                raise BadRequest(f"{name} must be at least {least}.", param=name)
-            if value > WHOLE_NUMBER_MAX:
-                raise BadRequest(f"{name} must be at most {WHOLE_NUMBER_MAX}.", param=name)
-            values.append(value)
-    return values
+        if value is not None and not least <= value <= WHOLE_NUMBER_MAX:
+            bound = f"least {least}" if value < least else f"most {WHOLE_NUMBER_MAX}"
+            raise BadRequest(f"{name} must be at {bound}.", param=name)
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        if not 0 <= (getattr(read, name) or 0) <= LOGPROBS_MAX:
+            raise BadRequest(f"{name} must be between 0 and {LOGPROBS_MAX}.", param=name)
 
 
 def _bad_request(message: str) -> BadRequest:

@@ -280,5 +280,5 @@ def test_a_long_conversation_has_the_tokens_of_its_messages(elsewhere, here, mon
     messages = said(*(" ".join(chance.choices(["a", "word", "Ω"], k=20_000)) for _ in range(6)))
     for upto in (2, 4, 6):
         request = chat(messages[:upto])
-        assert request.size > prompt_encoders.LONG_BYTES or upto == 2
+        assert request.body_bytes > prompt_encoders.LONG_BYTES or upto == 2
         assert tokens(elsewhere, request) == tokens(here, request)

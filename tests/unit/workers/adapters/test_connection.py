@@ -87,6 +87,16 @@ async def test_an_answer_without_a_length_ends_with_its_connection():
         assert peer.connections == 2
 
 
+async def test_an_answer_without_a_length_that_was_given_up_is_not_complete():
+    async with Peer(says(ENDLESS)) as peer:
+        connection, _ = await peer.pool.send((REQUEST,), 5.0)
+        reading = asyncio.create_task(connection.read())
+        await asyncio.sleep(0)
+        connection.fail(ConnectionTimedOut("silent for too long"))
+        with pytest.raises(ConnectionTimedOut):
+            await asyncio.wait_for(reading, 60)
+
+
 async def test_a_connection_is_used_again():
     async with Peer(says(SIZED)) as peer:
         for _ in range(5):
@@ -176,7 +186,8 @@ async def test_an_answer_that_has_begun_is_not_asked_for_again():
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
-        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"a%d: b\r\n" % number for number in range(200)) + b"\r\n",
+        SIZED.replace(b"\r\n\r\n", b"".join(b"\r\na%d: b" % number for number in range(200)) + b"\r\n\r\n"),
         CHUNKED[:-5],
         SIZED[:-3],
     ],
@@ -185,6 +196,35 @@ async def test_what_is_not_a_whole_http_answer_is_broken(text):
     async with Peer(says(text, close=True)) as peer:
         with pytest.raises(ConnectionBroken):
             await peer.ask()
+
+
+HEAD, TRAILED = CHUNKED.partition(b"6\r\n")[0], CHUNKED.removesuffix(b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("beginning", "rest"),
+    [
+        (HEAD.removesuffix(b"\r\n") + b"a: ", b"x" * 1000),
+        (HEAD.removesuffix(b"\r\n"), b"a: b\r\n" * 100),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50),
+        (HEAD + b"1;", b"x" * 1000),
+        (TRAILED + b"a: ", b"x" * 1000),
+        (TRAILED, b"a: b\r\n" * 100),
+    ],
+    ids=["a value", "headers", "interim answers", "a chunk's extension", "a trailer's value", "trailers"],
+)
+async def test_what_is_no_body_and_has_no_end_is_not_waited_for(beginning, rest):
+    async def flood(writer):
+        writer.write(beginning)
+        while True:
+            writer.write(rest)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async with Peer(flood) as peer:
+        with pytest.raises(ConnectionBroken) as broken:
+            await asyncio.wait_for(peer.ask(seconds=50.0), 60)
+    assert not isinstance(broken.value, ConnectionTimedOut)
 
 
 async def test_a_worker_that_wants_another_protocol_is_broken(caplog):
