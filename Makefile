@@ -14,7 +14,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	kv_index/test_shared_index.py kv_index/test_feed_takeover.py cli/test_index_commands.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
+.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
 help: ## Show what there is
@@ -66,6 +66,9 @@ soak: .venv/.dev ## Many requests; fails if memory is not flat (SOAK_ARGS='--req
 
 bench-overhead: .venv/.dev ## Added latency and throughput, side by side with smg
 	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
+
+bench-road: .venv/.dev ## Print calls, microseconds and allocations of each stage of one request
+	$(BIN)/python -m tests.benchmarks.road $(BENCH_ARGS)
 
 bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
 	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)

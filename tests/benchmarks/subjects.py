@@ -68,8 +68,13 @@ class Field:
 
 
 @asynccontextmanager
-async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field]:
-    """Start the worker and the wanted programs, and stop them. Raises ChildFailed for all but smg."""
+async def running(
+    wanted: Sequence[str], directory: Path, *, profiled: Path | None = None
+) -> AsyncIterator[Field]:
+    """Start the worker and the wanted programs, and stop them. Raises ChildFailed for all but smg.
+
+    `profiled`: where the gateway leaves profiles of itself, see profiled_gateway.py.
+    """
     secret = deployment_secret(Settings(state_directory=str(directory)))
     key, asking = new_key(pepper(secret)), new_key(pepper(secret))
     children: list[Child] = []
@@ -108,7 +113,10 @@ async def running(wanted: Sequence[str], directory: Path) -> AsyncIterator[Field
             config = directory / "gateway.yaml"
             settings = _settings(directory, urls, (key, asking), admin_port, checkpoint)
             config.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-            gateway = await start(RADIXGATE, READY, *_module("gateway"), "serve", "--config", str(config))
+            program = _module("gateway")
+            if profiled is not None:
+                program = (*_module("tests.benchmarks.profiled_gateway"), str(profiled))
+            gateway = await start(RADIXGATE, READY, *program, "serve", "--config", str(config))
             found[RADIXGATE] = subject(RADIXGATE, gateway)
             found[ASKING] = subject(ASKING, gateway, key=asking)
             found[TOKENS] = subject(TOKENS, gateway, TOKENS_MODEL)

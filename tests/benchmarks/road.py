@@ -1,0 +1,133 @@
+"""`make bench-road`: what each room and each stage of one request costs the gateway.
+
+    python -m tests.benchmarks.road [--requests N] [--json FILE]
+
+Calls of each room are counted under cProfile, for a whole answer and for a stream of 64 chunks. Microseconds and
+allocated blocks of each stage are measured without a profiler, one request at a time. The bare aiohttp relay stands
+beside them: its CPU time per request is the least that a gateway on aiohttp can take. No figure fails the build.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import aiohttp
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.calls import Calls, counted, send
+from tests.benchmarks.subjects import AIOHTTP, RADIXGATE, Field, Subject, cpu_seconds, running
+
+STAGE_REQUESTS = 300
+
+
+def main() -> None:
+    """Measure, print the tables, and write the JSON file if one was asked for."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=1000, help="Requests that are counted.")
+    parser.add_argument("--json", type=Path, help="File for the figures.")
+    options = parser.parse_args()
+    console = Console()
+    result = asyncio.run(_measured(options.requests, console))
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+async def _measured(requests: int, console: Console) -> dict[str, object]:
+    directory = Path(tempfile.mkdtemp(prefix="road-"))
+    async with running((RADIXGATE, AIOHTTP), directory, profiled=directory) as field:
+        gateway = _one(field, RADIXGATE)
+        kinds = {"whole answer": False, "64-chunk stream": True}
+        calls = {name: await counted(gateway, directory, requests, stream=on) for name, on in kinds.items()}
+        stages = {name: await _stages(gateway, directory, stream=on) for name, on in kinds.items()}
+        cpu = {
+            (one.name, name): await _cpu_us(one, requests, stream=on)
+            for one in field.subjects
+            for name, on in kinds.items()
+        }
+    console.print(_rooms_table(calls))
+    console.print(_stages_table(stages))
+    for name in kinds:
+        ours, bare = cpu[RADIXGATE, name], cpu[AIOHTTP, name]
+        console.print(f"{name}: {ours:.0f} us of CPU, bare relay {bare:.0f} us: {ours / bare:.2f} x")
+    return {
+        "calls": {name: asdict(one) for name, one in calls.items()},
+        "stages": stages,
+        "cpu_us": {" ".join(key): value for key, value in cpu.items()},
+    }
+
+
+def _one(field: Field, name: str) -> Subject:
+    return next(one for one in field.subjects if one.name == name)
+
+
+async def _stages(one: Subject, directory: Path, *, stream: bool) -> dict[str, tuple[float, float]]:
+    """Return microseconds and allocated blocks by stage, for one request at a time."""
+    url, figures = f"http://{one.host}:{one.port}/v1/chat/completions", directory / "stage_figures"
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {one.key}"}) as http:
+        (directory / "stages").touch()
+        await asyncio.sleep(0.3)
+        await send(http, url, one.model, STAGE_REQUESTS, stream=stream, connections=1)
+        figures.unlink(missing_ok=True)
+        (directory / "stages").unlink()
+        while not figures.exists():
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
+    sums = json.loads(figures.read_text())
+    return {step: (us / count, blocks / count) for step, (count, us, blocks) in sums.items() if count}
+
+
+async def _cpu_us(one: Subject, requests: int, *, stream: bool) -> float:
+    """Return microseconds of CPU per request with 32 connections."""
+    url = f"http://{one.host}:{one.port}/v1/chat/completions"
+    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {one.key}"}) as http:
+        await send(http, url, one.model, 200, stream=stream)
+        before, started = cpu_seconds(one.pid), time.monotonic()
+        sent = 0
+        while time.monotonic() - started < 2.0:
+            await send(http, url, one.model, requests, stream=stream)
+            sent += requests
+        return 1e6 * (cpu_seconds(one.pid) - before) / sent
+
+
+def _rooms_table(calls: dict[str, Calls]) -> Table:
+    table = Table(title="Calls of one request, by room (own functions + what they call outside)")
+    table.add_column("room")
+    for name in calls:
+        table.add_column(name, justify="right")
+        table.add_column("us profiled", justify="right")
+    rooms = sorted({room for one in calls.values() for room in one.rooms})
+    for room in rooms:
+        row = [room]
+        for one in calls.values():
+            its = one.rooms.get(room)
+            row += [f"{its.own:.1f} + {its.outside:.1f}", f"{its.microseconds:.0f}"] if its else ["", ""]
+        table.add_row(*row)
+    row = ["all / own"]
+    for one in calls.values():
+        row += [f"{one.all:.0f} / {one.own:.0f}", f"{one.modules} modules, {one.functions} functions"]
+    table.add_row(*row)
+    return table
+
+
+def _stages_table(stages: dict[str, dict[str, tuple[float, float]]]) -> Table:
+    table = Table(title="Stages of one request, one at a time")
+    table.add_column("stage")
+    for name in stages:
+        table.add_column(f"{name}, us", justify="right")
+        table.add_column("blocks", justify="right")
+    for step in dict.fromkeys(step for one in stages.values() for step in one):
+        row = [step]
+        for one in stages.values():
+            us, blocks = one.get(step, (0.0, 0.0))
+            row += [f"{us:.1f}", f"{blocks:+.1f}"]
+        table.add_row(*row)
+    return table
+
+
+if __name__ == "__main__":
+    main()
