@@ -30,6 +30,7 @@ class CheckedPolicy:
         self._policy = policy
         self.name = policy.name
         self.options_type = policy.options_type
+        self.shortlist: bool = getattr(policy, "shortlist", False)
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
         """Return the inner policy's ranking. Raises PolicyContractBroken."""

@@ -53,7 +53,6 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from policies.routing.estimate import kv_wait_ms, matched_tokens, own_ms, uncached_tokens, wait_ms
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
 from policies.routing.stable_random import two_distinct
 
@@ -127,11 +126,40 @@ class CostTerms(NamedTuple):
         return sum(self[:-1]) * self.stay
 
 
+class CostRoute(Route, frozen=True, kw_only=True, gc=False):
+    """A Route of the policy `cost`; its reason and its named terms are made when they are read."""
+
+    cost_terms: tuple[float, ...]
+    """The values of CostTerms."""
+    prompt_tokens: int
+    off_gpu_tokens: int
+    """Of the matched tokens, those that have to be loaded to the GPU."""
+    doubted_tokens: int
+    """Tokens beyond the matched ones that the index does not count on."""
+
+    @property
+    def terms(self) -> CostTerms:
+        """What the estimate was made of."""
+        return CostTerms._make(self.cost_terms)
+
+    @property
+    def reason(self) -> str:
+        """Why the worker stands here."""
+        off = f" ({self.off_gpu_tokens} off the GPU)" if self.off_gpu_tokens else ""
+        doubted = f" ({self.doubted_tokens} more in doubt)" if self.doubted_tokens else ""
+        wait_ms, own_ms, *_ = self.cost_terms
+        return (
+            f"{self.matched_tokens} of {self.prompt_tokens} tokens held{off}{doubted}, "
+            f"waits {wait_ms:.1f} ms, computes {own_ms:.1f} ms"
+        )
+
+
 class CostPolicy:
     """The policy `cost`."""
 
     name: ClassVar[str] = "cost"
     options_type: ClassVar[type[PolicyOptions]] = CostOptions
+    shortlist: ClassVar[bool] = True
 
     def __init__(self, options: CostOptions) -> None:
         self.options = options
@@ -140,75 +168,126 @@ class CostPolicy:
         """Rank by estimated cost; of equal costs two are drawn, and the worker with the shorter queue leads."""
         if not candidates:
             return ()
-        options = self.options
-        backlog, most = 0.0, 0
+        options, most = self.options, 0
         for candidate in candidates:
-            worker = candidate.worker
-            backlog += worker.tokens_queued * worker.speed.ms_per_token
             if candidate.matched_tokens > most:
                 most = candidate.matched_tokens
-        price = min(options.price_max, backlog / len(candidates) / options.backlog_ms)
-        crowded = 2 * most >= query.prompt_tokens and bool(options.copy_price)
-        crowded = crowded and _copies_suffice(query, candidates)
+        crowded = False
+        if options.copy_price and 2 * most >= query.prompt_tokens:
+            crowded = _copies_suffice(query, candidates)
         # A session's home is the worker that holds its longest prefix.
         home = most if query.session is not None and options.stay else 0
-        routes = [
-            self._route(query, candidate, price, bool(home) and candidate.matched_tokens == home, crowded)
-            for candidate in candidates
-        ]
-        best_first = sorted(range(len(routes)), key=lambda at: routes[at].cost_ms)
-        limit = routes[best_first[0]].cost_ms * (1 + options.tie)
-        equal = sum(route.cost_ms <= limit for route in routes)
+        routes: list[Route] = []
+        costs: list[float] = []
+        price = self._price(query, candidates)
+        for candidate in candidates:
+            at_home = home > 0 and candidate.matched_tokens == home
+            route = self._route(query, candidate, price, at_home, crowded)
+            routes.append(route)
+            costs.append(route.cost_ms)
+        return self._in_order(query, candidates, routes, costs)
+
+    def _price(self, query: RouteQuery, candidates: Sequence[Candidate]) -> float:
+        """Return the shadow price of compute: the mean backlog of all workers, in multiples of `backlog_ms`."""
+        options, fleet = self.options, query.fleet
+        if fleet is not None:
+            backlog, workers = fleet.backlog_ms, fleet.workers
+        else:
+            backlog, workers = 0.0, len(candidates)
+            for candidate in candidates:
+                worker = candidate.worker
+                backlog += worker.tokens_queued * worker.speed.ms_per_token
+        price = backlog / workers / options.backlog_ms
+        return price if price < options.price_max else options.price_max
+
+    def _in_order(
+        self,
+        query: RouteQuery,
+        candidates: Sequence[Candidate],
+        routes: Sequence[Route],
+        costs: Sequence[float],
+    ) -> Ranking:
+        """Return the routes by cost; of several that cost the least, one of two that are drawn comes first."""
+        best_first = sorted(range(len(routes)), key=costs.__getitem__)
+        limit = costs[best_first[0]] * (1 + self.options.tie)
+        equal = 0
+        for at in best_first:
+            if costs[at] > limit:
+                break
+            equal += 1
         if equal > 1:
-            drawn = two_distinct(query.draw, equal)
-            lead = min(drawn, key=lambda place: candidates[best_first[place]].worker.tokens_queued)
+            lead, other = two_distinct(query.draw, equal)
+            queued = candidates[best_first[lead]].worker.tokens_queued
+            if candidates[best_first[other]].worker.tokens_queued < queued:
+                lead = other
             best_first.insert(0, best_first.pop(lead))
-        return tuple(routes[at] for at in best_first)
+        return tuple(map(routes.__getitem__, best_first))
 
     def _route(
         self, query: RouteQuery, candidate: Candidate, price: float, at_home: bool, crowded: bool
-    ) -> Route:
+    ) -> CostRoute:
+        """Return the route to one worker with its cost: the formula at the top of this file, term by term.
+
+        The terms that other policies share are those of estimate.py, written out, for this runs once for every
+        candidate of every request; tests/unit/policies/routing/test_cost.py holds them equal.
+        """
         worker, options = candidate.worker, self.options
-        matched = matched_tokens(query, candidate)
-        uncached = uncached_tokens(
-            query, candidate, host_credit=options.host_credit, disk_credit=options.disk_credit
-        )
-        elsewhere = candidate.host_tokens + candidate.disk_tokens
-        wait, own = wait_ms(worker, uncached), own_ms(worker, uncached)
-        tokens_new = max(1, query.prompt_tokens - matched + elsewhere) + query.output_tokens
-        full = min(1.0, worker.kv_tokens / worker.kv_tokens_max) if worker.kv_tokens_max else 0.0
-        youth, seconds = 0.0, options.slow_start_seconds
-        if worker.age_seconds is not None and worker.age_seconds < seconds:
-            youth = 1 - worker.age_seconds / seconds
-        terms = CostTerms(
-            wait,
-            own,
-            own * price,
-            own * options.harm * worker.streams,
-            options.decode_weight * query.output_tokens * DECODE_SLOWDOWN_MS * full,
-            kv_wait_ms(worker, tokens_new, query.output_tokens) if full else 0.0,
-            options.copy_price * own if crowded and 2 * matched < query.prompt_tokens else 0.0,
-            (wait + own) * options.slow_start * youth,
-            1 - options.stay if at_home else 1.0,
-        )
-        off = f" ({elsewhere} off the GPU)" if elsewhere else ""
-        doubted = f" ({candidate.doubted_tokens} more in doubt)" if candidate.doubted_tokens else ""
-        return Route(
+        prompt_tokens, output_tokens, streams = query.prompt_tokens, query.output_tokens, worker.streams
+        speed, kv_tokens, kv_tokens_max = worker.speed, worker.kv_tokens, worker.kv_tokens_max
+        matched, off_gpu = candidate.matched_tokens, candidate.host_tokens + candidate.disk_tokens
+        if matched > prompt_tokens:
+            matched = prompt_tokens
+        uncached: float = prompt_tokens - matched
+        if off_gpu:
+            uncached += (1 - options.host_credit) * candidate.host_tokens
+            uncached += (1 - options.disk_credit) * candidate.disk_tokens
+        if uncached < 1:
+            uncached = 1.0
+        ahead = worker.tokens_queued - worker.tokens_computed
+        wait = speed.ms_per_token * ahead
+        if streams:
+            wait += speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
+        own = speed.fixed_ms + speed.ms_per_token * uncached
+        decode = room = youth = 0.0
+        if kv_tokens_max and kv_tokens:
+            full = kv_tokens / kv_tokens_max if kv_tokens < kv_tokens_max else 1.0
+            decode = options.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * full
+            tokens_new = prompt_tokens - matched + off_gpu
+            lacking = kv_tokens + (tokens_new if tokens_new > 1 else 1) + output_tokens - kv_tokens_max
+            if lacking > 0:
+                room = output_tokens * speed.step_ms * lacking / kv_tokens
+        if worker.age_seconds is not None and worker.age_seconds < options.slow_start_seconds:
+            youth = 1 - worker.age_seconds / options.slow_start_seconds
+        priced, harm = own * price, own * options.harm * streams
+        copy = options.copy_price * own if crowded and 2 * matched < prompt_tokens else 0.0
+        start = (wait + own) * options.slow_start * youth
+        stay = 1 - options.stay if at_home else 1.0
+        return CostRoute(
             worker=worker.id,
-            cost_ms=terms.total(),
+            cost_ms=(wait + own + priced + harm + decode + room + copy + start) * stay,
             matched_tokens=matched,
-            reason=f"{matched} of {query.prompt_tokens} tokens held{off}{doubted}, waits {wait:.1f} ms, "
-            f"computes {own:.1f} ms",
-            ms_per_queued_token=worker.speed.ms_per_token,
-            terms=terms,
+            ms_per_queued_token=speed.ms_per_token,
+            cost_terms=(wait, own, priced, harm, decode, room, copy, start, stay),
+            prompt_tokens=prompt_tokens,
+            off_gpu_tokens=off_gpu,
+            doubted_tokens=candidate.doubted_tokens,
         )
 
 
 def _copies_suffice(query: RouteQuery, candidates: Sequence[Candidate]) -> bool:
     """Return whether the workers that hold at least half of this prompt are one more than its demand asks for."""
-    holders = [c.worker for c in candidates if 2 * c.matched_tokens >= query.prompt_tokens]
+    fleet = query.fleet
+    if fleet is not None:
+        workers, streams = fleet.workers, fleet.streams
+        holders, holder_streams = fleet.holders, fleet.holder_streams
+    else:
+        workers, streams, holders, holder_streams = len(candidates), 0, 0, 0
+        for candidate in candidates:
+            streams += candidate.worker.streams
+            if 2 * candidate.matched_tokens >= query.prompt_tokens:
+                holders += 1
+                holder_streams += candidate.worker.streams
     if not holders:
         return False
-    streams = sum(c.worker.streams for c in candidates)
-    share = sum(worker.streams for worker in holders) / streams if streams else 0.0
-    return len(holders) >= ceil(share * len(candidates)) + 1
+    share = holder_streams / streams if streams else 0.0
+    return holders >= ceil(share * workers) + 1

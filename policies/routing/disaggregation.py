@@ -46,9 +46,21 @@ def rank_with_pairs(
 
     Each prefill worker comes once, with the decode worker that is best for it now.
     """
+    for candidate in candidates:
+        if candidate.worker.disaggregation is not None:
+            return _rank_pairs(policy, query, candidates, now, alone_tokens)
+    return policy.rank(query, candidates, now)
+
+
+def _rank_pairs(
+    policy: RoutingPolicy,
+    query: RouteQuery,
+    candidates: Sequence[Candidate],
+    now: float,
+    alone_tokens: int,
+) -> Ranking:
+    """Return the ranking where some candidates are halves of pairs; see rank_with_pairs."""
     halves = [candidate for candidate in candidates if candidate.worker.disaggregation is not None]
-    if not halves:
-        return policy.rank(query, candidates, now)
     whole = [candidate for candidate in candidates if candidate.worker.disaggregation is None]
     prefills = [one for one in halves if _role(one) is Role.PREFILL]
     decodes = [one for one in halves if _role(one) is Role.DECODE]
@@ -81,11 +93,13 @@ def rank_with_pairs(
 def _paired(prefill: Route, decode: Candidate, cost_ms: float) -> Route:
     """Return the route of a prefill worker with the decode worker that answers, `cost_ms` more expensive."""
     worker = decode.worker
-    return replace(
-        prefill,
+    return Route(
         worker=worker.id,
-        prefill_worker=prefill.worker,
         cost_ms=prefill.cost_ms + cost_ms,
+        matched_tokens=prefill.matched_tokens,
+        prefill_worker=prefill.worker,
+        ms_per_queued_token=prefill.ms_per_queued_token,
+        terms=prefill.terms,
         reason=f"{prefill.worker} computes the prompt: {prefill.reason}; {worker.id} answers, "
         f"with {worker.streams} streams, {cost_ms:.1f} ms",
     )

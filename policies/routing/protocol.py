@@ -26,6 +26,21 @@ class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Base of a policy's own settings (`routing.options`): typed and checked; an error names its path."""
 
 
+class FleetTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Sums over all workers that may serve a request, for a policy that is given a shortlist of them."""
+
+    workers: int
+    """How many workers there are."""
+    backlog_ms: float
+    """Milliseconds of queued prefill, summed over the workers."""
+    streams: int
+    """Requests under way on all workers."""
+    holders: int
+    """How many workers hold at least half of the prompt."""
+    holder_streams: int
+    """Requests under way on these holders."""
+
+
 class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a policy may know of a request."""
 
@@ -47,6 +62,8 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many answers (choices) are generated; 0 if nothing is generated."""
     answers_prompt: bool = False
     """Whether the answer includes something of the prompt too, such as its log probabilities."""
+    fleet: FleetTotals | None = None
+    """Sums over all workers where the candidates are a shortlist; None: the candidates are all workers."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -78,8 +95,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The policy's cost estimate, in milliseconds."""
     matched_tokens: int
     """Prompt tokens that the worker need not compute."""
-    reason: str
-    """Why the worker stands here, for operators to read."""
+    reason: str = ""
+    """Why the worker stands here, for operators to read.
+
+    Every policy gives a reason. A subclass may override the field with a property that writes the text when it is
+    read, since the reasons of routes that are not chosen are never read.
+    """
     prefill_worker: WorkerId | None = None
     """The worker that computes the prompt, where prefill and decode are split."""
     ms_per_queued_token: float = 0.0
@@ -97,6 +118,9 @@ class RoutingPolicy(Protocol):
 
     name: ClassVar[str]
     options_type: ClassVar[type[PolicyOptions]]
+
+    # A policy may also declare `shortlist: ClassVar[bool] = True`. Of a large fleet it is then given only the
+    # workers that may be best, with sums over all of them (RouteQuery.fleet); without it, all workers.
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
         """Return every candidate once, best first; without candidates, no routes.

@@ -1,7 +1,11 @@
 """The cost policy: hits against queues, KV and streams, in milliseconds."""
 
+import pytest
+from msgspec.structs import replace
+
 from policies.registry import routing_policy
-from policies.routing.protocol import Candidate
+from policies.routing.estimate import kv_wait_ms, own_ms, uncached_tokens, wait_ms
+from policies.routing.protocol import Candidate, FleetTotals
 from radix_cache.match import WorkerId
 from tests.unit.policies.routing.candidates import aged, best, candidate, policy, query
 from workers.worker import Speed, WorkerSnapshot
@@ -142,3 +146,36 @@ def test_the_terms_of_a_cost_add_up_to_it():
     for route in policy("cost", ()).rank(query(session=1), workers, 0.0):
         assert route.terms.total() == route.cost_ms
         assert list(route.terms._asdict())[:2] == ["wait_ms", "own_ms"]
+
+
+@pytest.mark.parametrize("where", [{}, {"host_tokens": 600}, {"host_tokens": 300, "disk_tokens": 500}])
+@pytest.mark.parametrize("state", [{}, {"streams": 7}, {"tokens_queued": 9000, "tokens_computed": 2500}])
+@pytest.mark.parametrize("kv", [{}, {"kv_tokens": 60_000}, {"kv_tokens": 99_000, "kv_tokens_max": 100_000}])
+def test_the_terms_that_policies_share_are_those_of_the_estimates(where, state, kv):
+    worker = candidate("a", **state, **kv).worker
+    asked, one = query(), Candidate(worker=worker, matched_tokens=1000, **where)
+    (route,) = policy("cost", ()).rank(asked, [one], 0.0)
+    uncached = uncached_tokens(asked, one, host_credit=0.75, disk_credit=0.25)
+    tokens_new = 4000 - 1000 + sum(where.values()) + 100
+    assert route.terms.wait_ms == wait_ms(worker, uncached)
+    assert route.terms.own_ms == own_ms(worker, uncached)
+    assert route.terms.room_ms == kv_wait_ms(worker, tokens_new, 100)
+
+
+def test_a_shortlist_with_the_sums_of_the_fleet_costs_as_the_whole_fleet_does():
+    fleet = [
+        candidate(f"w{at}", matched=3500 if at < 5 else 0, tokens_queued=at * 900, streams=at % 4)
+        for at in range(12)
+    ]
+    sums = FleetTotals(
+        workers=12,
+        backlog_ms=sum(each.worker.tokens_queued * each.worker.speed.ms_per_token for each in fleet),
+        streams=sum(each.worker.streams for each in fleet),
+        holders=5,
+        holder_streams=sum(each.worker.streams for each in fleet[:5]),
+    )
+    of_all = {route.worker: route.terms for route in policy("cost", ()).rank(query(), fleet, 0.0)}
+    short = policy("cost", ()).rank(replace(query(), fleet=sums), [fleet[0], fleet[5], fleet[9]], 0.0)
+    assert {route.worker: route.terms for route in short} == {
+        name: of_all[name] for name in ("w0", "w5", "w9")
+    }
