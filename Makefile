@@ -1,4 +1,4 @@
-# Everything installs what it needs into .venv and .tools; nothing is started by hand.
+# Every target installs what it needs into .venv and .tools; no service has to be started by hand.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO_ARGS ?=
@@ -17,90 +17,90 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
 	ladder docs clean
 
-help: ## Show what there is
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/.engine ## Run the whole product here: workers, gateway, traffic, a table (DEMO_ARGS='--exit --json out.json')
+demo: .venv/.engine ## Run the whole product on this machine: workers, gateway, traffic, a table (DEMO_ARGS='--exit --json out.json')
 	$(BIN)/radixgate demo $(DEMO_ARGS)
 
-test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done .tools/moto/.done ## Run all tests that need nothing but this machine
+test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done .tools/moto/.done ## Check the code and run all tests that need only this machine
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
-explore: .venv/.dev ## Draw new examples for the property tests, more of them
+explore: .venv/.dev ## Run the property tests with new and more examples
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --hypothesis-profile explore $(PYTEST_ARGS) \
 		$$(grep -rlE "^(from|import) hypothesis" tests --include='test_*.py')
 
-test-redis: .venv/.dev ## Run what Redis decides against Debian's Redis 7.0, the oldest that is served
+test-redis: .venv/.dev ## Run the tests of scripts and connections on Debian's Redis 7.0, the oldest supported version
 	@if tests/debian_redis .tools/redis-7; then \
 		RADIXGATE_TEST_REDIS=$(CURDIR)/.tools/redis-7/redis-server $(BIN)/python -m pytest $(REDIS_TESTS) $(PYTEST_ARGS); \
 	else \
 		echo "SKIPPED: test-redis, for the reason above"; \
 	fi
 
-check: .venv/.dev ## Format, lint, types, floors
+check: .venv/.dev ## Check format, lint, types and import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-engine-alone: ## Run a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON=... has them, or is a 3.12)
+test-engine-alone: ## Test a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON: a Python that has them, or any 3.12)
 	tests/engine_alone/run .tools/engine-alone $(ENGINE_PYTHON)
 
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
 	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
-test-sdks: .venv/.dev .tools/sdks/.done ## Run SDKs' own tests, LangChain, npm's openai and a fuzzer against a gateway
+test-sdks: .venv/.dev .tools/sdks/.done ## Run the SDKs' own tests, LangChain, npm's openai and a fuzzer against a gateway
 	$(BIN)/python -m pytest tests/sdks --timeout 900 $(PYTEST_ARGS)
 
-test-bench-aiperf: .venv/.dev .tools/aiperf/.done ## Hold radixgate bench against aiperf on one server (installs 1.2 GB)
+test-bench-aiperf: .venv/.dev .tools/aiperf/.done ## Compare radixgate bench with aiperf on one server (installs 1.2 GB)
 	$(BIN)/python -m pytest tests/peers -s --timeout 600 $(PYTEST_ARGS)
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
 
-chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fails if a promise is broken (CHAOS_ARGS='--only valkey-full')
+chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fail if a promise is broken (CHAOS_ARGS='--only valkey-full')
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
-soak: .venv/.dev ## Many requests; fails if memory is not flat (SOAK_ARGS='--requests 1000000')
+soak: .venv/.dev ## Send many requests; fail if memory is not flat (SOAK_ARGS='--requests 1000000')
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 
-bench-overhead: .venv/.dev ## Added latency and throughput, side by side with smg
+bench-overhead: .venv/.dev ## Measure the gateway's added latency and throughput, beside smg
 	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
 
 bench-road: .venv/.dev ## Print calls, microseconds and allocations of each stage of one request
 	$(BIN)/python -m tests.benchmarks.road $(BENCH_ARGS)
 
-bench-index: .venv/.dev ## What the shared prefix index costs, beside Dynamo's tree and a hash per block
+bench-index: .venv/.dev ## Measure the cost of the shared prefix index, beside Dynamo's tree and one hash per block
 	$(BIN)/python -m tests.benchmarks.index $(BENCH_ARGS)
 
-bench-tokenize: .venv/.dev ## What a thousand tokens of a prompt cost, cold and turn by turn, beside the tokenizer alone
+bench-tokenize: .venv/.dev ## Measure the cost of a thousand prompt tokens, cold and turn by turn, beside the tokenizer alone
 	$(BIN)/python -m tests.benchmarks.tokenise $(BENCH_ARGS)
 
-bench-routing: .venv/.dev ## Routing policies on a public trace and generated ones, in simulated fleets, beside the limits
+bench-routing: .venv/.dev ## Compare routing policies on a public trace and generated ones, in simulated fleets, with upper bounds
 	$(BIN)/python -m tests.benchmarks.routing $(BENCH_ARGS)
 
-bench-validate: .venv/.dev ## The simulator beside NVIDIA's mock engine and router, and beside real processes
+bench-validate: .venv/.dev ## Compare the simulator with NVIDIA's mock engine and router, and with real processes
 	$(BIN)/python -m tests.benchmarks.routing.validate $(BENCH_ARGS)
 
-bench-quotas: .venv/.dev ## What exact quotas cost with 1 to 100,000 tenants, and eight processes that race for one limit
+bench-quotas: .venv/.dev ## Measure the cost of exact quotas with 1 to 100,000 tenants, and eight processes racing for one limit
 	$(BIN)/python -m tests.benchmarks.quotas $(BENCH_ARGS)
 
-bench-isolation: .venv/.dev ## Whether a tenant can tell by time what another has sent, by the Kolmogorov-Smirnov test
+bench-isolation: .venv/.dev ## Test whether a tenant can tell by timing what another has sent (Kolmogorov-Smirnov test)
 	$(BIN)/python -m tests.benchmarks.isolation $(BENCH_ARGS)
 
-bench-engine: .venv/.dev ## The embedded engine beside transformers' generate on the same weights, and its ideas one by one
+bench-engine: .venv/.dev ## Measure the embedded engine beside transformers' generate on the same weights, and each of its features
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
 
-bench-fairness: .venv/.dev ## Who suffers from whom under each queue policy, simulated and with real processes
+bench-fairness: .venv/.dev ## Measure how tenants affect each other under each queue policy, simulated and with real processes
 	$(BIN)/python -m tests.benchmarks.fairness $(BENCH_ARGS)
 
-ladder: .venv/.dev ## The same requests on every rung from a naive engine to a modern one; draws ladder.png
+ladder: .venv/.dev ## Run the same requests on engines from naive to modern, one idea at a time; draw ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)
 
-docs: .venv/.dev ## Write the generated parts of README and chart again
+docs: .venv/.dev ## Write the generated parts of the README again
 	$(BIN)/python -m tests.house.generated
 
-clean: ## Remove what make has made
+clean: ## Remove everything that make has created
 	rm -rf .venv .tools .radixgate .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:

@@ -1,5 +1,5 @@
 "use strict";
-// Asks for the state once a second and writes it into the page. Text only: nothing is ever parsed as HTML.
+// Fetches the state once a second and writes it into the page, as text only: no value is parsed as HTML.
 
 const number = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const share = (ratio) => (ratio === null ? "-" : `${(100 * ratio).toFixed(1)} %`);
@@ -52,7 +52,7 @@ function show(state) {
   const figure = (name, text) => { document.querySelector(`[data-figure=${name}]`).textContent = text; };
   document.querySelector("#version").textContent = state.version;
   const words = [state.ready ? "ready" : state.draining ? "draining" : "not ready", `policy ${state.policy}`,
-    state.redis === "shared" ? "quotas shared" : "Redis away: quotas decided here alone"];
+    state.redis === "shared" ? "quotas shared" : "Redis unreachable: this gateway decides quotas alone"];
   if (!["none", "known"].includes(state.token_issuers)) words.push(`identity provider ${state.token_issuers}`);
   const line = document.querySelector("#state");
   line.textContent = words.join(" · ");
@@ -76,7 +76,7 @@ async function refresh() {
   try {
     const answer = await fetch("/admin/v1/overview", { credentials: "same-origin" });
     if (answer.status === 401) {
-      // A session has ended: the page itself knows the way in, if there is one.
+      // The session has ended: the page itself redirects to the login, if there is one.
       location.reload();
       return;
     }
@@ -90,7 +90,7 @@ async function refresh() {
   setTimeout(refresh, 1000);
 }
 
-async function who() {
+async function showSession() {
   const answer = await fetch("/ui/session", { credentials: "same-origin" });
   if (!answer.ok) return;
   const session = await answer.json();
@@ -104,5 +104,5 @@ async function who() {
   line.hidden = false;
 }
 
-who();
+showSession();
 refresh();

@@ -1,7 +1,7 @@
 """Completes the demo tenant's key, and writes it, its id and its hash into a directory.
 
-The chart can draw random text, but it knows neither CRC nor HMAC. So a Secret holds the draw (8 and 43 characters),
-and whoever needs the key makes the rest of it here: always the same.
+The chart can generate random text, but it can compute neither CRC nor HMAC. So a Secret holds the random part (8 and
+43 characters), and pods that need the key derive the rest of it here, always with the same result.
 """
 
 import os
@@ -19,7 +19,7 @@ for _ in range(CHECKSUM_LENGTH):
 key = body + checksum
 identity = key_id(key)
 if identity is None:
-    sys.exit("demo-key: the draw in the Secret does not make a key; delete its entry demo-key and upgrade")
+    sys.exit("demo-key: the random text in the Secret forms no key; delete the Secret's entry demo-key and upgrade")
 
 digest = key_digest(key, pepper(os.environ["RADIXGATE_DEPLOYMENT_SECRET"].encode()))
 os.umask(0o077)

@@ -1,6 +1,7 @@
-"""Asks the gateway as a tenant would: for its models, and for a completion by one of them.
+"""Requests the models of the gateway and a completion by one of them, as a tenant would.
 
-Without a key it can only see that strangers are refused. It waits for up to a minute: workers may be loading.
+Without a key it only checks that requests without a key are refused. It waits for up to a minute: workers may be
+loading.
 """
 
 import json
@@ -15,7 +16,7 @@ SECONDS_MAX = 60.0
 
 
 def ask(path: str, key: str, body: dict | None = None) -> tuple[int, dict]:
-    """Status and JSON of the answer; status 0 if there is none."""
+    """Return status and JSON of the answer; the status is 0 if there is no answer."""
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
     data = json.dumps(body).encode() if body is not None else None
     request = Request(os.environ["GATEWAY_URL"] + path, data=data, headers=headers)
@@ -29,7 +30,7 @@ def ask(path: str, key: str, body: dict | None = None) -> tuple[int, dict]:
 
 
 def ask_until(path: str, key: str, body: dict | None, wanted: int) -> dict:
-    """The answer with that status; only what may heal by waiting is asked for again."""
+    """Return the answer with the wanted status; retry only failures that may be temporary."""
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         status, answer = ask(path, key, body)
@@ -43,7 +44,7 @@ def ask_until(path: str, key: str, body: dict | None, wanted: int) -> dict:
 key_file = Path("/run/radixgate/key")
 key = os.environ.get("API_KEY") or (key_file.read_text().strip() if key_file.exists() else "")
 ask_until("/v1/models", "", None, 401)
-print("a stranger is refused")
+print("a request without a key is refused")
 if key:
     deadline = time.monotonic() + SECONDS_MAX
     names = [os.environ["MODEL"]] if os.environ.get("MODEL") else []
@@ -51,11 +52,11 @@ if key:
         # Models without an entry in the settings are known once a worker has reported them.
         names = [card["id"] for card in ask_until("/v1/models", key, None, 200)["data"]]
         if not names and time.monotonic() > deadline:
-            sys.exit("this key may use no model, or no worker has reported one")
+            sys.exit("this key may not use any model, or no worker has reported one")
         time.sleep(0 if names else 1)
     print(f"models: {', '.join(names)}")
     body = {"model": names[0], "prompt": "Good morning", "max_tokens": 8}
     answer = ask_until("/v1/completions", key, body, 200)
     print(f"{names[0]} answered, with {answer['usage']}")
 else:
-    print("no key, so no completion: name one in test.apiKey.existingSecret")
+    print("no completion was requested, for lack of a key: name one in test.apiKey.existingSecret")
