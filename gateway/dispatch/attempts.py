@@ -124,7 +124,7 @@ class Attempts:
             progress.mark("queue" if progress.queued_at is not None else "route")
         attempt = request.attempt = self._send(request, placement)
         self._lead(request, attempt)
-        if not placement.at_provider:
+        if placement.worker.provider is None:
             tenant, prompt = request.ctx.tenant, request.prompt
             attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
                 tenant, _new_blocks(request, placement, self._fleet)
@@ -209,7 +209,7 @@ class Attempts:
         if usage is not None and attempt.expectation is not None and request.prompt.exact:
             self._feedback.cache_reported(attempt.expectation, request.ctx.id, usage.cached_tokens)
         used = None
-        if not placement.at_provider:
+        if placement.worker.provider is None:
             self._learn(request, placement)
             used = progress.tokens_to_charge()
         elif placement.provider_lease is not None:
@@ -266,8 +266,10 @@ class Attempts:
                 "request %s goes to %s: %s", request.ctx.id, placement.worker.id, placement.route.reason
             )
         expectation = None
-        if request.prompt.hashes and not placement.at_provider:
-            expectation = self._feedback.request_sent(placement.prefill_worker.id, request.prompt, placement.match)
+        if request.prompt.hashes and placement.worker.provider is None:
+            expectation = self._feedback.request_sent(
+                placement.prefill_worker.id, request.prompt, placement.match
+            )
         return Attempt(placement, expectation)
 
     def _lead(self, request: PendingRequest, attempt: Attempt) -> None:
@@ -277,7 +279,7 @@ class Attempts:
         request.progress.assign_worker(
             placement.worker.id,
             dispatched_at=placement.placed_at,
-            by_shadow=request.by_shadow and not placement.at_provider,
+            by_shadow=request.by_shadow and placement.worker.provider is None,
             reason=placement.route.reason,
             predicted_tokens=placement.route.matched_tokens,
             predicted_ttft_seconds=(

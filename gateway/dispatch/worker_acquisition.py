@@ -58,6 +58,7 @@ class WorkerAcquisition:
         self._fleet = fleet
         self._router = router
         self._queue = queue
+        self._membership = queue.membership
         self._rooms = rooms
         self._placements = placements
         self._overflow = overflow
@@ -107,7 +108,7 @@ class WorkerAcquisition:
             self._targets.check(request, decision.routes, room)
         ticket = request.ticket = room.ticket(self._queued(request, decision.routes), request.ticket)
         placement: Placement | None
-        if self._queue.shared:
+        if self._membership.shared:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._turn_of_all, request, ticket, decision),
@@ -162,9 +163,9 @@ class WorkerAcquisition:
             ):
                 if not over and self._router.shadow is not None:
                     self._router.shadowed(decision)
-                return self._place_here(
-                    request, route, uncached, self._shared_ticket(request), decision.match
-                )
+                ticket = self._shared_ticket(request)
+                self._queue.hold(ticket, worker.id, uncached)
+                return self._place(request, route, uncached, ticket, decision.match)
             waited_for.append(worker.id)
         taken.update(waited_for)
         return None

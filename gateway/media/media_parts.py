@@ -77,6 +77,14 @@ class ChatMedia:
         return {"type": "text", "text": f"<media {self._nonce} {len(self.digests) - 1}>"}
 
 
+def may_have_media(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether any message consists of parts: only a part can be a medium."""
+    for message in messages:  # noqa: SIM110 - any() would cost a frame for each message of every request
+        if isinstance(message.get("content"), list):
+            return True
+    return False
+
+
 def media_tokens(digest: bytes) -> Tokens:
     """Return the MEDIA_TOKENS placeholder tokens of the medium with this digest (16 bytes)."""
     words = [PLACEHOLDER_BIT | int.from_bytes(digest[at : at + 4], "little") for at in range(0, 16, 4)]

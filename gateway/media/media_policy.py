@@ -16,6 +16,7 @@ import msgspec
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.media.media_fetch import MediaFetcher, MediaFetchFailed
+from gateway.media.media_parts import may_have_media
 
 CONTENT_FIELDS = frozenset(
     {
@@ -49,6 +50,8 @@ class MediaPolicy:
     async def apply(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with the content of its media in it. Raises BadRequest."""
         if request.surface is not Surface.CHAT:
+            return request
+        if not may_have_media(request.prompt):
             return request
         found = list(media_urls(request.prompt))
         if not found:

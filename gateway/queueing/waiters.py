@@ -34,28 +34,29 @@ class Waiters(Generic[Placed]):
     """All requests in a waiting room, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._waiters: dict[int, Waiter[Placed]] = {}
+        self.by_number: dict[int, Waiter[Placed]] = {}
+        """By the number of their ticket."""
         self._least: int | None = None  # None: not known
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self.by_number)
 
     def __iter__(self) -> Iterator[Waiter[Placed]]:
-        return iter(self._waiters.values())
+        return iter(self.by_number.values())
 
     def of(self, ticket: Ticket) -> Waiter[Placed]:
         """Return the waiter that has this ticket."""
-        return self._waiters[ticket.number]
+        return self.by_number[ticket.number]
 
     def enter(self, waiter: Waiter[Placed]) -> None:
         """Add a waiter."""
-        self._waiters[waiter.ticket.number] = waiter
+        self.by_number[waiter.ticket.number] = waiter
         if self._least is not None:
             self._least = min(self._least, waiter.ticket.uncached_tokens)
 
     def remove(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter. Removing it twice has no effect."""
-        if self._waiters.pop(waiter.ticket.number, None) and waiter.ticket.uncached_tokens == self._least:
+        if self.by_number.pop(waiter.ticket.number, None) and waiter.ticket.uncached_tokens == self._least:
             self._least = None
 
     def fail(self, error: Exception) -> None:
@@ -63,12 +64,12 @@ class Waiters(Generic[Placed]):
         for waiter in self:
             if not waiter.turn.done():
                 waiter.turn.set_exception(error)
-        self._waiters.clear()
+        self.by_number.clear()
         self._least = None
 
     def for_a_turn(self) -> list[Ticket]:
         """Return the tickets that can use a turn: those whose tasks were not cancelled."""
-        return [waiter.ticket for waiter in self._waiters.values() if not waiter.turn.done()]
+        return [waiter.ticket for waiter in self.by_number.values() if not waiter.turn.done()]
 
     def least_tokens(self) -> int:
         """Return the fewest uncached prompt tokens of any waiter; there is at least one."""

@@ -105,7 +105,8 @@ class WaitingRoom(Generic[Placed]):
         self._goes_first = goes_first
         self._has_room = has_room
         self._counters = RoomCounters(rules.policy)
-        self._waiting = Waiters[Placed]()
+        self.waiters = Waiters[Placed]()
+        """The requests that this gateway gives their turns."""
         self._elsewhere: dict[int, Ticket] = {}
         self._drained = DrainRate()
         self._number = 0
@@ -120,7 +121,7 @@ class WaitingRoom(Generic[Placed]):
 
     def __len__(self) -> int:
         """Return how many requests wait."""
-        return len(self._waiting) + len(self._elsewhere)
+        return len(self.waiters) + len(self._elsewhere)
 
     def ticket(self, asked: QueuedRequest, before: Ticket | None = None) -> Ticket:
         """Return a ticket with the next number, or with the number and arrival that the request has had `before`."""
@@ -142,7 +143,7 @@ class WaitingRoom(Generic[Placed]):
             level=asked.level,
             arrived_at=arrived_at,
         )
-        self._counters.arrives(ticket, self._waiting.for_a_turn() if self._waiting else ())
+        self._counters.arrives(ticket, self.waiters.for_a_turn() if self.waiters.by_number else ())
         return ticket
 
     def settle(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
@@ -178,7 +179,7 @@ class WaitingRoom(Generic[Placed]):
 
         Raises NoWorker, and what `place` raises.
         """
-        if self._waiting or not (self._goes_first is None or self._goes_first()):
+        if self.waiters.by_number or not (self._goes_first is None or self._goes_first()):
             return None
         now = self._clock()
         turn = self._counters.next((ticket,), now)
@@ -204,7 +205,7 @@ class WaitingRoom(Generic[Placed]):
         """
         with self._occupancy.taken(ticket, self.retry_after):
             waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future())
-            self._waiting.enter(waiter)
+            self.waiters.enter(waiter)
             placed: Placed | None = None
             try:
                 self.waits(ticket)
@@ -247,7 +248,7 @@ class WaitingRoom(Generic[Placed]):
 
     def waiting(self) -> Sequence[Ticket]:
         """Return the tickets of all requests that wait."""
-        return [*(waiter.ticket for waiter in self._waiting), *self._elsewhere.values()]
+        return [*(waiter.ticket for waiter in self.waiters), *self._elsewhere.values()]
 
     def move(self) -> None:
         """Send all waiting requests away to ask anew: the queue is kept elsewhere from now on."""
@@ -270,13 +271,13 @@ class WaitingRoom(Generic[Placed]):
         line: FlowHeads | None = None
         while (
             given != turns_max
-            and self._waiting
+            and self.waiters.by_number
             and self.goes_first
-            and self._has_room(closed, self._waiting.least_tokens())
+            and self._has_room(closed, self.waiters.least_tokens())
         ):
             if line is None:
                 line = FlowHeads(
-                    self._waiting.for_a_turn(),
+                    self.waiters.for_a_turn(),
                     self.rules.order,
                     self._clock(),
                     passed_of_flow_max=self.rules.passed_of_flow_max,
@@ -284,12 +285,12 @@ class WaitingRoom(Generic[Placed]):
             turn = self._counters.next(line.heads, self._clock())
             if turn is None:
                 break
-            waiter = self._waiting.of(turn.ticket)
+            waiter = self.waiters.of(turn.ticket)
             try:
                 placed = self._placed(partial(waiter.place, closed))
             except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
                 line.take(turn.ticket)
-                self._waiting.remove(waiter)
+                self.waiters.remove(waiter)
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
@@ -299,7 +300,7 @@ class WaitingRoom(Generic[Placed]):
                     break
                 continue
             line.take(turn.ticket)
-            self._waiting.remove(waiter)
+            self.waiters.remove(waiter)
             self._granted(turn, self._clock())
             waiter.turn.set_result(placed)
             given += 1
@@ -307,7 +308,7 @@ class WaitingRoom(Generic[Placed]):
 
     def close(self, error: Exception) -> None:
         """End every wait with this error."""
-        self._waiting.fail(error)
+        self.waiters.fail(error)
 
     def retry_after(self, tenant: str | None = None) -> float:
         """Return the seconds until what waits has had its turn: of one tenant at its share, or of all tenants."""
@@ -334,7 +335,7 @@ class WaitingRoom(Generic[Placed]):
 
     def _leave(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter, and give back a turn that came in the same moment."""
-        self._waiting.remove(waiter)
+        self.waiters.remove(waiter)
         if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
             self._give_back(waiter.turn.result())
         # A request that stood behind this one may fit where it did not.

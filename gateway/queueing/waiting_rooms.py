@@ -60,7 +60,10 @@ class WaitingRooms(Generic[Placed]):
 
     def room_made(self) -> None:
         """Give turns: a worker may have room again."""
-        waiting = [queue for queue, room in self._rooms.items() if room]
+        waiting = []
+        for queue, room in self._rooms.items():
+            if room.waiters.by_number:
+                waiting.append(queue)
         if waiting:
             self._give_turns([queue for queue in waiting if not queue.endswith(BATCH)])
             self._give_turns([queue for queue in waiting if queue.endswith(BATCH)])

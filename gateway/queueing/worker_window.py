@@ -17,4 +17,5 @@ class WorkerWindow:
     @property
     def tokens(self) -> int:
         """This gateway's part as of now."""
-        return self._membership.share_of(self.tokens_of_all)
+        membership = self._membership
+        return self.tokens_of_all if membership.shared else membership.share_of(self.tokens_of_all)

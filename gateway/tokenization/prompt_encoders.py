@@ -34,7 +34,7 @@ from gateway.domain.errors import PromptTooLong
 from gateway.domain.model import CHAT_MARK, EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.media.media_parts import ChatMedia, media_tokens
+from gateway.media.media_parts import ChatMedia, may_have_media, media_tokens
 from gateway.tokenization.canonical_json import canonical_json
 from gateway.tokenization.chat_rendering import render_chat
 from gateway.tokenization.encoder_child import read_tokenizer
@@ -76,6 +76,8 @@ class TextEncoder:
     ) -> list[EncodedPrompt]:
         """Return each prompt of the request as canonical text, or as the token ids that the client sent."""
         if request.surface is Surface.CHAT:
+            if request.body_bytes <= LONG_BYTES:
+                return [self._chat(request)]
             return [await _run_off_loop_if_long(request, partial(self._chat, request))]
         return [
             EncodedPrompt(tokens=None, text=prompt.encode())
@@ -85,12 +87,13 @@ class TextEncoder:
         ]
 
     def _chat(self, request: InferenceRequest) -> EncodedPrompt:
-        media = ChatMedia(request.prompt)
-        before = b"".join(
-            name.encode() + bytes(request.fields[name]) for name in TEMPLATE_FIELDS if name in request.fields
-        )
+        media = ChatMedia(request.prompt) if may_have_media(request.prompt) else None
+        before = b""
+        for name in TEMPLATE_FIELDS:
+            if name in request.fields:
+                before += name.encode() + bytes(request.fields[name])
         written = canonical_json if request.body_bytes > LONG_BYTES else _SORTED.encode
-        text = before + written(media.messages) if before else written(media.messages)
+        text = before + written(request.prompt if media is None else media.messages)
         if len(text) > LONG_BYTES:
             yield_gil()
         if media:

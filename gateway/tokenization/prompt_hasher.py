@@ -37,19 +37,20 @@ class PromptHasher:
         length_max = _length_max(ctx)
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         lengths = list(map(len, prompts))
+        longest = lengths[0] if len(lengths) == 1 else max(lengths)
         exact = ctx.model.encoder.exact and all(prompt.counted for prompt in prompts)
         if exact:
-            _check_length(ctx, max(lengths), length_max)
+            _check_length(ctx, longest, length_max)
         hashed = self.namespace(ctx.model, ctx.tenant.group)
         return PromptBlocks(
             namespace=hashed.namespace,
-            hashes=await _block_hashes(prompts[0], hashed.hasher) if ctx.request.generates else NO_HASHES,
+            hashes=NO_HASHES if not ctx.request.generates else await _block_hashes(prompts[0], hashed.hasher),
             prompt_tokens=sum(lengths),
             exact=exact,
             output_tokens_max=(
-                _output_bound_by_context(ctx, max(lengths) * (1 if exact else ESTIMATE_MARGIN), length_max)
+                _output_bound_by_context(ctx, longest * (1 if exact else ESTIMATE_MARGIN), length_max)
                 if ctx.request.shortens
-                else _output_bound_by_plan(ctx, max(lengths))
+                else _output_bound_by_plan(ctx, longest)
             ),
             ids=await _ids_as_json(prompts[0])
             if exact and len(prompts) == 1 and _can_send_ids(ctx)
@@ -116,8 +117,10 @@ def _length_max(ctx: RequestContext) -> int | None:
     """Return the tokens that prompt and answer may have together; None where only the worker knows."""
     if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
         return None
-    bounds = [b for b in (ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)) if b is not None]
-    return min(bounds, default=None)
+    served, planned = ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)
+    if served is None or (planned is not None and planned < served):
+        return planned
+    return served
 
 
 def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:

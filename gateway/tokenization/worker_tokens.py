@@ -82,7 +82,11 @@ class FleetTokenizer:
 
     async def __call__(self, model: str, fields: RawFields) -> Tokens | None:
         """Return the tokens; None if the engine refuses. Raises WorkerUnreachable."""
-        able = [(w.load.streams, w.adapter) for w in self._serving(model) if isinstance(w.adapter, SupportsTokenize)]
+        able = [
+            (w.load.streams, w.adapter)
+            for w in self._serving(model)
+            if isinstance(w.adapter, SupportsTokenize)
+        ]
         if not able:
             raise WorkerUnreachable("no worker of this model can tokenize")
         _, adapter = min(able, key=lambda one: one[0])

@@ -56,7 +56,7 @@ class TurnReader:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, line: RedisConnection) -> None:
-        """Raises LineLost."""
+        """Follow the stream on one connection. Raises ConnectionLost."""
         newest = await self._asked(line, "XREVRANGE", self._stream, "+", "-", "COUNT", "1")
         last = newest[0][0].decode() if newest else "0-0"
         self._missed()
