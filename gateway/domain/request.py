@@ -33,7 +33,7 @@ to one of these."""
 
 
 FORMS = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
-"""The APIs whose requests come with a file, as multipart/form-data."""
+"""The APIs with requests that come with a file, as multipart/form-data."""
 
 
 class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -1,1 +1,1 @@
-"""Passes a worker's answer on to the client: `relay` begins; `sse` reads streams, `stream_aggregator` joins them."""
+"""Passes a worker's answer on to the client: `relay` calls `sse` for streams, `stream_aggregator` to join them."""

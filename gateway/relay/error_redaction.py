@@ -1,8 +1,9 @@
-"""A worker's words, before a client gets them: what is said of the request stays, what says where workers are goes.
+"""Removes from answers of workers what clients must not see: addresses, files, and counts of cached tokens.
 
-Engines quote addresses and files of their own in errors (where they could not connect, what they listen on, where
-their weights lie), say in answers where they fetched KV blocks, and tell with `cached_tokens` how much of a prompt
-somebody has sent before. The latter is a tenant's own business only where the engine keeps tenants apart.
+Engines quote their own addresses and files in errors (where they could not connect, what they listen on, where
+their weights are), report in answers where they fetched KV blocks, and with `cached_tokens` how much of a prompt
+was sent before. A client may know the latter only where the engine keeps the caches of tenants apart: else the count
+is about the prompts of other tenants. What an error says about the request itself stays.
 """
 
 import re
@@ -21,33 +22,35 @@ _ADDRESS = re.compile(
             r"(?<![\w:.])[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{1,4}){0,6}::(?:[0-9A-Fa-f]{1,4}:?){0,7}(?!\w)",
             r"(?<=\bto host )[\w.-]+(?::\d{1,5})?",
             r"\b(?:localhost|[\w-]+(?:\.[\w-]+)+):\d{2,5}\b",
-            # A name without dots is one of a host only if it looks like it: `max_tokens:4096` does not.
+            # A name without dots is a host's only with a digit or a hyphen in it: `max_tokens:4096` is none.
             r"\b(?=[A-Za-z_]*[-\d])[A-Za-z][\w-]*:\d{4,5}\b",
             r"\b[\w-]+(?:\.[\w-]+)*\.(?:local|internal|localdomain|svc|lan|intranet)\b",
             r"(?<=\bport[ =:])\s?\d{2,5}\b",
-            # Files; not /v1/chat/completions, of which the client knows.
+            # Files; but not paths of the API such as /v1/chat/completions, which the client knows.
             r"(?<![\w./:~-])~?/(?!v1/)(?:[\w.@+~-]+/)+[\w.@+~-]*",
         )
     )
 )
-_ERROR = b'"error"'
-"""In every frame that reports one; in an answer's own text the quotes would be escaped."""
+ERROR_FIELD = b'"error"'
+"""Part of every frame that reports an error; inside generated text the quotes would be escaped."""
+TRANSFER_FIELD = b'_transfer_params"'
+"""Part of every answer that names addresses at which workers hand over KV blocks."""
 _FRAME = re.compile(rb'^data: ?(\{[^\r\n]*"error"[^\r\n]*)', re.M)
-_HANDED_OVER = re.compile(rb'"(?:kv|ec)_transfer_params"\s*:\s*\{')
-_TRANSFERS = ("kv_transfer_params", "ec_transfer_params")
+_TRANSFER = re.compile(rb'"(?:kv|ec)_transfer_params"\s*:\s*\{')
+_TRANSFER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 
-CACHED = frozenset(
+CACHE_COUNTS = frozenset(
     {
         *("cached_tokens", "created_cache_tokens", "cache_write_tokens", "cache_creation_tokens"),
         *("prompt_cache_hit_tokens", "prompt_cache_miss_tokens"),
         *("cache_read_input_tokens", "cache_creation_input_tokens"),
     }
 )
-"""Numbers that say, or leave to be said, how much of a prompt was in a cache."""
+"""Fields of a usage object that tell, alone or with others, how much of a prompt was in a cache."""
 
 
-class WorkerError(msgspec.Struct):
-    """The fields of OpenAI's error object."""
+class WorkerErrorFields(msgspec.Struct):
+    """The fields of OpenAI's error object, as a worker filled them in."""
 
     message: str = ""
     type: str | None = None
@@ -56,23 +59,23 @@ class WorkerError(msgspec.Struct):
 
 
 class _ErrorBody(msgspec.Struct):
-    """Some engines put its fields at the top."""
+    """A body with an error object; some engines put its fields at the top level."""
 
-    error: WorkerError | str | None = None
+    error: WorkerErrorFields | str | None = None
     message: str = ""
     code: str | int | None = None
 
 
-def read_error(body: bytes) -> WorkerError:
-    """What a worker says of an error, fit for a client; no words where they are not understood."""
+def read_error(body: bytes) -> WorkerErrorFields:
+    """Return a worker's error without addresses; the message is empty where the body is not understood."""
     try:
         decoded = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return WorkerError()
+        return WorkerErrorFields()
     found = decoded.error
-    if not isinstance(found, WorkerError):
-        found = WorkerError(message=found or decoded.message, code=decoded.code)
-    return WorkerError(
+    if not isinstance(found, WorkerErrorFields):
+        found = WorkerErrorFields(message=found or decoded.message, code=decoded.code)
+    return WorkerErrorFields(
         message=without_addresses(found.message),
         param=found.param and without_addresses(found.param)[:NAME_LENGTH_MAX],
         code=without_addresses(found.code)[:NAME_LENGTH_MAX] if isinstance(found.code, str) else None,
@@ -80,45 +83,46 @@ def read_error(body: bytes) -> WorkerError:
 
 
 def without_addresses(text: str) -> str:
-    """The text, shortened, with dots in place of addresses."""
+    """Return the text, shortened to MESSAGE_LENGTH_MAX, with dots in place of addresses and files."""
     return _ADDRESS.sub("...", text[:MESSAGE_LENGTH_MAX])
 
 
 def with_safe_errors(frames: bytes) -> bytes:
-    """Whole frames of a stream; those that report an error in our shape and without addresses."""
-    return _FRAME.sub(_safe_frame, frames) if _ERROR in frames else frames
+    """Return whole frames of a stream; frames that report an error get OpenAI's shape, and lose addresses."""
+    return _FRAME.sub(_safe_frame, frames) if ERROR_FIELD in frames else frames
 
 
 def without_cached_tokens(body: bytes) -> bytes:
-    """A body or chunk whose usage says nothing of caches (CACHED); what is not understood stays."""
+    """Return a body or chunk without the CACHE_COUNTS of its usage; what is not understood stays as it is."""
     try:
         fields = _FIELDS.decode(body)
         usage = _FIELDS.decode(fields["usage"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
         return body
-    kept = {name: value for name, value in usage.items() if name not in CACHED}
+    kept = {name: value for name, value in usage.items() if name not in CACHE_COUNTS}
     try:
         details = _FIELDS.decode(usage["prompt_tokens_details"])
     except (msgspec.DecodeError, RecursionError, KeyError):
         details = {}
-    told = {name: value for name, value in details.items() if name not in CACHED}
-    if len(told) < len(details):
-        kept["prompt_tokens_details"] = msgspec.Raw(msgspec.json.encode(told) if told else b"null")
+    kept_details = {name: value for name, value in details.items() if name not in CACHE_COUNTS}
+    if len(kept_details) < len(details):
+        written = msgspec.json.encode(kept_details) if kept_details else b"null"
+        kept["prompt_tokens_details"] = msgspec.Raw(written)
     elif len(kept) == len(usage):
         return body
     return msgspec.json.encode({**fields, "usage": kept})
 
 
 def without_transfers(body: bytes) -> bytes:
-    """An answer without the addresses at which workers hand over KV blocks."""
-    if _HANDED_OVER.search(body) is None:
+    """Return an answer without the addresses at which workers hand over KV blocks."""
+    if TRANSFER_FIELD not in body or _TRANSFER.search(body) is None:
         return body
     try:
         fields = _FIELDS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body
-    blank = {name: msgspec.Raw(b"null") for name in _TRANSFERS if name in fields}
-    return msgspec.json.encode({**fields, **blank})
+    emptied = {name: msgspec.Raw(b"null") for name in _TRANSFER_FIELDS if name in fields}
+    return msgspec.json.encode({**fields, **emptied})
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -129,13 +133,13 @@ def _safe_frame(found: "re.Match[bytes]") -> bytes:
         fields = _FIELDS.decode(found[1])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         fields = {}
-    if bytes(fields.get("error", b"null")) == b"null" and bytes(fields.get("object", b"")) != _ERROR:
-        return found[0]  # A field of that name somewhere inside.
-    said = read_error(found[1])
+    if bytes(fields.get("error", b"null")) == b"null" and bytes(fields.get("object", b"")) != ERROR_FIELD:
+        return found[0]  # The field of that name is somewhere deeper.
+    reported = read_error(found[1])
     error = {
-        "message": said.message or "The worker reported an error.",
+        "message": reported.message or "The worker reported an error.",
         "type": "server_error",
-        "param": said.param,
-        "code": said.code,
+        "param": reported.param,
+        "code": reported.code,
     }
     return b"data: " + msgspec.json.encode({"error": error})

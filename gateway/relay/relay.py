@@ -1,4 +1,4 @@
-"""Passes a worker's answer on to the client, as it comes."""
+"""Passes a worker's answer on to the client: a stream as it comes, any other answer as a whole."""
 
 from collections.abc import Mapping
 
@@ -9,21 +9,24 @@ from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
-from gateway.relay.error_redaction import read_error, without_cached_tokens, without_transfers
+from gateway.relay.error_redaction import TRANSFER_FIELD, read_error, without_cached_tokens, without_transfers
 from gateway.relay.sse import FrameFilter
-from gateway.relay.sse_payloads import Payloads
-from gateway.relay.stream_aggregator import Assembly, has_faithful_stream
+from gateway.relay.sse_payloads import SsePayloadReader
+from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
 from gateway.telemetry.record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
 
 BODY_BYTES_MAX = 256 * 1024**2
+"""Longest answer that is not a stream for the client."""
 
-
-_ABSENT = msgspec.Raw(b"null")
+EVENT_STREAM = "text/event-stream"
 
 
 class _Answer(msgspec.Struct):
-    usage: msgspec.Raw = _ABSENT
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
 
 
 async def relay(
@@ -32,33 +35,55 @@ async def relay(
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
-    tells_cached: bool = True,
-    shapes: ResponseShapes | None = None,
+    reports_cached_tokens: bool = True,
+    response_shapes: ResponseShapes | None = None,
 ) -> None:
-    """The whole answer; what was streamed for a client that wants it at once is put together.
+    """Pass a worker's answer on to the client.
 
-    `tells_cached`: the cache is its tenant's own, so that it may know what was in it. `shapes`: of this worker's
-    whole answers; learnt here.
-    Raises StreamInterrupted, RefusedByWorker; ConnectionResetError if the client leaves. WorkerUnreachable if an
-    answer that is no stream for its client broke off, or is none: that one has got nothing yet.
+    A stream that the gateway asked for on behalf of a client that wants a whole answer is aggregated.
+
+    Args:
+        answer: The worker's answer.
+        exchange: The exchange with the client.
+        request: The client's request.
+        progress: Gets the usage and the output of the answer.
+        headers: Headers for the client.
+        reports_cached_tokens: Whether the client may know how much of its prompt was cached: only where the
+            tenant has a cache of its own.
+        response_shapes: The shapes of this worker's whole answers; a shape that is not known yet is learnt here.
+
+    Raises:
+        StreamInterrupted: The answer broke off, and the client has had the beginning of it.
+        RefusedByWorker: The worker refused the request as the client's mistake.
+        ConnectionResetError: The client has left.
+        WorkerUnreachable: An answer that is not streamed to the client broke off or is malformed; nothing of it was
+            sent.
     """
     try:
         if answer.status >= 400:
             progress.refused = True
-            raise _refusal(answer.status, await _whole(answer))
-        streamed = answer.content_type == "text/event-stream"
+            raise _refusal(answer.status, await _body_of(answer))
+        streamed = answer.content_type == EVENT_STREAM
         if streamed and (request.stream or not request.generates):
-            await _relay_frames(answer, exchange, request, progress, headers, tells_cached)
+            await _relay_frames(answer, exchange, request, progress, headers, reports_cached_tokens)
+            return
+        if streamed:
+            body = await _aggregated(answer, request, progress, response_shapes)
         else:
-            body = await (_assembled(answer, request, progress, shapes) if streamed else _at_once(answer))
-            if shapes is not None and not streamed and has_faithful_stream(request):
-                shapes.learn(request.surface, body)
-            await _relay_whole(answer, body, exchange, request, progress, headers, tells_cached)
+            body = getattr(answer, "whole", None)
+            if body is None:
+                body = await _body_or_unreachable(answer)
+            if (
+                response_shapes is not None
+                and response_shapes.of(request.surface) is None
+                and has_faithful_stream(request)
+            ):
+                response_shapes.learn(request.surface, body)
+        await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
     except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
-        if progress.trace is not None:
-            progress.mark("relay")
+        progress.mark("relay")
 
 
 async def _relay_whole(
@@ -68,15 +93,16 @@ async def _relay_whole(
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
-    tells_cached: bool,
+    reports_cached_tokens: bool,
 ) -> None:
-    # Speech comes as it is; what generates tokens answers in JSON, whatever it calls that.
+    # Speech passes as it is; an API that generates tokens answers in JSON, whatever the content type says.
     kind = "application/json" if request.generates else answer.content_type or "application/json"
     try:
         if kind == "application/json":
             progress.usage = _usage(body)
-            body = without_transfers(body)
-            if not tells_cached:
+            if TRANSFER_FIELD in body:
+                body = without_transfers(body)
+            if not reports_cached_tokens:
                 body = without_cached_tokens(body)
         await exchange.answer(answer.status, kind, body, headers)
     except WorkerError as err:
@@ -90,12 +116,12 @@ async def _relay_frames(
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
-    tells_cached: bool,
+    reports_cached_tokens: bool,
 ) -> None:
-    frames = FrameFilter(wants_usage=request.include_usage, tells_cached=tells_cached)
+    frames = FrameFilter(wants_usage=request.include_usage, reports_cached_tokens=reports_cached_tokens)
     seen = 0
     try:
-        await exchange.begin(answer.status, "text/event-stream", headers)
+        await exchange.begin(answer.status, EVENT_STREAM, headers)
         async for chunk in answer.chunks():
             ready = frames.feed(chunk)
             if ready:
@@ -107,29 +133,32 @@ async def _relay_frames(
             await exchange.write(rest)
         await exchange.end()
     except WorkerError as err:
-        # Its client has read the beginning: nobody else can go on from there.
+        # The client has read the beginning of this answer: another worker cannot continue it.
         raise StreamInterrupted from err
     finally:
         progress.usage = frames.usage
 
 
-async def _assembled(
-    answer: WorkerAnswer, request: InferenceRequest, progress: Progress, shapes: ResponseShapes | None
+async def _aggregated(
+    answer: WorkerAnswer,
+    request: InferenceRequest,
+    progress: Progress,
+    response_shapes: ResponseShapes | None,
 ) -> bytes:
-    """The body that a stream of it comes to. Raises WorkerUnreachable, RefusedByWorker."""
-    shape = shapes.of(request.surface) if shapes is not None else None
-    payloads, assembly, size = Payloads(), Assembly(request.surface, shape), 0
+    """Return the whole answer that a stream amounts to. Raises WorkerUnreachable, RefusedByWorker."""
+    shape = response_shapes.of(request.surface) if response_shapes is not None else None
+    reader, aggregator, size = SsePayloadReader(), StreamAggregator(request.surface, shape), 0
     try:
         async for chunk in answer.chunks():
             size += len(chunk)
             if size > BODY_BYTES_MAX:
                 raise StreamInterrupted
-            for payload in payloads.feed(chunk):
-                assembly.add(payload)
+            for payload in reader.feed(chunk):
+                aggregator.add(payload)
                 progress.frames += 1
-        for payload in payloads.end():
-            assembly.add(payload)
-        return assembly.body(done=payloads.done)
+        for payload in reader.end():
+            aggregator.add(payload)
+        return aggregator.body(done=reader.done)
     except StreamBroken as err:
         raise WorkerUnreachable(str(err)) from err
     except StreamInterrupted as err:
@@ -139,16 +168,16 @@ async def _assembled(
         raise
 
 
-async def _at_once(answer: WorkerAnswer) -> bytes:
-    """The body of an answer that came as one. Raises WorkerUnreachable."""
+async def _body_or_unreachable(answer: WorkerAnswer) -> bytes:
+    """Return the body of an answer that is not a stream. Raises WorkerUnreachable if it breaks off."""
     try:
-        return await _whole(answer)
+        return await _body_of(answer)
     except StreamBroken as err:
         raise WorkerUnreachable(str(err)) from err
 
 
-async def _whole(answer: WorkerAnswer) -> bytes:
-    """A body that is not a stream. Raises StreamInterrupted for one that is too large, StreamBroken."""
+async def _body_of(answer: WorkerAnswer) -> bytes:
+    """Return a body that is not a stream. Raises StreamInterrupted for one that is too large, StreamBroken."""
     parts, size = [], 0
     async for chunk in answer.chunks():
         size += len(chunk)
@@ -159,16 +188,17 @@ async def _whole(answer: WorkerAnswer) -> bytes:
 
 
 def _usage(body: bytes) -> TokenUsage | None:
+    """Return the usage in a whole answer. Raises WorkerError for a body that is not a JSON object."""
     try:
-        return read_usage(msgspec.json.decode(body, type=_Answer).usage)
+        return read_usage(_ANSWER.decode(body).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise WorkerError from err
 
 
 def _refusal(status: int, body: bytes) -> RefusedByWorker:
-    """The worker's words in our shape: engines differ in theirs."""
-    said = read_error(body)
-    code = said.code if isinstance(said.code, str) else None
+    """Return a worker's refusal in the gateway's own shape; engines have different ones."""
+    reported = read_error(body)
+    code = reported.code if isinstance(reported.code, str) else None
     return RefusedByWorker(
-        status, said.message or "The worker refused the request.", param=said.param, code=code
+        status, reported.message or "The worker refused the request.", param=reported.param, code=code
     )

@@ -1,21 +1,22 @@
-"""Server-sent events on their way through: whole frames go on as they came, usage is read in passing.
+"""Server-sent events on their way through the gateway: frames pass as they came, and their usage is read.
 
     bytes from the worker      data: {..}\\n\\ndata: {..}\\n\\nda | ta: {"choices":[],"usage":{..}}\\n\\n
-    bytes to the client        data: {..}\\n\\ndata: {..}\\n\\n   | (withheld, unless it was asked for)
+    bytes to the client        data: {..}\\n\\ndata: {..}\\n\\n   | (withheld, unless the client asked for usage)
 
-Chunk boundaries mean nothing. Only whole frames are passed on, so that a client never gets half a frame before an
-error; since workers write whole frames, this holds almost nothing back. A frame is parsed only if it has a usage
-object, which the byte pattern below finds: inside JSON strings quotes are escaped, so text cannot look like it.
+A frame is one event with the blank line that ends it. Chunks of bytes may be cut anywhere. Only whole frames are
+passed on, so that a client never gets half a frame before an error; since workers write whole frames, this delays
+almost nothing. A frame is decoded only if it has a usage object, which the byte pattern below finds: inside JSON
+strings quotes are escaped, so that generated text cannot look like one.
 
-A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and nobody looks inside.
+A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and is not looked into.
 """
 
 import re
 
 import msgspec
 
-from gateway.relay.error_redaction import with_safe_errors, without_cached_tokens
-from gateway.telemetry.record import Usage, read_usage
+from gateway.domain.token_usage import TokenUsage, read_usage
+from gateway.relay.error_redaction import ERROR_FIELD, with_safe_errors, without_cached_tokens
 
 FRAME_BYTES_MAX = 1024**2
 
@@ -33,98 +34,106 @@ _DECODER = msgspec.json.Decoder(_UsageFrame)
 
 
 class FrameFilter:
-    """One stream. `usage`: the last that was reported; `frames`: data frames passed on, less `[DONE]`.
-
-    `tells_cached`: its usage may say how much of the prompt was cached.
-    """
+    """Passes the frames of one stream on, and reads what they report."""
 
     __slots__ = (
         "_last",
         "_passing",
+        "_reports_cached_tokens",
         "_tail",
         "_tail_bytes",
-        "_tells_cached",
         "_wants_usage",
         "frames",
         "usage",
     )
 
-    def __init__(self, *, wants_usage: bool, tells_cached: bool = True) -> None:
+    def __init__(self, *, wants_usage: bool, reports_cached_tokens: bool = True) -> None:
+        """Create a filter.
+
+        Args:
+            wants_usage: Whether the client asked for the usage frame.
+            reports_cached_tokens: Whether the client may know how much of its prompt was cached.
+        """
         self._wants_usage = wants_usage
-        self._tells_cached = tells_cached
-        # In the pieces in which it came: joined once, when its end is there. `_last`: its last two bytes.
+        self._reports_cached_tokens = reports_cached_tokens
+        # The beginning of a frame, in the pieces in which it came: they are joined once, when its end is there.
         self._tail: list[bytes] = []
         self._tail_bytes = 0
-        self._last = b""
+        self._last = b""  # the last two bytes of the tail
         self._passing = False  # the rest of a frame that is too long to be kept
-        self.usage: Usage | None = None
+        self.usage: TokenUsage | None = None
+        """The last usage that the worker reported."""
         self.frames = 0
+        """Data frames that were passed on, without `[DONE]`."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """What can be passed on now."""
-        if self._tail or self._passing:
-            seam = self._last + chunk[:2]
-            if not (_has_end(seam) or _has_end(chunk)):
-                return self._more_of_the_same(chunk)
-        passed = b""
-        if self._passing:
-            end = _FRAME_END.search(self._last + chunk)
-            assert end is not None
-            cut = end.end() - len(self._last)
-            passed, chunk = chunk[:cut], chunk[cut:]
-            self._passing, self._last = False, b""
-            self.frames += 1
-        elif self._tail:
+        """Return what can be passed on now."""
+        if not self._tail and not self._passing:
+            return self._whole_frames(chunk)
+        if not (_has_end(self._last + chunk[:2]) or _has_end(chunk)):
+            return self._continue_frame(chunk)
+        if self._tail:
             chunk = b"".join((*self._tail, chunk))
             self._keep(b"")
-        return passed + self._frames_of(chunk)
+            return self._whole_frames(chunk)
+        end = _FRAME_END.search(self._last + chunk)
+        assert end is not None
+        cut = end.end() - len(self._last)
+        self._passing, self._last = False, b""
+        self.frames += 1
+        return chunk[:cut] + self._whole_frames(chunk[cut:])
 
     def end(self) -> bytes:
-        """The stream has ended. What is left is not a whole frame, but it is the worker's last word."""
+        """Return what is left at the end of the stream: not a whole frame, but the last that the worker sent."""
+        if not self._tail:
+            return b""
         tail = b"".join(self._tail)
         self._keep(b"")
-        return with_safe_errors(self._kept(tail))
+        return with_safe_errors(self._read_usage(tail) if _USAGE.search(tail) is not None else tail)
 
-    def _frames_of(self, chunk: bytes) -> bytes:
-        """The whole frames at the beginning of this; the rest is kept."""
+    def _whole_frames(self, chunk: bytes) -> bytes:
+        """Return the whole frames at the beginning of a chunk; the rest is kept."""
         if not chunk.endswith(b"\n\n"):
             cut = _end_of_frames(chunk, len(chunk))
-            chunk, rest = chunk[:cut], chunk[cut:]
-            self._keep(rest)
+            self._keep(chunk[cut:])
+            chunk = chunk[:cut]
         found = _USAGE.search(chunk)
         if found is not None:
-            # Frames before it need no look.
+            # Frames before the one with the usage are not looked at.
             start = _end_of_frames(chunk, found.start())
-            chunk = chunk[:start] + b"".join(self._kept(frame) for frame in _split(chunk[start:]))
-        chunk = with_safe_errors(chunk)
+            passed = chunk[:start]
+            for frame in _split(chunk[start:]):
+                passed += self._read_usage(frame) if _USAGE.search(frame) is not None else frame
+            chunk = passed
+        if ERROR_FIELD in chunk:
+            chunk = with_safe_errors(chunk)
         self.frames += chunk.count(b"\n\n") + chunk.count(b"\n\r\n") - chunk.endswith(_DONE)
-        return chunk + self._too_much()
+        return chunk if self._tail_bytes <= FRAME_BYTES_MAX else chunk + self._give_up_tail()
 
-    def _more_of_the_same(self, chunk: bytes) -> bytes:
-        """No frame ends in this."""
+    def _continue_frame(self, chunk: bytes) -> bytes:
+        """Take a chunk in which no frame ends; return what of it passes."""
         self._last = (self._last + chunk[-2:])[-2:]
         if self._passing:
             return chunk
         self._tail.append(chunk)
         self._tail_bytes += len(chunk)
-        return self._too_much()
+        return self._give_up_tail() if self._tail_bytes > FRAME_BYTES_MAX else b""
 
     def _keep(self, rest: bytes) -> None:
         self._tail, self._tail_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
 
-    def _too_much(self) -> bytes:
-        """What is kept, if that is more than may be."""
-        if self._tail_bytes <= FRAME_BYTES_MAX:
-            return b""
+    def _give_up_tail(self) -> bytes:
+        """Return the beginning of a frame that is too long to be kept; the rest of it passes as it comes."""
         tail, self._tail, self._tail_bytes = self._tail, [], 0
         self._passing = True
         return b"".join(tail)
 
-    def _kept(self, frame: bytes) -> bytes:
-        """The frame, unless it is a usage frame that the client did not ask for."""
-        if _USAGE.search(frame) is None:
-            return frame
-        payload = b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
+    def _read_usage(self, frame: bytes) -> bytes:
+        """Read a frame's usage; return the frame, or nothing for a usage frame that the client did not ask for."""
+        payload = b""
+        for line in frame.splitlines():
+            if line.startswith(b"data:"):
+                payload += line[5:]
         try:
             decoded = _DECODER.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -132,8 +141,10 @@ class FrameFilter:
         self.usage = read_usage(decoded.usage) or self.usage
         if decoded.choices == [] and not self._wants_usage:
             return b""
-        told = payload if self._tells_cached else without_cached_tokens(payload)
-        return frame if told is payload else b"data: " + told + b"\n\n"
+        if self._reports_cached_tokens:
+            return frame
+        redacted = without_cached_tokens(payload)
+        return frame if redacted is payload else b"data: " + redacted + b"\n\n"
 
 
 def _has_end(data: bytes) -> bool:
@@ -141,13 +152,13 @@ def _has_end(data: bytes) -> bool:
 
 
 def _end_of_frames(data: bytes, before: int) -> int:
-    """Where the last whole frame before this place ends."""
+    """Return where the last frame that is whole before a position ends; 0 if there is none."""
     lf, crlf = data.rfind(b"\n\n", 0, before), data.rfind(b"\n\r\n", 0, before)
     return max(lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Whole frames, each with its end."""
+    """Return the frames, each with its end."""
     frames, start = [], 0
     for end in _FRAME_END.finditer(data):
         frames.append(data[start : end.end()])

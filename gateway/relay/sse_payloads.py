@@ -1,4 +1,4 @@
-"""Server-sent events to the JSON in them, however the stream was cut."""
+"""Reads the payloads of server-sent events, wherever the stream was cut into chunks."""
 
 import re
 
@@ -6,43 +6,50 @@ from gateway.domain.errors import StreamInterrupted
 
 PAYLOAD_BYTES_MAX = 16 * 1024**2
 
-_END = re.compile(rb"\r?\n\r?\n")
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
-class Payloads:
-    """What the data lines of whole events say, less `[DONE]`. `done`: that has come."""
+class SsePayloadReader:
+    """Reads the `data` lines of whole events in a stream; the payload `[DONE]` is left out."""
 
     def __init__(self) -> None:
         self.done = False
+        """Whether `[DONE]` has come."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._last = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are complete now. Raises StreamInterrupted for one without end."""
+        """Return the payloads that are complete now. Raises StreamInterrupted for an event without end."""
         if self._pieces:
-            if _END.search(self._last + data) is None:
+            if _EVENT_END.search(self._last + data) is None:
                 self._keep(data)
                 return []
             data = b"".join((*self._pieces, data))
             self._pieces, self._size = [], 0
-        *events, rest = _END.split(data) if b"\r" in data else data.split(b"\n\n")
+        *events, rest = _EVENT_END.split(data) if b"\r" in data else data.split(b"\n\n")
         if rest:
             self._keep(rest)
-        return self._said(events)
+        return self._payloads(events)
 
     def end(self) -> list[bytes]:
-        """What came last, where the blank line that ends an event is missing."""
+        """Return the last payload, where the blank line that ends an event is missing."""
         last = b"".join(self._pieces)
         self._pieces, self._size = [], 0
-        return self._said([last])
+        return self._payloads([last])
 
-    def _said(self, events: list[bytes]) -> list[bytes]:
-        payloads = [payload for event in events if (payload := _payload(event))]
-        self.done = self.done or b"[DONE]" in payloads
-        return [payload for payload in payloads if payload != b"[DONE]"]
+    def _payloads(self, events: list[bytes]) -> list[bytes]:
+        payloads: list[bytes] = []
+        for event in events:
+            payload = _payload(event)
+            if payload == b"[DONE]":
+                self.done = True
+            elif payload:
+                payloads.append(payload)
+        return payloads
 
     def _keep(self, data: bytes) -> None:
+        """Keep the beginning of an event, and its last three bytes, in which its end may begin."""
         self._pieces.append(data)
         self._size += len(data)
         self._last = (self._last + data[-3:])[-3:] if len(self._pieces) > 1 else data[-3:]
@@ -52,6 +59,6 @@ class Payloads:
 
 def _payload(event: bytes) -> bytes:
     if event.startswith(b"data:") and b"\n" not in event and b"\r" not in event:
-        return event[5:].strip()  # One line, as nearly all are.
+        return event[5:].strip()  # Nearly all events are one line.
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines)

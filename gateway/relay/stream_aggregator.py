@@ -1,24 +1,24 @@
-"""A whole answer, put together from the stream of it.
+"""Puts a whole answer together from its stream.
 
-A client that wants its answer at once gets it so; the worker is asked for a stream all the same. Its first token
-then says when the prompt is computed, and the worker's window is free for the next request, where a whole answer
-would hold it until the last token.
+A client that wants its answer in one piece gets it so; the worker may be asked for a stream all the same. Its first
+token then tells when the prompt is computed, which makes room in the worker's window for the next request, where a
+whole answer would take that room until its last token.
 
     chunk   {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}     pieces of texts are joined
             {"choices": [{"index": 0, "delta": {"content": "lo"}}]}      lists are continued, or merged by `index`
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}     anything else: the last one holds
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}     of other values the last one holds
             {"choices": [], "usage": {...}}
     whole   {"choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}], "usage": {...}}
 
-Not every server says why an answer ended. One that ends its stream with `[DONE]` has said all that it has to say:
-`finish_reason` is null then, as it is for a client that streams. A stream without either has broken off.
+Not every server reports why an answer ended. A stream that ends with `[DONE]` is complete: its `finish_reason` is
+null then, as it is for a client that streams. A stream without either has broken off.
 
-Fields that nobody here knows are treated by the same rules, and the blanks that streams leave out are filled in
-from the shape of the worker's whole answers (shapes.py). Only requests whose every field is known to leave a stream
-complete are asked for so (FAITHFUL), of workers whose streams are.
+Unknown fields are merged by the same rules, and empty fields that streams leave out are filled in from the shape of
+the worker's whole answers (gateway/fleet/response_shape.py). A stream is asked for only if every field of the
+request is known to leave a stream complete (STREAMABLE_FIELDS), and only from workers with complete streams.
 
-Requests with tools are not. Engines read calls out of a stream with another parser than out of a whole text, and
-with other results: for a call that is cut off or is no JSON, and for the text beside it.
+Requests with tools are left out. Engines parse tool calls of a stream with another parser than those of a whole
+text, and with other results: for a call that is cut off or is not JSON, and for the text beside a call.
 """
 
 import re
@@ -28,11 +28,11 @@ import msgspec
 
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import InferenceRequest, Surface
-from gateway.fleet.response_shape import Shape
-from gateway.relay.chunk_template import Refrain, only_piece, refrain_of
+from gateway.fleet.response_shape import ObjectShape
+from gateway.relay.chunk_template import ChunkTemplate, chunk_template, only_text_field
 from gateway.relay.error_redaction import read_error
 
-FAITHFUL = frozenset(
+STREAMABLE_FIELDS = frozenset(
     {
         "add_generation_prompt",
         "cache_control",
@@ -94,45 +94,53 @@ FAITHFUL = frozenset(
 )
 """Fields of a request that ask for nothing that a stream leaves out."""
 
-SAID_ONCE = frozenset({"role", "id", "type", "name"})
-"""Texts that are no pieces: said in the first chunk, or in each."""
+CONSTANT_TEXTS = frozenset({"role", "id", "type", "name"})
+"""Texts that are not joined: they are whole in the first chunk, or in each."""
 
 TOOLS = ("tools", "functions")
 _NO_TOOLS = re.compile(rb"\s*(?:null|\[\s*\])\s*")
 
-ENDINGS = frozenset({"finish_reason", "stop_reason", "matched_stop"})
-"""Texts of which the last one holds."""
+FINAL_TEXTS = frozenset({"finish_reason", "stop_reason", "matched_stop"})
+"""Texts that are not joined: the last one holds."""
 
-SAID_AGAIN = SAID_ONCE | ENDINGS
+UNJOINED_TEXTS = CONSTANT_TEXTS | FINAL_TEXTS
 
 DEPTH_MAX = 32
+"""Levels of nesting of a chunk."""
 
 
 def has_faithful_stream(request: InferenceRequest) -> bool:
-    """Would a stream of it say all that the answer at once would?"""
+    """Return whether a stream of the answer would carry everything that the whole answer would."""
     fields = request.fields
-    return (
-        request.generates
-        and fields.keys() <= FAITHFUL
-        and all(name not in fields or _NO_TOOLS.fullmatch(fields[name]) for name in TOOLS)
-    )
+    if not request.generates or not fields.keys() <= STREAMABLE_FIELDS:
+        return False
+    return not any(name in fields and not _NO_TOOLS.fullmatch(fields[name]) for name in TOOLS)
 
 
-class Assembly:
-    """One answer. `surface`: chat or text completions. `shape`: of those that this worker gives whole."""
+class StreamAggregator:
+    """Joins the chunks of one stream into the whole answer."""
 
-    def __init__(self, surface: Surface, shape: Shape | None = None) -> None:
+    def __init__(self, surface: Surface, shape: ObjectShape | None = None) -> None:
+        """Create an aggregator.
+
+        Args:
+            surface: The API: chat or text completions.
+            shape: The shape of the worker's whole answers, if it is known.
+        """
         self._chat = surface is Surface.CHAT
         self._shape = shape
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
-        self._refrain: Refrain | None = None  # of the chunk before
-        self._text = _Pieces()  # that it goes on with
+        self._template: ChunkTemplate | None = None  # of the chunk before
+        self._text = _TextPieces()  # the text that a chunk of this template continues
 
     def add(self, payload: bytes) -> None:
-        """The next chunk. Raises StreamInterrupted for what is none, RefusedByWorker for the client's mistake."""
-        if self._refrain is not None:
-            piece = self._refrain.piece(payload)
+        """Merge the next chunk.
+
+        Raises StreamInterrupted for a malformed one, RefusedByWorker for an error that is the client's mistake.
+        """
+        if self._template is not None:
+            piece = self._template.text_of(payload)
             if piece is not None:
                 self._text.append(piece)
                 return
@@ -150,27 +158,30 @@ class Assembly:
             if not isinstance(choice, dict) or not isinstance(choice.get("index", 0), int):
                 raise StreamInterrupted
             _merge(self._choices.setdefault(choice.get("index", 0), {}), choice, DEPTH_MAX)
-        self._refrain = self._learnt(payload, choices)
+        self._template = self._template_of(payload, choices)
 
-    def _learnt(self, payload: bytes, choices: Any) -> Refrain | None:
-        """How a chunk would go on with the text of this one."""
+    def _template_of(self, payload: bytes, choices: Any) -> ChunkTemplate | None:
+        """Return the template of a chunk that was merged, and keep the text that it continues."""
         if not isinstance(choices, list) or len(choices) != 1:
             return None
         choice = choices[0]
-        name = only_piece(choice, chat=self._chat, said_again=SAID_AGAIN)
+        name = only_text_field(choice, chat=self._chat, unjoined=UNJOINED_TEXTS)
         if name is None:
             return None
-        into = self._choices[choice.get("index", 0)]
-        said, into = (choice["delta"], into["delta"]) if self._chat else (choice, into)
-        if not isinstance(into.get(name), _Pieces):
+        merged = self._choices[choice.get("index", 0)]
+        added, merged = (choice["delta"], merged["delta"]) if self._chat else (choice, merged)
+        if not isinstance(merged.get(name), _TextPieces):
             return None
-        self._text = into[name]
-        return refrain_of(payload, name, said[name])
+        self._text = merged[name]
+        return chunk_template(payload, name, added[name])
 
     def body(self, *, done: bool) -> bytes:
-        """All of it. `done`: the stream said that it ends. Raises StreamInterrupted if a choice has not ended."""
+        """Return the whole answer. Raises StreamInterrupted if a choice has not ended.
+
+        `done`: whether the stream ended with `[DONE]`.
+        """
         choices = [
-            _finished(self._choices[index], chat=self._chat, shaped=self._shape is not None)
+            _finished(self._choices[index], chat=self._chat, has_shape=self._shape is not None)
             for index in sorted(self._choices)
         ]
         if not choices or not (done or all(choice.get("finish_reason") for choice in choices)):
@@ -184,46 +195,48 @@ class Assembly:
         return msgspec.json.encode(self._shape.filled(whole) if self._shape is not None else whole)
 
     def _failure(self, chunk: dict[str, Any], payload: bytes) -> StreamInterrupted | RefusedByWorker:
-        """An engine that has begun to stream may find out only then what is wrong with a request."""
+        """Return the error that a chunk reports; engines may find a mistake only after the stream has begun."""
         error = chunk.get("error")
         code = error.get("code") if isinstance(error, dict) else chunk.get("code")
         if not self._choices and type(code) is int and 400 <= code < 500:
-            said = read_error(payload)
-            return RefusedByWorker(code, said.message or "The worker refused the request.", param=said.param)
+            reported = read_error(payload)
+            message = reported.message or "The worker refused the request."
+            return RefusedByWorker(code, message, param=reported.param)
         return StreamInterrupted()
 
 
-class _Pieces(list[str]):
-    """A text that is not complete: joined once."""
+class _TextPieces(list[str]):
+    """The pieces of a text that is not complete; they are joined once."""
 
 
 def _merge(into: dict[str, Any], more: dict[str, Any], depth: int) -> None:
+    """Merge an object of a chunk into what came before. Raises StreamInterrupted for too deep a nesting."""
     if depth == 0:
         raise StreamInterrupted
     for name, value in more.items():
         before = into.get(name)
         if before is None:
-            into[name] = _begun(name, value, depth)
+            into[name] = _mergeable(name, value, depth)
         elif value is None or name == "index":
             continue
-        elif isinstance(before, _Pieces) and isinstance(value, str):
+        elif isinstance(before, _TextPieces) and isinstance(value, str):
             before.append(value)
         elif isinstance(before, dict) and isinstance(value, dict):
             _merge(before, value, depth - 1)
         elif isinstance(before, list) and isinstance(value, list):
             _continue(before, value, depth)
-        elif name not in SAID_ONCE or not isinstance(value, str):
+        elif name not in CONSTANT_TEXTS or not isinstance(value, str):
             into[name] = value
 
 
-def _begun(name: str, value: Any, depth: int) -> Any:
-    """A value as more can be merged into it."""
-    if isinstance(value, str) and name not in SAID_ONCE and name not in ENDINGS:
-        return _Pieces([value])
+def _mergeable(name: str, value: Any, depth: int) -> Any:
+    """Return a value in the form into which more can be merged."""
+    if isinstance(value, str) and name not in UNJOINED_TEXTS:
+        return _TextPieces([value])
     if isinstance(value, dict):
-        begun: dict[str, Any] = {}
-        _merge(begun, value, depth - 1)
-        return begun
+        merged: dict[str, Any] = {}
+        _merge(merged, value, depth - 1)
+        return merged
     if isinstance(value, list):
         items: list[Any] = []
         _continue(items, value, depth)
@@ -232,7 +245,7 @@ def _begun(name: str, value: Any, depth: int) -> Any:
 
 
 def _continue(items: list[Any], more: list[Any], depth: int) -> None:
-    """Calls of tools come in pieces that say which one they belong to."""
+    """Add the items of a list; an item with an `index`, as pieces of tool calls have, is merged into that one."""
     for item in more:
         index = item.get("index") if isinstance(item, dict) else None
         if not isinstance(index, int):
@@ -244,13 +257,16 @@ def _continue(items: list[Any], more: list[Any], depth: int) -> None:
         _merge(known, item, depth - 1)
 
 
-def _finished(choice: dict[str, Any], *, chat: bool, shaped: bool) -> dict[str, Any]:
-    """As it stands in a whole answer. `shaped`: blanks that OpenAI has are filled in if this worker has them."""
+def _finished(choice: dict[str, Any], *, chat: bool, has_shape: bool) -> dict[str, Any]:
+    """Return a choice as it is in a whole answer.
+
+    `has_shape`: whether the shape of the worker's answers is known, which says if `refusal: null` is in them.
+    """
     whole: dict[str, Any] = _joined(choice)
     if not chat:
         return whole
-    blank: dict[str, Any] = {} if shaped else {"refusal": None}
-    message = {"role": "assistant", "content": None, **blank, **(whole.pop("delta", None) or {})}
+    empty: dict[str, Any] = {} if has_shape else {"refusal": None}
+    message = {"role": "assistant", "content": None, **empty, **(whole.pop("delta", None) or {})}
     calls = message.get("tool_calls")
     if calls:
         calls.sort(key=lambda call: call.get("index", 0))
@@ -258,13 +274,14 @@ def _finished(choice: dict[str, Any], *, chat: bool, shaped: bool) -> dict[str, 
             call.pop("index", None)
         message["content"] = message["content"] or None
     if isinstance(message.get("reasoning"), str):
-        # vLLM says null of an answer that is nothing but thought, where its stream begins with an empty text.
+        # The content of an answer that is reasoning alone is null in vLLM; its stream begins with an empty text.
         message["content"] = message["content"] or None
     return {"index": whole.pop("index", 0), "message": message, **whole}
 
 
 def _joined(value: Any) -> Any:
-    if isinstance(value, _Pieces):
+    """Return a merged value with the pieces of its texts joined."""
+    if isinstance(value, _TextPieces):
         return "".join(value)
     if isinstance(value, dict):
         return {name: _joined(inner) for name, inner in value.items()}

@@ -153,7 +153,9 @@ class HttpExchange:
         """Start a streamed answer, unless a comment has started it already."""
         if not self.started:
             await self._prepare(status, content_type, headers)
-        await self._send(self._dialect.stream_start())
+        start = self._dialect.stream_start()
+        if start:
+            await self._send(start)
 
     async def comment(self) -> None:
         """Send an SSE comment as a sign of life, which starts the stream. Raises ConnectionResetError."""
@@ -170,7 +172,9 @@ class HttpExchange:
 
     async def end(self) -> None:
         """Complete a streamed answer."""
-        await self._send(await self._dialect.stream_end())
+        rest = await self._dialect.stream_end()
+        if rest:
+            await self._send(rest)
         assert self.response is not None
         await self._await_client_read(self.response.write_eof())
 
@@ -187,9 +191,8 @@ class HttpExchange:
         await self._answer(status, content_type, await self._dialect.answer_body(body), headers)
 
     async def _send(self, data: bytes) -> None:
-        if data:
-            assert self.response is not None
-            await self._await_client_read(self.response.write(data))
+        assert self.response is not None
+        await self._await_client_read(self.response.write(data))
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         all_headers = self._headers(headers, {"content-type": content_type})

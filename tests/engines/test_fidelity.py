@@ -9,7 +9,7 @@ from math import isclose
 import pytest
 
 from gateway.domain.request import Surface
-from gateway.relay.stream_aggregator import Assembly
+from gateway.relay.stream_aggregator import StreamAggregator
 from tests.engines.processes import MODEL
 
 EACH_TIME = {"id", "created"}
@@ -184,10 +184,10 @@ def comparable(chunk, usage):
 
 
 def joined(surface, stream):
-    assembly = Assembly(surface)
+    aggregator = StreamAggregator(surface)
     for chunk in stream:
-        assembly.add(json.dumps(chunk).encode())
-    return json.loads(assembly.body(done=True))
+        aggregator.add(json.dumps(chunk).encode())
+    return json.loads(aggregator.body(done=True))
 
 
 @pytest.mark.parametrize("name", ASKED)

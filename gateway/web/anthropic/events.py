@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.domain.errors import StreamInterrupted
 from gateway.domain.token_usage import TokenUsage
-from gateway.relay.sse_payloads import Payloads
+from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.web.anthropic.answers import MAX_TOKENS, new_message, stop_fields, usage_object
 from gateway.web.openai import chat_completions
 
@@ -59,7 +59,7 @@ class MessageEvents:
         self._asked_stops = asked_stops
         self._length_reason = length_reason
         self._omit_content = omit_content
-        self._payloads = Payloads()
+        self._payloads = SsePayloadReader()
         self._open: str | None = None
         self._index = -1
         self._calls: dict[int, int] = {}  # index of a tool call -> index of its content block

@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.domain.errors import StreamInterrupted
 from gateway.domain.token_usage import TokenUsage
-from gateway.relay.sse_payloads import Payloads
+from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers
 from gateway.web.responses.items import new_item_id
@@ -155,7 +155,7 @@ class ResponseEvents:
         self.usage: TokenUsage | None = None
         """The worker's token counts, once they have arrived."""
         self._id: str = response["id"]
-        self._payloads = Payloads()
+        self._payloads = SsePayloadReader()
         self._number = 0
         self._open: StreamedMessage | StreamedReasoning | StreamedToolCall | None = None
         self._call_index: int | None = None

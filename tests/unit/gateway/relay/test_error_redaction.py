@@ -164,7 +164,7 @@ def test_what_has_none_stays_as_it_was(body):
 @given(st.integers(1, 40), st.booleans())
 def test_a_stream_hides_them_wherever_it_is_cut(size, wants_usage):
     text = frame({"choices": [{"delta": {"content": "a"}}]}) + frame({"choices": [], **usage()})
-    frames, passed = FrameFilter(wants_usage=wants_usage, tells_cached=False), b""
+    frames, passed = FrameFilter(wants_usage=wants_usage, reports_cached_tokens=False), b""
     for at in range(0, len(text), size):
         passed += frames.feed(text[at : at + size])
     passed += frames.end()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import Surface
 from gateway.fleet.response_shape import NAMES_MAX, ResponseShapes
 from gateway.relay.relay import relay
-from gateway.relay.stream_aggregator import Assembly
+from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.record import Progress
 from gateway.web.openai.inference_requests import decode_request
 
@@ -72,16 +72,18 @@ def test_the_second_answer_put_together_is_byte_for_byte_what_the_worker_would_h
     shapes = ResponseShapes()
     shapes.learn(Surface.CHAT, json.dumps(made(first, 1)[0]).encode())
     whole, chunks = made(second, choices)
-    assembly = Assembly(Surface.CHAT, shapes.of(Surface.CHAT))
+    aggregator = StreamAggregator(Surface.CHAT, shapes.of(Surface.CHAT))
     for chunk in chunks:
-        assembly.add(json.dumps(chunk).encode())
-    assert assembly.body(done=True) == json.dumps(whole, separators=(",", ":")).encode()
+        aggregator.add(json.dumps(chunk).encode())
+    assert aggregator.body(done=True) == json.dumps(whole, separators=(",", ":")).encode()
 
 
 def put_together(shapes):
-    assembly = Assembly(Surface.CHAT, shapes.of(Surface.CHAT))
-    assembly.add(json.dumps({"choices": [{"index": 0, "delta": {"content": "b"}, "logprobs": {}}]}).encode())
-    return assembly.body(done=True)
+    aggregator = StreamAggregator(Surface.CHAT, shapes.of(Surface.CHAT))
+    aggregator.add(
+        json.dumps({"choices": [{"index": 0, "delta": {"content": "b"}, "logprobs": {}}]}).encode()
+    )
+    return aggregator.body(done=True)
 
 
 def test_what_one_tenants_answer_names_does_not_come_back_in_anothers():
@@ -146,7 +148,7 @@ async def test_the_first_answer_passes_as_it_came_and_the_next_has_its_shape():
     )
     for kind, body in (("application/json", whole), ("text/event-stream", chunk)):
         progress = Progress("r", "chat", lambda: 0.0, lambda: 0.0)
-        await relay(Answer(kind, body), client, request, progress, {}, shapes=shapes)
+        await relay(Answer(kind, body), client, request, progress, {}, response_shapes=shapes)
         if kind == "application/json":
             assert client.got == whole
     assert client.got == (

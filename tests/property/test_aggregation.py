@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import Surface
 from gateway.relay.relay import relay
-from gateway.relay.stream_aggregator import Assembly, has_faithful_stream
+from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
 from gateway.telemetry.record import Progress
 from gateway.web.openai.inference_requests import decode_request
 from workers.adapter import StreamBroken, WorkerUnreachable
@@ -124,24 +124,24 @@ def answers(draw, choices, kind):
     return chunks, {**HEAD, "object": kind, "choices": choices, "usage": usage}
 
 
-def assembled(surface, chunks, shape=None):
-    assembly = Assembly(surface, shape)
+def aggregated(surface, chunks, shape=None):
+    aggregator = StreamAggregator(surface, shape)
     for chunk in chunks:
-        assembly.add(json.dumps(chunk).encode())
-    return json.loads(assembly.body(done=False))
+        aggregator.add(json.dumps(chunk).encode())
+    return json.loads(aggregator.body(done=False))
 
 
 @given(answers(chat_choices(), "chat.completion"))
 def test_a_chat_is_what_its_chunks_say(answer):
     chunks, whole = answer
-    assert assembled(Surface.CHAT, chunks) == whole
+    assert aggregated(Surface.CHAT, chunks) == whole
 
 
 @given(answers(text_choices(), "text_completion"))
 def test_a_text_is_what_its_chunks_say(answer):
     chunks, whole = answer
     chunks = [{**chunk, "object": "text_completion"} for chunk in chunks]
-    assert assembled(Surface.COMPLETIONS, chunks) == whole
+    assert aggregated(Surface.COMPLETIONS, chunks) == whole
 
 
 class Stream:
@@ -231,7 +231,7 @@ def test_an_answer_that_is_nothing_but_thought_has_no_content_at_vllm_and_an_emp
 ):
     deltas = [{"role": "assistant", "content": ""}, {name: "h"}, {name: "m"}]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    (choice,) = assembled(Surface.CHAT, [*chunks, END])["choices"]
+    (choice,) = aggregated(Surface.CHAT, [*chunks, END])["choices"]
     assert (choice["message"][name], choice["message"]["content"]) == ("hm", content)
 
 
@@ -240,7 +240,7 @@ def test_what_is_nested_without_end_is_no_answer():
     for _ in range(100):
         deep = {"a": deep}
     with pytest.raises(StreamInterrupted):
-        assembled(Surface.CHAT, [{"choices": [{"index": 0, "delta": deep}]}])
+        aggregated(Surface.CHAT, [{"choices": [{"index": 0, "delta": deep}]}])
 
 
 @pytest.mark.parametrize(

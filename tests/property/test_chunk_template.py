@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import GatewayError
 from gateway.domain.request import Surface
-from gateway.relay.chunk_template import Refrain, refrain_of
-from gateway.relay.stream_aggregator import Assembly
+from gateway.relay.chunk_template import ChunkTemplate, chunk_template
+from gateway.relay.stream_aggregator import StreamAggregator
 
 texts = st.text(
     st.one_of(st.sampled_from('"\\{}:,\n é\u2028'), st.characters(exclude_categories=["Cs"])), max_size=6
@@ -59,12 +59,12 @@ def streams(draw):
     return [json.dumps(chunk, ensure_ascii=ascii_only).encode() for chunk in chunks]
 
 
-def assembled(surface, payloads):
-    assembly = Assembly(surface)
+def aggregated(surface, payloads):
+    aggregator = StreamAggregator(surface)
     try:
         for payload in payloads:
-            assembly.add(payload)
-        return assembly.body(done=True)
+            aggregator.add(payload)
+        return aggregator.body(done=True)
     except GatewayError as err:
         return type(err)
 
@@ -73,7 +73,7 @@ def assembled(surface, payloads):
 def test_an_answer_is_the_same_whether_its_chunks_are_alike_or_not(payloads, surface):
     # With another blank before each of them, no two begin alike.
     apart = [b" " * (number + 1) + payload for number, payload in enumerate(payloads)]
-    assert assembled(surface, payloads) == assembled(surface, apart)
+    assert aggregated(surface, payloads) == aggregated(surface, apart)
 
 
 @given(texts, texts)
@@ -81,9 +81,9 @@ def test_the_piece_of_a_chunk_that_is_alike_is_its_text(first, second):
     def chunk(text):
         return json.dumps({"choices": [{"index": 0, "delta": {"content": text}}], "id": "x"}).encode()
 
-    refrain = refrain_of(chunk(first), "content", first)
-    assert refrain is not None
-    assert refrain.piece(chunk(second)) == second
+    template = chunk_template(chunk(first), "content", first)
+    assert template is not None
+    assert template.text_of(chunk(second)) == second
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_the_piece_of_a_chunk_that_is_alike_is_its_text(first, second):
     ],
 )
 def test_what_is_not_alike_is_left_to_whoever_reads_it_whole(payload):
-    assert Refrain(b'{"content":"', b'"}').piece(payload) is None
+    assert ChunkTemplate(b'{"content":"', b'"}').text_of(payload) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_is_not_alike_is_left_to_whoever_reads_it_whole(payload):
     ],
 )
 def test_a_chunk_in_which_the_name_stands_elsewhere_too_has_no_refrain(payload):
-    assert refrain_of(payload, "content", "a") is None
+    assert chunk_template(payload, "content", "a") is None
 
 
 @pytest.mark.parametrize("text", [b"a" * 500_000, b'\\"' * 500_000], ids=["plain", "escaped"])
@@ -122,7 +122,7 @@ def test_a_refrain_of_a_huge_chunk_takes_no_more_memory_than_the_chunk(text):
     payload = b'{"choices":[{"delta":{"content":"%b"}}]}' % text
     tracemalloc.start()
     try:
-        assert refrain_of(payload, "content", json.loads(b'"%b"' % text)) is not None
+        assert chunk_template(payload, "content", json.loads(b'"%b"' % text)) is not None
         assert tracemalloc.get_traced_memory()[1] < 8 * len(payload)
     finally:
         tracemalloc.stop()
