@@ -10,7 +10,7 @@ COPY gateway /src/gateway
 RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[oidc,postgres]'
 
 FROM python:3.11-slim
-# By number, so that Kubernetes can see that it is not root.
+# A numeric user, so that Kubernetes can see that it is not root.
 RUN groupadd --gid 10001 radixgate && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp radixgate
 COPY --from=build /opt/radixgate /opt/radixgate
 ENV PATH=/opt/radixgate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

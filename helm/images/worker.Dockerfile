@@ -1,12 +1,12 @@
 # The embedded engine: the same package, and torch. Build from the top of the repository:
 #   docker build -f helm/images/worker.Dockerfile -t localhost/radixgate/worker:0.1.0 .
-# Plain torch may bring CUDA along, several GB. For the CPU alone name PyTorch's index of builds for the CPU:
+# Plain torch may include CUDA, several GB. For the CPU only, name PyTorch's index of CPU builds:
 #   ... --build-arg TORCH_INDEX=URL
 FROM python:3.11-slim AS build
 ARG TORCH_INDEX=
 RUN python -m venv /opt/radixgate
 COPY pyproject.toml README.md LICENSE /src/
-# Torch first and alone: its layer then outlives every change of the code.
+# Torch comes first and alone, so that its layer is reused after every change of the code.
 RUN torch=$(python -c 'import tomllib; print(tomllib.load(open("/src/pyproject.toml", "rb"))["project"]["optional-dependencies"]["engine"][0])') \
     && /opt/radixgate/bin/pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$torch"
 COPY radix_cache /src/radix_cache

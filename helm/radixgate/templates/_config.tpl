@@ -1,6 +1,6 @@
 {{/*
-The gateway's settings: what the chart knows, and .Values.config over it. Secrets are references only. An ingress is one
-address to the gateway, whoever is behind it: so many connections are its share of file descriptors.
+The gateway's settings: those that the chart derives, overridden by .Values.config. Secrets are references only. To the
+gateway, all clients behind an ingress share one address: the bound of connections is its share of file descriptors.
 */}}
 {{- define "radixgate.config" -}}
 {{- $tenants := include "radixgate.tenants" . | fromYaml -}}
@@ -76,7 +76,7 @@ ${env:RADIXGATE_REDIS_URL}
 {{- end -}}
 {{- end -}}
 
-{{/* Each embedded worker by its own name: a Service in front of them would hide which one has a prefix cached. */}}
+{{/* All workers. Each embedded one has its own name: a common Service would hide which one has a prefix cached. */}}
 {{- define "radixgate.workers" -}}
 {{- $name := printf "%s-worker" (include "radixgate.fullname" .) -}}
 {{- $workers := list -}}
@@ -94,12 +94,12 @@ ${env:RADIXGATE_REDIS_URL}
 {{- toYaml $workers -}}
 {{- end -}}
 
-{{/* Is the demo tenant there? "yes" or nothing. */}}
+{{/* "yes" if there is a demo tenant, else empty. */}}
 {{- define "radixgate.demo" -}}
 {{- if and .Values.demoTenant.enabled (not .Values.tenants) (not .Values.tenantsFrom.existingSecret) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* Lists from a Secret come by environment variable and replace those in the file. */}}
+{{/* Plans and tenants; lists from a Secret arrive in environment variables and replace those in the file. */}}
 {{- define "radixgate.tenants" -}}
 {{- $plans := .Values.plans -}}
 {{- $tenants := .Values.tenants -}}

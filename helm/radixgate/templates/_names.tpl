@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What never changes of an object's labels. Takes (list $ "component"). */}}
+{{/* The labels of an object that never change. Takes (list $ "component"). */}}
 {{- define "radixgate.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ default $root.Chart.Name $root.Values.nameOverride | trunc 63 }}
@@ -30,7 +30,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* Of pods. Without versions: those change with every chart, and would start every pod anew. */}}
+{{/* Labels of pods. They contain no versions, which change with every chart and would restart every pod. */}}
 {{- define "radixgate.podLabels" -}}
 {{- $root := index . 0 -}}
 {{ include "radixgate.selector" . }}
@@ -40,7 +40,7 @@ app.kubernetes.io/part-of: radixgate
 {{- end }}
 {{- end -}}
 
-{{/* Takes (list $ image). A digest says exactly what runs; a tag at least names a release. */}}
+{{/* An image's name. Takes (list $ image). A digest identifies the exact image; a tag at least names a release. */}}
 {{- define "radixgate.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}

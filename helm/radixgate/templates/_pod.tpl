@@ -1,4 +1,4 @@
-{{/* What all pods share. Takes (list $ values-of-the-component "component"). */}}
+{{/* Fields that all pods share. Takes (list $ values-of-the-component "component"). */}}
 {{- define "radixgate.pod" -}}
 {{- $root := index . 0 -}}
 {{- $of := index . 1 -}}
@@ -28,7 +28,7 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* Spread where possible; a hard rule would leave pods without a place in a small cluster. */}}
+{{/* Spread pods if possible; a hard rule would leave pods unscheduled in a small cluster. */}}
 {{- define "radixgate.spread" -}}
 {{- $of := index . 1 -}}
 topologySpreadConstraints:

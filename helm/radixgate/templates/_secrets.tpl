@@ -3,8 +3,8 @@
 {{- end -}}
 
 {{/*
-The secrets that the chart draws itself, as YAML of base64 texts: what the cluster has is kept, the rest is new.
-Drawn once a rendering and remembered in .Values, since the Secret and the checksums must tell of the same draw.
+The secrets that the chart generates, as YAML of base64 texts: values in the cluster are kept, missing ones are new.
+They are generated once per rendering and kept in .Values, since the Secret and the checksums need the same values.
 */}}
 {{- define "radixgate.generated" -}}
 {{- if not (hasKey .Values "drawn") -}}
@@ -48,7 +48,7 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{- end }}
 {{- end -}}
 
-{{/* Changes with every Secret that a gateway reads, as far as helm may look: pods then start anew with it. */}}
+{{/* A checksum of all Secrets that a gateway reads and helm may read: pods restart when it changes. */}}
 {{- define "radixgate.secretsChecksum" -}}
 {{- $values := .Values -}}
 {{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.tenantsFrom.existingSecret $values.database.existingSecret -}}
@@ -73,7 +73,7 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{- join "\n" $all | sha256sum -}}
 {{- end -}}
 
-{{/* What the gateway's settings refer to. */}}
+{{/* The environment variables to which the gateway's settings refer. */}}
 {{- define "radixgate.gatewayEnv" -}}
 {{- $values := .Values -}}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_DEPLOYMENT_SECRET" $values.deploymentSecret "deployment-secret") }}
@@ -110,8 +110,8 @@ Drawn once a rendering and remembered in .Values, since the Secret and the check
 {{- end -}}
 
 {{/*
-The demo tenant's key, completed from the draw and left in /run/radixgate: by the gateway's pod for its settings,
-by the test's pod to use it. The same draw gives the same key everywhere, so none has to hand it to another.
+The demo tenant's key, completed from the random text in the Secret and written to /run/radixgate: by the gateway's pod
+for its settings, by the test's pod to use it. The same text gives the same key, so the pods need not exchange it.
 */}}
 {{- define "radixgate.demoKeyContainer" -}}
 - name: demo-key
@@ -134,7 +134,7 @@ by the test's pod to use it. The same draw gives the same key everywhere, so non
     - {name: run, mountPath: /run/radixgate}
 {{- end -}}
 
-{{/* Of the password alone: Valkey does not start anew when another secret changes. */}}
+{{/* A checksum of the password only: Valkey does not restart when another secret changes. */}}
 {{- define "radixgate.valkeyPasswordChecksum" -}}
 {{- $name := .Values.redis.bundled.password.existingSecret -}}
 {{- if $name -}}

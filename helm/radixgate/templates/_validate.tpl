@@ -1,4 +1,4 @@
-{{/* Refuses what cannot work, in words. What the settings alone get wrong is left to the gateway, which says it better. */}}
+{{/* Refuses values that cannot work, with a message. Mistakes in the settings are left to the gateway's own checks. */}}
 {{- define "radixgate.validate" -}}
 {{- $values := .Values -}}
 {{- $gateway := $values.gateway -}}
