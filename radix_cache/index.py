@@ -43,8 +43,19 @@ class PrefixIndex(Protocol):
         """Return how many leading blocks of the path each worker holds, confirmed and pending."""
         ...
 
-    def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """Predict that the request `writer` brings this path to `worker`: one prediction per writer and worker."""
+    def record(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        writer: str,
+        match: PrefixMatch | None = None,
+    ) -> None:
+        """Predict that the request `writer` brings this path to `worker`: one prediction per writer and worker.
+
+        `match` is this index's match of the path, if the caller has it, so that the path is not matched again. An
+        index may keep no prediction of a path that the worker is known to hold.
+        """
         ...
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
@@ -91,7 +102,7 @@ class PrefixIndex(Protocol):
         """
         ...
 
-    def bound(self, worker: WorkerId, blocks_max: int) -> None:
+    def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
         """Set how many blocks `worker` has room for; beyond that its least recently used blocks are dropped."""
         ...
 

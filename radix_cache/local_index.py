@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from radix_cache.blocks import Hashes
 from radix_cache.index import IndexStats
-from radix_cache.match import KnownMatch, PrefixMatch, WorkerId
+from radix_cache.match import NO_MATCH, KnownMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.tiers import Tier
 from radix_cache.tree import RadixTree
@@ -54,31 +54,51 @@ class LocalIndex:
 
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
         """Return how many leading blocks of the path each worker holds, confirmed and pending."""
-        self._expire(self._clock())
+        if self._expiries:
+            self._expire(self._clock())
         pending: dict[WorkerId, int] = {}
-        for (worker, _), blocks in self._pending.match(hashes).items():
-            if blocks > pending.get(worker, 0):
-                pending[worker] = blocks
-        return KnownMatch(
-            confirmed=self._confirmed.match(hashes), pending=pending, slower=self._confirmed.slower(hashes)
-        )
+        if self._expiries:
+            for (worker, _), blocks in self._pending.match(hashes).items():
+                if blocks > pending.get(worker, 0):
+                    pending[worker] = blocks
+        if self._confirmed.blocks:
+            return KnownMatch(
+                confirmed=self._confirmed.match(hashes),
+                pending=pending,
+                slower=self._confirmed.slower(hashes),
+            )
+        return KnownMatch(pending=pending) if pending else NO_MATCH
 
-    def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
+    def record(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        writer: str,
+        match: PrefixMatch | None = None,
+    ) -> None:
         """Predict that the request `writer` brings this path to `worker`."""
+        if (worker, writer) in self._expiries:
+            self.withdraw(worker, writer)
+        if not hashes:
+            return
         now = self._clock()
-        self._expire(now)
-        self.withdraw(worker, writer)
+        if self._expiries:
+            self._expire(now)
         if len(self._expiries) >= self._predictions_max:
             self.withdraw(*next(iter(self._expiries)))
         self._expiries[worker, writer] = now + self._predicted_seconds
         self._pending.record(hashes, (worker, writer), now)
-        self._pending.shrink(self._blocks_max)
-        self._held_before[worker, writer] = self._confirmed.match(hashes).get(worker, 0)
+        if self._pending.blocks > self._blocks_max:
+            self._pending.shrink(self._blocks_max)
+        if self._confirmed.blocks:
+            self._held_before[worker, writer] = self._confirmed.match(hashes).get(worker, 0)
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
         """Withdraw the writer's prediction."""
         self._held_before.pop((worker, writer), None)
-        self._end_prediction((worker, writer))
+        if (worker, writer) in self._expiries:
+            self._end_prediction((worker, writer))
 
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
@@ -102,11 +122,13 @@ class LocalIndex:
     ) -> None:
         """Note that `worker` holds this path in this tier or a faster one; keep the index within its bounds."""
         now = self._clock()
-        self._end_prediction((worker, writer))
+        if (worker, writer) in self._expiries:
+            self._end_prediction((worker, writer))
         self._confirmed.record(hashes, worker, now, tier)
         if worker in self._capacity:
             self._confirmed.evict(worker, self._capacity[worker])
-        self._confirmed.shrink(self._blocks_max)
+        if self._confirmed.blocks > self._blocks_max:
+            self._confirmed.shrink(self._blocks_max)
         if now >= self._idle_check_at:
             self._idle_check_at = now + self._idle_seconds_max / IDLE_CHECKS_PER_LIFE
             self._confirmed.evict_idle(now - self._idle_seconds_max)
@@ -122,7 +144,7 @@ class LocalIndex:
         """Note that `worker` holds at most the first `blocks` of the path in this tier and faster ones."""
         self._confirmed.shorten(hashes, worker, blocks, tier)
 
-    def bound(self, worker: WorkerId, blocks_max: int) -> None:
+    def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
         """Set how many blocks `worker` has room for, and evict what is beyond."""
         self._capacity[worker] = blocks_max
         self._confirmed.evict(worker, blocks_max)
@@ -148,8 +170,8 @@ class LocalIndex:
         )
 
     def _end_prediction(self, prediction: Prediction) -> None:
-        if self._expiries.pop(prediction, None) is not None:
-            self._pending.forget(prediction)
+        del self._expiries[prediction]
+        self._pending.forget(prediction)
 
     def _expire(self, now: float) -> None:
         while self._expiries and next(iter(self._expiries.values())) <= now:

@@ -1,6 +1,7 @@
 """Prefix matches: how many leading blocks of one prompt each worker holds."""
 
 from collections.abc import Iterable, Mapping
+from heapq import nlargest
 from typing import NewType, Protocol
 
 import msgspec
@@ -42,6 +43,14 @@ class PrefixMatch(Protocol):
         """Return the blocks of `blocks` by tier; pending blocks count as on the GPU."""
         ...
 
+    def holders(self, count_max: int) -> list[WorkerId]:
+        """Return workers that hold or are about to hold some of the prompt, the longest part first.
+
+        Of more than `count_max` workers some of those with the longest parts are returned, so that the cost does
+        not grow with the fleet.
+        """
+        ...
+
 
 class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PrefixMatch with the counts of all workers computed in advance."""
@@ -65,36 +74,50 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         known = self.slower.get(worker) or all_on_gpu(held)
         return known.at_least(Tier.GPU, self.pending.get(worker, 0))
 
+    def holders(self, count_max: int) -> list[WorkerId]:
+        """Return the workers with the longest parts of the prompt, the longest first."""
+        return nlargest(count_max, {**self.confirmed, **self.pending}, key=self.blocks)
+
+
+NO_MATCH = KnownMatch()
+"""The match of a prompt of which nothing is known."""
+
 
 class LargestMatch:
     """A PrefixMatch that combines several: for each worker the largest count."""
 
-    __slots__ = ("_matches",)
+    __slots__ = ("matches",)
 
     def __init__(self, *matches: PrefixMatch) -> None:
-        self._matches = matches
+        self.matches = matches
+        """The matches that are combined."""
 
     @property
     def confirmed(self) -> dict[WorkerId, int]:
         """Leading blocks that each worker is known to hold."""
-        return _largest(match.confirmed.items() for match in self._matches)
+        return _largest(match.confirmed.items() for match in self.matches)
 
     @property
     def pending(self) -> dict[WorkerId, int]:
         """Leading blocks that requests under way bring to each worker."""
-        return _largest(match.pending.items() for match in self._matches)
+        return _largest(match.pending.items() for match in self.matches)
 
     def held(self, worker: WorkerId) -> int:
         """Return the leading blocks that `worker` is known to hold."""
-        return max(match.held(worker) for match in self._matches)
+        return max(match.held(worker) for match in self.matches)
 
     def blocks(self, worker: WorkerId) -> int:
         """Return the leading blocks that `worker` holds or is about to hold."""
-        return max(match.blocks(worker) for match in self._matches)
+        return max(match.blocks(worker) for match in self.matches)
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
         """Return the leading blocks that `worker` holds or is about to hold, by tier."""
-        return TierBlocks(*map(max, zip(*(match.tiers(worker) for match in self._matches), strict=True)))
+        return TierBlocks(*map(max, zip(*(match.tiers(worker) for match in self.matches), strict=True)))
+
+    def holders(self, count_max: int) -> list[WorkerId]:
+        """Return workers with the longest parts of the prompt, the longest first."""
+        found = {worker for match in self.matches for worker in match.holders(count_max)}
+        return nlargest(count_max, found, key=self.blocks)
 
 
 def _largest(matches: Iterable[Iterable[tuple[WorkerId, int]]]) -> dict[WorkerId, int]:

@@ -129,12 +129,17 @@ class RadixTree(Generic[Holder]):
             at += common
             if common < len(node.run):
                 break
-        return {tenure.holder: depth for tenure, depth in found.items()}
+        depths: dict[Holder, int] = {}
+        for tenure, depth in found.items():
+            depths[tenure.holder] = depth
+        return depths
 
     def slower(self, hashes: Hashes) -> dict[Holder, TierBlocks]:
         """Return the leading blocks of the query by tier, for holders that do not have all of theirs on the GPU."""
+        if not self._tiered:
+            return {}
         found: dict[Tenure[Holder], TierBlocks] = {}
-        at, blocks = 0, len(hashes) if self._tiered else 0
+        at, blocks = 0, len(hashes)
         while at < blocks and (node := self._nodes.get(hashes[at])) is not None:
             common = common_blocks(node.run, hashes, at)
             slower = set(node.slower or ()) | found.keys()
@@ -151,7 +156,8 @@ class RadixTree(Generic[Holder]):
 
     def record(self, hashes: Hashes, holder: Holder, now: float, tier: Tier = Tier.GPU) -> None:
         """Record that `holder` has all of `hashes` in this tier or a faster one, and used them at `now`."""
-        self.sweep(SWEPT_PER_RECORD_MAX)
+        if self._ended:
+            self.sweep(SWEPT_PER_RECORD_MAX)
         if not hashes:
             return
         self._tiered = self._tiered or tier is not Tier.GPU
@@ -318,7 +324,11 @@ class RadixTree(Generic[Holder]):
     ) -> None:
         """Record that `tenure` has at least `count` leading blocks of the node in that tier, used at `use`."""
         before = node.counts.get(tenure, 0)
-        if count > before or node.slower is not None:
+        if tier is Tier.GPU and node.slower is None:
+            if count > before:
+                node.counts[tenure] = count
+                tenure.blocks += count - before
+        elif count > before or node.slower is not None:
             node.hold(tenure, node.held(tenure).at_least(tier, count))
             tenure.blocks += max(count - before, 0)
         tenure.used[node] = use

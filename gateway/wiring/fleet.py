@@ -122,7 +122,7 @@ class IndexFollowsFleet:
         if report.kv_tokens_max is not None:
             models = self._catalogue.by_name_or_alias().items()
             sizes = [model.block_size for name, model in models if name in worker.models]
-            self._index.bound(worker.id, report.kv_tokens_max // min(sizes, default=1))
+            self._index.set_capacity(worker.id, report.kv_tokens_max // min(sizes, default=1))
 
     def left(self, worker: WorkerId) -> None:
         """Stop following the worker's feeds, and forget what it held."""

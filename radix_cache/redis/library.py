@@ -67,7 +67,7 @@ class MergedLibrary:
 
 @dataclass(slots=True)
 class BoundLibraries:
-    """The libraries whose functions one client calls."""
+    """The libraries of one client."""
 
     _libraries: dict[str, FunctionLibrary] = field(default_factory=dict)
     _merged: MergedLibrary | None = None

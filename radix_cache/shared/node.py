@@ -1,6 +1,8 @@
 """A node of the replica, and the match of a query with a path of such nodes."""
 
 from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
 
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
@@ -59,36 +61,38 @@ class PathMatch:
     It reads the replica, and is valid until the next await.
     """
 
-    __slots__ = ("_path", "_pending", "_tenures")
+    __slots__ = ("_tenures", "_workers", "path", "pending", "version")
 
     def __init__(
         self,
         path: list[tuple[ReplicaNode, int]],
         pending: dict[WorkerId, int],
         tenures: dict[WorkerId, int],
+        workers: dict[int, WorkerId],
+        version: int,
     ) -> None:
-        self._path = path
-        self._pending = pending
+        self.path = path
+        """The nodes of the path, and how many blocks of each the query has."""
+        self.pending = pending
+        """Leading blocks that requests under way bring to each worker."""
         self._tenures = tenures
+        self._workers = workers
+        self.version = version
+        """The version of the replica that was matched; see TreeReplica.version."""
 
     @property
     def confirmed(self) -> dict[WorkerId, int]:
         """Leading blocks that each worker is known to hold."""
-        if not self._path:
+        if not self.path:
             return {}
         return {worker: held for worker in self._tenures if (held := self.held(worker))}
-
-    @property
-    def pending(self) -> dict[WorkerId, int]:
-        """Leading blocks that requests under way bring to each worker."""
-        return self._pending
 
     def held(self, worker: WorkerId) -> int:
         """Return the leading blocks that the worker is known to hold."""
         tenure = self._tenures.get(worker)
         held = 0
         if tenure is not None:
-            for node, common in self._path:
+            for node, common in self.path:
                 count = node.chunks[tenure & node.mask].get(tenure, 0) & MASK
                 if count < common:
                     return held + count
@@ -97,23 +101,37 @@ class PathMatch:
 
     def blocks(self, worker: WorkerId) -> int:
         """Return the leading blocks that the worker holds or is about to hold."""
-        if not self._pending:
+        if not self.pending:
             return self.held(worker)
-        return max(self.held(worker), self._pending.get(worker, 0))
+        return max(self.held(worker), self.pending.get(worker, 0))
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
         """Return the leading blocks that the worker holds or is about to hold, by tier."""
         held = self.held_tiers(worker)
-        if not self._pending:
+        if not self.pending:
             return held
-        return held.at_least(Tier.GPU, self._pending.get(worker, 0))
+        return held.at_least(Tier.GPU, self.pending.get(worker, 0))
+
+    def holders(self, count_max: int) -> list[WorkerId]:
+        """Return workers with the longest parts of the path, the longest first; looks at few nodes and holders."""
+        found = dict.fromkeys(islice(self.pending, count_max))
+        confirmed_max = len(found) + count_max
+        for node, _ in reversed(self.path):
+            for chunk in node.chunks:
+                for tenure in chunk:
+                    worker = self._workers.get(tenure)
+                    if worker is not None:
+                        found[worker] = None
+                        if len(found) >= confirmed_max:
+                            return nlargest(count_max, found, key=self.blocks)
+        return nlargest(count_max, found, key=self.blocks)
 
     def held_tiers(self, worker: WorkerId) -> TierBlocks:
         """Return the leading blocks that the worker is known to hold, by tier."""
         tenure = self._tenures.get(worker)
         held = 0
         if tenure is not None:
-            for node, common in self._path:
+            for node, common in self.path:
                 count = node.chunks[tenure & node.mask].get(tenure, 0)
                 if count > MASK:
                     return self._held_by_tier(tenure)
@@ -125,7 +143,7 @@ class PathMatch:
 
     def _held_by_tier(self, tenure: int) -> TierBlocks:
         gpu = host = depth = 0
-        for node, common in self._path:
+        for node, common in self.path:
             here = unpack_tiers(node.chunks[tenure & node.mask].get(tenure, 0))
             # A tier continues only if it covered everything before this node.
             host += min(here.host, common) if host == depth else 0
@@ -145,8 +163,10 @@ class PathMatch:
         if tenure is None:
             return 0
         begin = reached = 0
-        for node, common in self._path:
-            count = node.count(tenure, tier)
+        for node, common in self.path:
+            count = node.chunks[tenure & node.mask].get(tenure, 0)
+            if count > MASK:
+                count = unpack_tiers(count).within(tier)
             if count:
                 begin = node.depth
             if count < common or node.used < used_since:
@@ -157,7 +177,7 @@ class PathMatch:
     def last_node(self, blocks: int) -> tuple[int, int]:
         """Return the key of the node with the last of `blocks` leading blocks, and `blocks`; (0, 0) if none has."""
         at = 0
-        for node, common in self._path:
+        for node, common in self.path:
             at += common
             if blocks <= at:
                 return (node.key, blocks) if blocks else (0, 0)

@@ -17,7 +17,9 @@ LAPSED_MAX = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class _Prediction:
+class PredictedPath:
+    """A prediction under way: the shard that has it, the tenure it is for, and until when it counts."""
+
     shard: int
     tenure: int
     until: float
@@ -33,16 +35,17 @@ class PredictionTable:
         self._clock = clock
         self._seconds_max = seconds_max
         self._tree: RadixTree[tuple[int, bytes]] = RadixTree()
-        self._predictions: OrderedDict[bytes, _Prediction] = OrderedDict()
+        self.predictions: OrderedDict[bytes, PredictedPath] = OrderedDict()
+        """The predictions under way, the oldest first."""
         self._ids_by_shard: dict[int, set[bytes]] = {}
 
     def __len__(self) -> int:
         """Return the number of predictions under way."""
-        return len(self._predictions)
+        return len(self.predictions)
 
     def under_way(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the predictions under way as (shard, id, tenure)."""
-        for identity, prediction in self._predictions.items():
+        for identity, prediction in self.predictions.items():
             yield prediction.shard, identity, prediction.tenure
 
     def ids_of(self, shard: int) -> set[bytes]:
@@ -58,7 +61,7 @@ class PredictionTable:
         if seconds <= 0:
             self._lapse(shard, prediction.id)
             return
-        self._predictions[prediction.id] = _Prediction(shard, prediction.tenure, now + seconds)
+        self.predictions[prediction.id] = PredictedPath(shard, prediction.tenure, now + seconds)
         self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
         hashes = prediction.hashes
         if prediction.depth:
@@ -71,7 +74,7 @@ class PredictionTable:
     def remove(self, identity: bytes) -> None:
         """Remove a prediction that Redis does not have any more."""
         self.lapsed.pop(identity, None)
-        found = self._predictions.pop(identity, None)
+        found = self.predictions.pop(identity, None)
         if found is not None:
             self._ids_by_shard[found.shard].discard(identity)
             self._tree.forget((found.tenure, identity))
@@ -79,8 +82,8 @@ class PredictionTable:
     def expire(self) -> None:
         """Let predictions lapse after their deadline; index maintenance removes them from Redis."""
         now = self._clock()
-        while self._predictions:
-            identity, prediction = next(iter(self._predictions.items()))
+        while self.predictions:
+            identity, prediction = next(iter(self.predictions.items()))
             if prediction.until > now:
                 return
             self.remove(identity)

@@ -58,7 +58,11 @@ class TreeReplica:
 
     def __init__(self, clock: Callable[[], float], predicted_seconds_max: float) -> None:
         self.shards: dict[int, ShardReplica] = {}
+        self.version = 0
+        """Rises with every change, so that a match is known to be as of now."""
         self.tenures: dict[WorkerId, int] = {}
+        self.workers: dict[int, WorkerId] = {}
+        """The worker of each current tenure."""
         self.instances: dict[WorkerId, str] = {}
         self.server_ahead = 0.0
         """The server's time in seconds less that of the local clock."""
@@ -115,7 +119,8 @@ class TreeReplica:
             at += common
             if common < len(node.run):
                 break
-        return PathMatch(path, self._pending(hashes) if self._prediction_table else {}, self.tenures)
+        pending = self._pending(hashes) if self._prediction_table.predictions else {}
+        return PathMatch(path, pending, self.tenures, self.workers, self.version)
 
     def node_at(self, hashes: Hashes, block: int) -> ReplicaNode | None:
         """Return the node with this block of the path (0: the first); None if the tree does not reach that far."""
@@ -217,6 +222,7 @@ class TreeReplica:
                 lost[tenure] = lost.get(tenure, 0) + held.all
             blocks[node.namespace] = blocks.get(node.namespace, 0) + len(node.run)
             yield
+        self.version += 1
         self._table.replace(before.nodes, gone, lost, blocks, aside)
         self.shards[number] = shard
         for node in before.nodes:
@@ -234,12 +240,17 @@ class TreeReplica:
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
         """Set a worker's tenure and instance; blocks of its former tenure do not count any more."""
+        self.drop_worker(worker)
         self.tenures[worker] = tenure
+        self.workers[tenure] = worker
         self.instances[worker] = instance
 
     def drop_worker(self, worker: WorkerId) -> None:
         """Note that a worker holds nothing."""
-        self.tenures.pop(worker, None)
+        self.version += 1
+        tenure = self.tenures.pop(worker, None)
+        if tenure is not None:
+            self.workers.pop(tenure, None)
         self.instances.pop(worker, None)
 
     def expire(self) -> None:
@@ -247,6 +258,7 @@ class TreeReplica:
         self._prediction_table.expire()
 
     def _apply(self, shard: ShardReplica, entry: LogEntry) -> None:
+        self.version += 1
         fresh: list[ReplicaNode] = []
         shrunk: list[ReplicaNode] = []
         for record in entry.records():
@@ -310,7 +322,9 @@ class TreeReplica:
         self._prediction_table.add(shard.number, prediction, self.server_ahead)
 
     def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:
-        depths = self._prediction_table.match(hashes)
-        if not depths:
-            return {}
-        return {worker: depths[tenure] for worker, tenure in self.tenures.items() if tenure in depths}
+        pending: dict[WorkerId, int] = {}
+        for tenure, blocks in self._prediction_table.match(hashes).items():
+            worker = self.workers.get(tenure)
+            if worker is not None:
+                pending[worker] = blocks
+        return pending

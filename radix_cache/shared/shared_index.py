@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from radix_cache.blocks import Hashes
 from radix_cache.index import IndexStats
 from radix_cache.local_index import LocalIndex
-from radix_cache.match import LargestMatch, PrefixMatch, WorkerId
+from radix_cache.match import NO_MATCH, LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import ScriptAnswer
 from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
-from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.tiers import Tier
@@ -64,10 +64,11 @@ class SharedIndex:
     """A PrefixIndex on the tree in Redis; call it from the event loop's thread only.
 
     Args:
-        store: Changes the tree in Redis. replica: Shows the tree. clock: Seconds that never run backwards.
-        blocks_max: How many blocks are kept in this process beside the replica; index maintenance bounds the tree
-        in
-            Redis.
+        store: Changes the tree in Redis.
+        replica: Shows the tree.
+        clock: Seconds that never run backwards.
+        blocks_max: How many blocks are kept in this process beside the replica; the tree in Redis is bounded by
+            index maintenance.
         predicted_seconds: How long a prediction counts.
         idle_seconds_max: Paths in this process that were not used for longer are dropped.
         predictions_max: Predictions of this process at one time.
@@ -130,11 +131,15 @@ class SharedIndex:
 
     def match(self, namespace: Namespace, hashes: Hashes) -> PrefixMatch:
         """Return how many leading blocks of the path each worker holds, confirmed and pending."""
-        known: PrefixMatch = self.replica.match(hashes)
+        if not hashes:
+            return NO_MATCH
+        known = self.replica.match(hashes)
         own = self._own.match(namespace, hashes)
         if self._away is not None:
             return LargestMatch(known, own, self._away.match(namespace, hashes))
-        return LargestMatch(known, own) if own.pending else known
+        if own.pending:
+            return LargestMatch(known, own)
+        return known if known.path or known.pending else NO_MATCH
 
     def stats(self) -> IndexStats:
         """Return the size of the replica, and the number of this process's predictions."""
@@ -146,30 +151,42 @@ class SharedIndex:
 
     # Changes.
 
-    def record(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """Predict that the request `writer` brings this path to `worker`."""
-        self._own.record(namespace, hashes, worker, writer)
-        tenure = self.replica.tenures.get(worker)
-        if not hashes or tenure is None:
+    def record(
+        self,
+        namespace: Namespace,
+        hashes: Hashes,
+        worker: WorkerId,
+        writer: str,
+        match: PrefixMatch | None = None,
+    ) -> None:
+        """Predict that the request `writer` brings this path to `worker`, unless all gateways know all of it."""
+        if not hashes:
             return
+        tenure = self.replica.tenures.get(worker)
+        if tenure is None:
+            self._own.record(namespace, hashes, worker, writer)
+            return
+        path = match.matches[0] if isinstance(match, LargestMatch) else match
+        if not isinstance(path, PathMatch) or path.version != self.replica.version:
+            path = self.replica.match(hashes)
+        held = path.held(worker)
         namespace_of_path = namespace_id(namespace)
-        shard = self.replica.shards.get(self.store.keys.shard(namespace_of_path))
-        match = self.replica.match(hashes)
-        held = match.held(worker)
+        shard_number = self.store.keys.shard(namespace_of_path)
+        shard = self.replica.shards.get(shard_number)
         if held and shard is not None:
             if len(self._known_at_record) >= self._predictions_max:
                 del self._known_at_record[next(iter(self._known_at_record))]
             self._known_at_record[worker, writer] = _KnownAtRecord(held, shard.sequence)
         if held == len(hashes):
-            return  # Other gateways know all of it.
-        self._withdraw_sent(worker, writer)
+            return
+        self._own.record(namespace, hashes, worker, writer)
+        if (worker, writer) in self._sent_predictions:
+            self._withdraw_sent(worker, writer)
         if len(self._sent_predictions) >= self._predictions_max:
             self._withdraw_sent(*next(iter(self._sent_predictions)))
         identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
-        self._sent_predictions[worker, writer] = _SentPrediction(
-            self.store.keys.shard(namespace_of_path), identity
-        )
-        above, depth = match.last_node(held)
+        self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
+        above, depth = path.last_node(held)
         _ignore_result(
             self.store.predict(
                 namespace, hashes[depth:], tenure, identity, self._predicted_ms, above=above, depth=depth
@@ -180,11 +197,12 @@ class SharedIndex:
         """Withdraw the writer's prediction."""
         self._known_at_record.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
-        self._withdraw_sent(worker, writer)
+        if (worker, writer) in self._sent_predictions:
+            self._withdraw_sent(worker, writer)
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
         """Note that `worker` holds this path, unless its own events are followed."""
-        if worker in self.followed:
+        if worker in self.followed or not hashes:
             return  # Its events will say so; until then, or until the request ends, the prediction counts.
         self._own.withdraw(worker, writer)
         self.hold(namespace, hashes, worker, writer)
@@ -205,7 +223,8 @@ class SharedIndex:
         used_since = self.replica.server_seconds() - USED_SECONDS
         walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
         if walk_start is None:
-            self._withdraw_sent(worker, writer)
+            if (worker, writer) in self._sent_predictions:
+                self._withdraw_sent(worker, writer)
             return
         sent = self._sent_predictions.pop((worker, writer), None)
         held = self.store.hold(
@@ -287,11 +306,11 @@ class SharedIndex:
             )
             call.add_done_callback(answered)
 
-    def bound(self, worker: WorkerId, blocks_max: int) -> None:
+    def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
         """Set how many blocks `worker` has room for, and cut what is beyond."""
         if self._capacity.get(worker) != blocks_max:
             self._capacity[worker] = blocks_max
-            self._own.bound(worker, blocks_max)
+            self._own.set_capacity(worker, blocks_max)
         self._within_capacity(worker)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:

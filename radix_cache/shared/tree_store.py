@@ -75,10 +75,12 @@ class TreeStore:
         """Record that the tenure has these blocks in this tier.
 
         Args:
-            namespace: The namespace of the path. hashes: The path. tenure: The tenure of the worker. tier: The tier
-            in which all blocks are, or a slower one than some. walk_start: The depth of a node of which the tenure
-            holds something already, where the walk begins; if it
-                holds nothing of that node, the walk begins at the root.
+            namespace: The namespace of the path.
+            hashes: The path.
+            tenure: The tenure of the worker.
+            tier: The slowest tier of the blocks.
+            walk_start: The depth of a node of which the tenure holds something already, where the walk begins; if
+                it holds nothing of that node, the walk begins at the root.
             prediction: The id of the prediction that is fulfilled; empty for none.
             fresh_seconds: A use so soon after the last one is not written.
         """

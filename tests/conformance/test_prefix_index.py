@@ -189,7 +189,7 @@ async def test_forgetting_a_worker_forgets_its_predictions_too(index):
 
 
 async def test_a_bounded_worker_keeps_what_it_used_last(index):
-    index.bound(W, 3)
+    index.set_capacity(W, 3)
     index.confirm(SPACE, path(1, 2), W, "r1")
     index.confirm(SPACE, path(5, 6), W, "r2")
     await index.settle()
@@ -199,7 +199,7 @@ async def test_a_bounded_worker_keeps_what_it_used_last(index):
 
 async def test_a_bound_also_cuts_what_is_there(index):
     index.confirm(SPACE, path(1, 2, 3), W, "r1")
-    index.bound(W, 2)
+    index.set_capacity(W, 2)
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 

@@ -187,7 +187,7 @@ async def test_who_has_shown_who_he_is_without_a_key_gets_the_tenant_under_his_o
     assert (found.id, found.organisation, found.plan, found.group) == (
         *("acme", "org", by_key.plan, by_key.group),
     )
-    assert (found.key_id, found.may) == ("token-x", {"inference"})
+    assert (found.key_id, found.key_scopes) == ("token-x", {"inference"})
     assert [scope.name for scope in found.scopes] == ["organisation:org", "tenant:acme"]
     with pytest.raises(UnknownKey):
         directory.by_id("nobody", rules)

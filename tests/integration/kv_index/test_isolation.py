@@ -7,7 +7,9 @@ import json
 
 import pytest
 
+from gateway.process.secrets import deployment_secret
 from radix_cache.blocks import pack_tokens
+from radix_cache.namespace import cache_salt
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation, text, whole_pages
 
@@ -61,7 +63,7 @@ async def test_the_index_knows_of_every_group_apart(gateway, embedded, model_set
     async with gateway(embedded[0], kind="embedded", tenants=TENANTS, **model_settings) as running:
         at = running.here.gateway.services
         await ask(running, conversation(33), tenant="acme")
-        await running.until(lambda: at.reservations.index.stats().blocks > 0)
+        await running.until(lambda: running.here.gateway.index.index.stats().blocks > 0)
         (model,) = at.catalogue.by_name_or_alias().values()
         groups = ("tenant:acme", "tenant:globex", "group:friends", "")
         spaces = {group: at.prompt_hasher.namespace(model, group) for group in groups}
@@ -71,7 +73,8 @@ async def test_the_index_knows_of_every_group_apart(gateway, embedded, model_set
         for one in groups:
             for other in groups:
                 assert (one == other) or not hashes[one] & hashes[other]
-        salts = [at.cache_salt(group) for group in groups]
+        secret = deployment_secret(running.here.gateway.settings)
+        salts = [cache_salt(group, secret) for group in groups]
         assert len(set(salts)) == len(groups)
         assert all(len(salt) >= 32 for salt in salts[:-1])
 
