@@ -4,6 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 from radix_cache.redis.connection import OPTIONS, RedisAddress
+from radix_cache.redis.sentinel import SentinelAddress, is_sentinel
 from radix_cache.redis.topology import is_cluster, server_urls
 
 
@@ -15,6 +16,12 @@ def redis_url_problem(url: str) -> str | None:
         except ValueError:
             return "there is no host; write redis+cluster://host:6379,host:6379"
         return next(filter(None, map(redis_url_problem, servers)), None)
+    if is_sentinel(url):
+        try:
+            SentinelAddress(url)
+        except ValueError as err:
+            return str(err)
+        return None
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -34,7 +41,7 @@ def redis_url_problem(url: str) -> str | None:
         if not re.fullmatch(r"/?\d*", parts.path):
             return "the database is not a number; write redis://host:6379/0"
     else:
-        return "expected redis://, rediss://, unix:// or redis+cluster://"
+        return "expected redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
     try:
         RedisAddress(url)
     except ValueError:

@@ -20,9 +20,9 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
     url: Annotated[
         RedisUrl,
         Meta(
-            description="Address of Redis: redis://host:6379/0, rediss://, unix:///path, or for a cluster "
-            "redis+cluster:// or rediss+cluster:// and some of its servers (host:6379,host:6379). `embedded` "
-            "starts a private Valkey server."
+            description="Address of Redis: redis://host:6379/0, rediss://, unix:///path, for a cluster "
+            "redis+cluster:// or rediss+cluster:// and some of its servers (host:6379,host:6379), for sentinels "
+            "redis+sentinel://host:26379,host:26379/service. `embedded` starts a private Valkey server."
         ),
     ] = "embedded"
     timeout_ms: Annotated[

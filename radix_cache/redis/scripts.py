@@ -15,6 +15,7 @@ from radix_cache.redis.call import CommandArgument, RedisCall, RedisDown, Script
 from radix_cache.redis.cluster import RedisCluster
 from radix_cache.redis.connection import ConnectionLost, RedisAddress, RedisConnection
 from radix_cache.redis.library import LibraryFunction
+from radix_cache.redis.sentinel import SentinelAddress, is_sentinel
 from radix_cache.redis.server import RedisServer
 from radix_cache.redis.topology import is_cluster, seed_addresses
 
@@ -24,12 +25,16 @@ CALLS_WAITING_MAX = 10_000
 class ScriptCaller:
     """A client of one Redis server or one cluster, which connects on demand.
 
-    The URL is one of RedisAddress, or redis+cluster:// with some of the cluster's servers. The constructor raises
+    The URL is one of RedisAddress, redis+sentinel:// (see sentinel.py), or redis+cluster:// with some of its servers. The constructor raises
     ValueError.
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = RedisCluster(seed_addresses(url)) if is_cluster(url) else RedisServer(RedisAddress(url))
+        self._redis: RedisServer | RedisCluster
+        if is_cluster(url):
+            self._redis = RedisCluster(seed_addresses(url))
+        else:
+            self._redis = RedisServer(SentinelAddress(url) if is_sentinel(url) else RedisAddress(url))
         self._send = self._redis.send
         self._batcher = CallBatcher(self._send_or_fail, hash_tag if is_cluster(url) else None)
         self._closed = False

@@ -15,6 +15,10 @@ ALREADY_LOADED = "already exists"
 """The error of a server on which another client has already loaded the library."""
 
 
+NOT_PRIMARY_ERRORS = ("READONLY", "MASTERDOWN")
+"""Beginnings of the errors of a server that is not the primary any more."""
+
+
 class RedisServer:
     """Calls to one Redis server over one connection."""
 
@@ -109,7 +113,12 @@ class RedisServer:
                 call.repeated = True
                 self.send(call)
         elif isinstance(reply, hiredis.ReplyError):
-            if call.script is not None and not call.repeated and str(reply).startswith(UNKNOWN_SCRIPT_ERRORS):
+            if str(reply).startswith(NOT_PRIMARY_ERRORS) and not call.repeated and self._connection is not None:
+                # After a failover: the next connection asks the sentinels again.
+                self._connection.close()
+                call.repeated = True
+                self.send(call)
+            elif call.script is not None and not call.repeated and str(reply).startswith(UNKNOWN_SCRIPT_ERRORS):
                 call.repeated = True
                 self.forget_script(call)
                 self.send(call)

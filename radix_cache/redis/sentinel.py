@@ -1,0 +1,80 @@
+"""The address of a Redis primary that sentinels watch: each new connection asks them which server it is.
+
+    redis+sentinel://[user:password@]host:port[,host:port...]/service[/database][?options]
+
+Finding the primary is redis-py's (its Sentinel asks one sentinel after the other); the connection is ours. After a
+failover the old primary closes its connections or answers READONLY, and the next connection goes to the new one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from radix_cache.redis.connection import (
+    CONNECT_SECONDS_MAX,
+    ConnectionLost,
+    RedisAddress,
+    RedisConnection,
+    Reply,
+)
+
+SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+SENTINEL_PORT = 26379
+ASK_SECONDS_MAX = 0.5
+"""How long one sentinel may take to answer."""
+
+
+def is_sentinel(url: str) -> bool:
+    """Return whether the URL names sentinels."""
+    return url.partition("://")[0] in SCHEMES
+
+
+class SentinelAddress(RedisAddress):
+    """A primary by the name of its service. The constructor raises ValueError for a URL that is not as above."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, rest = url.partition("://")
+        where, _, tail = rest.partition("/")
+        user, at, hosts = where.rpartition("@")
+        path, question, options = tail.partition("?")
+        self.service, _, database = path.partition("/")
+        self.sentinels = [_endpoint(host) for host in hosts.split(",")]
+        if not self.service or not all(host for host, _ in self.sentinels):
+            raise ValueError("write redis+sentinel://host:26379,host:26379/service")
+        super().__init__(f"{SCHEMES[scheme]}://{user}{at}{self.service}/{database}{question}{options}")
+
+    async def connect(
+        self,
+        on_lost: Callable[[RedisConnection], None] = lambda _: None,
+        on_message: Callable[[Reply], None] | None = None,
+    ) -> RedisConnection:
+        """Open a connection to the server that is the primary now. Raises ConnectionLost."""
+        host, port = await self._primary()
+        primary = RedisAddress.with_endpoint(self, host, port)
+        return await RedisAddress.connect(primary, on_lost, on_message)
+
+    async def _primary(self) -> tuple[str, int]:
+        # Only gateways whose Redis is watched by sentinels need redis-py.
+        from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
+        from redis.exceptions import RedisError
+
+        timeouts: dict[str, Any] = {
+            "socket_timeout": ASK_SECONDS_MAX,
+            "socket_connect_timeout": min(ASK_SECONDS_MAX, CONNECT_SECONDS_MAX),
+        }
+        sentinel = Sentinel(self.sentinels, sentinel_kwargs=timeouts)
+        try:
+            host, port = await sentinel.discover_master(self.service)
+        except (MasterNotFoundError, RedisError, OSError) as err:
+            raise ConnectionLost(f"no sentinel names a primary of {self.service}: {err}") from err
+        finally:
+            for client in sentinel.sentinels:
+                await client.aclose()
+        return str(host), int(port)
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    """Return host and port of a sentinel."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        return text.strip("[]"), SENTINEL_PORT
+    return host.strip("[]"), int(port)
