@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 
-import orjson
+import msgspec
 from aiohttp import web
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Problem(Exception):
             body["instance"] = instance.encode("utf-8", "replace").decode()
         return web.Response(
             status=self.status,
-            body=orjson.dumps(body),
+            body=msgspec.json.encode(body),
             content_type="application/problem+json",
             headers={**HEADERS, **self.headers},
         )

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import aiohttp
-import orjson
+import msgspec
 
 from gateway.bench.results import RequestResult
 
@@ -64,7 +64,7 @@ async def stream_completion(
         async with asyncio.timeout(seconds_max):
             async with session.post(
                 f"{url.rstrip('/').removesuffix('/v1')}{endpoint.path}",
-                data=orjson.dumps(streamed_body),
+                data=msgspec.json.encode(streamed_body),
                 headers={
                     "Content-Type": "application/json",
                     **({"Authorization": f"Bearer {key}"} if key else {}),
@@ -81,7 +81,7 @@ async def stream_completion(
                     if line[5:].strip() == b"[DONE]":
                         done = True
                         continue
-                    frame = orjson.loads(line[5:])
+                    frame = msgspec.json.decode(line[5:])
                     if "error" in frame:
                         error = _error_name(frame, "stream_error")
                         continue
@@ -133,8 +133,8 @@ def _chunk_text(frame: dict[str, Any]) -> str:
 
 def _error_code(body: bytes, status: str) -> str:
     try:
-        return _error_name(orjson.loads(body), status)
-    except orjson.JSONDecodeError:
+        return _error_name(msgspec.json.decode(body), status)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return status
 
 

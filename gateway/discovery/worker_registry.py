@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import orjson
+import msgspec
 
 from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
@@ -68,7 +68,7 @@ class WorkerRegistry:
 
     async def put(self, worker: dict[str, Any], *, lease_seconds: int | None) -> None:
         """Register a worker for the time of a lease; with None, until it is removed."""
-        name, text = f"{self._tag}:at:{worker['id']}", orjson.dumps(worker)
+        name, text = f"{self._tag}:at:{worker['id']}", msgspec.json.encode(worker)
         lease = () if lease_seconds is None else ("PX", lease_seconds * 1000)
         await self._redis.ask("SET", name, text, *lease)
         await self._redis.ask("SADD", f"{self._tag}:ids", worker["id"])
@@ -117,7 +117,7 @@ class RedisSource:
 def _worker(identity: str, text: bytes) -> dict[str, Any]:
     """Return the entry of a worker; only its id if the entry is not a JSON object."""
     try:
-        worker = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        worker = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         worker = None
     return worker if isinstance(worker, dict) else {"id": identity}

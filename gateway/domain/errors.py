@@ -1,9 +1,10 @@
-"""Every error that a client can see: status, code, type, wording. No other file knows status codes.
+"""Every error that a client can see: its status, code, type and message. No other file names a status code.
 
-Lower floors raise their own errors; the rooms above translate them into these at the border and keep the cause for
-the log (`raise ... from err`). The metric label of an error is its `code`, so labels are bounded.
+Packages below raise errors of their own; their callers translate those into the errors of this file and keep the
+cause for the log (`raise ... from err`). The metric label of an error is its `code`, so the number of labels is
+bounded.
 
-SDKs retry 408, 409, 429 and 5xx; `x-should-retry` overrides that where retrying is known to be of no use.
+SDKs retry after 408, 409, 429 and 5xx; the header `x-should-retry` overrides that where a retry is known to fail.
 """
 
 from collections.abc import Mapping
@@ -11,21 +12,28 @@ from math import ceil
 from types import MappingProxyType
 from typing import ClassVar
 
-import orjson
+import msgspec
 
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.limit_text import limit_in_words, owner_in_words, short_time, whole_time
 from gateway.quotas.quota import Refusal
 
-NO_NAMES: Mapping[str, str] = MappingProxyType({})
+NO_FIELD_NAMES: Mapping[str, str] = MappingProxyType({})
+"""For the APIs that name all fields as chat completions do."""
 
 
 class GatewayError(Exception):
-    """`message` is safe for clients: it names what they sent, never workers or internals."""
+    """An error that is answered to a client.
+
+    Its message is safe for clients: it quotes what the client sent, and names no worker and nothing internal.
+    """
 
     status: int = 500
+    """The HTTP status."""
     code: str = "internal_error"
+    """The field `code` of the OpenAI error object; also the label of the error in metrics and traces."""
     type: ClassVar[str] = "server_error"
+    """The field `type` of the OpenAI error object."""
 
     def __init__(
         self, message: str, *, param: str | None = None, retry_after_seconds: float | None = None
@@ -33,34 +41,45 @@ class GatewayError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+        """The request field at fault, by its name in chat completions; None where no field is at fault."""
         self.retry_after_seconds = retry_after_seconds
 
-    def body(self, names: Mapping[str, str] = NO_NAMES) -> bytes:
-        """The OpenAI error object, all four keys. `names`: see called."""
-        message, param = self.called(names)
+    def body(self, field_names: Mapping[str, str] = NO_FIELD_NAMES) -> bytes:
+        """Return the OpenAI error object as JSON, with all four keys; for `field_names` see `message_and_param`."""
+        message, param = self.message_and_param(field_names)
         fields = {**self.fields(), "message": message, "param": param}
         try:
-            return orjson.dumps({"error": fields})
-        except TypeError:
-            # What a client sent and we quote may be no text: half of a surrogate pair in an address.
-            return orjson.dumps({"error": {name: text and _as_text(text) for name, text in fields.items()}})
+            return msgspec.json.encode({"error": fields})
+        except UnicodeEncodeError:
+            # A client may have sent invalid text that the message quotes: half of a surrogate pair in a URL.
+            return msgspec.json.encode(
+                {"error": {name: text and _as_text(text) for name, text in fields.items()}}
+            )
 
-    def frame(self) -> bytes:
-        """The same as a server-sent event, for streams that have begun."""
+    def server_sent_event(self) -> bytes:
+        """Return the error object as a server-sent event, for a stream that has already begun."""
         return b"data: " + self.body() + b"\n\n"
 
     def fields(self) -> dict[str, str | None]:
+        """Return the fields of the OpenAI error object."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
-    def called(self, names: Mapping[str, str]) -> tuple[str, str | None]:
-        """Message and param for an API that has other names for fields of chat completions."""
-        name = names.get(self.param or "")
+    def message_and_param(self, field_names: Mapping[str, str]) -> tuple[str, str | None]:
+        """Return the message and `param` for an API that has other names for the fields of chat completions.
+
+        Args:
+            field_names: The API's names, by the names in chat completions. A message that begins with the field's
+                name begins with the API's name instead.
+        """
+        name = field_names.get(self.param or "")
         if name is None:
             return self.message, self.param
-        named = self.message.startswith((f"{self.param} ", f"{self.param}:"))
-        return (name + self.message.removeprefix(self.param or "") if named else self.message), name
+        begins_with_name = self.message.startswith((f"{self.param} ", f"{self.param}:"))
+        message = name + self.message.removeprefix(self.param or "") if begins_with_name else self.message
+        return message, name
 
     def headers(self) -> dict[str, str]:
+        """Return the headers of the answer: when to retry, where that is known."""
         if self.retry_after_seconds is None:
             return {}
         return {
@@ -74,11 +93,20 @@ def _as_text(text: str) -> str:
 
 
 class BadRequest(GatewayError):
+    """The request is malformed, or asks for something that the gateway does not support."""
+
     status, code, type = 400, "invalid_request", "invalid_request_error"
 
 
 class PromptTooLong(GatewayError):
-    """`exact`: the prompt was counted; else it has so many tokens at least."""
+    """The prompt and the requested answer exceed the context length of the model or of the tenant's plan.
+
+    Args:
+        prompt_tokens: Tokens of the prompt, or a lower bound of them.
+        output_tokens: Tokens that the request asks for as its answer.
+        context_length: Tokens that prompt and answer may have together.
+        exact: Whether the prompt's tokens were counted; if not, `prompt_tokens` is a lower bound.
+    """
 
     status, code, type = 400, "context_length_exceeded", "invalid_request_error"
 
@@ -96,17 +124,24 @@ class PromptTooLong(GatewayError):
 
 
 class Unauthenticated(GatewayError):
+    """The request has no API key, or one that does not exist."""
+
     status, code, type = 401, "invalid_api_key", "invalid_request_error"
 
     def __init__(self) -> None:
         super().__init__("Incorrect API key provided.")
 
     def headers(self) -> dict[str, str]:
+        """Return the challenge of a 401 (RFC 9110, 11.6.1)."""
         return {"www-authenticate": "Bearer"}
 
 
 class InvalidToken(GatewayError):
-    """A token of an issuer that is known here, which opens nothing. `reason`: in words for its holder."""
+    """A token comes from a known issuer, but is not valid.
+
+    Args:
+        reason: Why, in words for the token's holder.
+    """
 
     status, code, type = 401, "invalid_token", "invalid_request_error"
 
@@ -114,18 +149,22 @@ class InvalidToken(GatewayError):
         super().__init__(f"The token is not valid: {reason}.")
 
     def headers(self) -> dict[str, str]:
-        # RFC 6750, 3.1.
+        """Return the challenge of a 401 to an invalid token (RFC 6750, 3.1)."""
         return {"www-authenticate": 'Bearer error="invalid_token"'}
 
 
 class TenantNotNamed(GatewayError):
+    """The token is valid, but its claims name no tenant of this gateway."""
+
     status, code, type = 403, "tenant_not_named", "invalid_request_error"
 
     def __init__(self) -> None:
         super().__init__("The token is valid, but names no tenant of this service.")
 
 
-class Forbidden(GatewayError):
+class ModelNotAllowed(GatewayError):
+    """The plan, the tenant or the key does not allow the requested model."""
+
     status, code, type = 403, "model_not_allowed", "invalid_request_error"
 
     def __init__(self, model: str) -> None:
@@ -133,6 +172,8 @@ class Forbidden(GatewayError):
 
 
 class ClassNotAllowed(GatewayError):
+    """The tenant's plan does not allow the requested service class."""
+
     status, code, type = 403, "class_not_allowed", "invalid_request_error"
 
     def __init__(self, name: str) -> None:
@@ -140,13 +181,17 @@ class ClassNotAllowed(GatewayError):
 
 
 class ScopeNotAllowed(GatewayError):
+    """The key lacks the scope that the called API requires."""
+
     status, code, type = 403, "scope_not_allowed", "invalid_request_error"
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"This key is not for {scope}.")
+        super().__init__(f"This key does not have the scope {scope!r}.")
 
 
 class AddressNotAllowed(GatewayError):
+    """The client's address is outside the networks from which the key may be used."""
+
     status, code, type = 403, "address_not_allowed", "invalid_request_error"
 
     def __init__(self) -> None:
@@ -154,27 +199,40 @@ class AddressNotAllowed(GatewayError):
 
 
 class AccountDisabled(GatewayError):
+    """An operator has disabled the tenant, or its organisation."""
+
     status, code, type = 403, "account_disabled", "invalid_request_error"
 
     def __init__(self) -> None:
         super().__init__("The account of this key is disabled.")
 
 
-class ForbiddenHost(GatewayError):
-    """Without keys, only who names this machine may ask: a page of somebody else's may not."""
+class HostNotAllowed(GatewayError):
+    """The Host header does not name loopback, although the gateway has no API keys.
+
+    Without keys, this check keeps a foreign web page from reaching the gateway through a browser on this machine
+    (DNS rebinding).
+    """
 
     status, code, type = 403, "host_not_allowed", "invalid_request_error"
 
     def __init__(self) -> None:
-        super().__init__("This address answers to localhost, 127.0.0.1 and [::1] only.")
+        super().__init__(
+            "This gateway answers only requests to the host names localhost, 127.0.0.1 and [::1]."
+        )
 
 
 class NotFound(GatewayError):
+    """The path or the requested object does not exist."""
+
     status, code, type = 404, "not_found", "invalid_request_error"
 
 
 class PreviousResponseNotFound(GatewayError):
-    """A client that knows the code says the whole conversation again."""
+    """The response that `previous_response_id` names is not stored.
+
+    A client that knows this code sends the whole conversation again.
+    """
 
     status, code, type = 400, "previous_response_not_found", "invalid_request_error"
 
@@ -185,6 +243,8 @@ class PreviousResponseNotFound(GatewayError):
 
 
 class ModelNotFound(GatewayError):
+    """No model has the requested name or alias."""
+
     status, code, type = 404, "model_not_found", "invalid_request_error"
 
     def __init__(self, model: str) -> None:
@@ -192,17 +252,22 @@ class ModelNotFound(GatewayError):
 
 
 class MethodNotAllowed(GatewayError):
+    """The path exists, but not for this HTTP method."""
+
     status, code, type = 405, "method_not_allowed", "invalid_request_error"
 
     def __init__(self, allowed: str) -> None:
-        super().__init__(f"This address answers {allowed} only.")
+        super().__init__(f"This path allows only the methods {allowed}.")
         self.allowed = allowed
 
     def headers(self) -> dict[str, str]:
+        """Return the header that lists the allowed methods (RFC 9110, 10.2.1)."""
         return {"allow": self.allowed}
 
 
 class BodyTimeout(GatewayError):
+    """The request body took too long to arrive."""
+
     status, code, type = 408, "body_timeout", "invalid_request_error"
 
     def __init__(self, seconds: float) -> None:
@@ -210,6 +275,8 @@ class BodyTimeout(GatewayError):
 
 
 class PayloadTooLarge(GatewayError):
+    """The request body is larger than the settings allow."""
+
     status, code, type = 413, "payload_too_large", "invalid_request_error"
 
     def __init__(self, bytes_max: int) -> None:
@@ -217,6 +284,8 @@ class PayloadTooLarge(GatewayError):
 
 
 class UnsupportedEncoding(GatewayError):
+    """The request body is compressed in a way that the gateway does not support."""
+
     status, code, type = 415, "unsupported_encoding", "invalid_request_error"
 
     def __init__(self, encoding: str) -> None:
@@ -224,7 +293,7 @@ class UnsupportedEncoding(GatewayError):
 
 
 class TooManyFailures(GatewayError):
-    """An address that has presented too many keys that open nothing."""
+    """A client address has presented too many invalid API keys."""
 
     status, code, type = 429, "too_many_failures", "invalid_request_error"
 
@@ -234,10 +303,13 @@ class TooManyFailures(GatewayError):
         )
 
     def headers(self) -> dict[str, str]:
+        """Return the headers of the answer, one of which tells SDKs not to retry."""
         return {**super().headers(), "x-should-retry": "false"}
 
 
 class TooManyConnections(GatewayError):
+    """A client address has too many open connections."""
+
     status, code, type = 429, "too_many_connections", "rate_limit_error"
 
     def __init__(self) -> None:
@@ -245,7 +317,7 @@ class TooManyConnections(GatewayError):
 
 
 class QuotaExceeded(GatewayError):
-    """Refused by a limit, for now; nothing was charged. `refusal`: for who has header names of another API."""
+    """A limit refused the request for now; nothing was charged."""
 
     status, code, type = 429, "rate_limit_exceeded", "rate_limit_error"
 
@@ -257,13 +329,15 @@ class QuotaExceeded(GatewayError):
             retry_after_seconds=seconds,
         )
         self.refusal = refusal
+        """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
     def headers(self) -> dict[str, str]:
+        """Return the state of all limits, and when to retry."""
         return {**openai_headers(self.refusal.standings, self.refusal), **super().headers()}
 
 
 class BudgetExhausted(GatewayError):
-    """Refused by a budget, until its window ends: trying again before that is of no use."""
+    """A budget refused the request; a retry is useless until the budget's window ends."""
 
     status, code, type = 429, "insufficient_quota", "insufficient_quota"
 
@@ -271,18 +345,20 @@ class BudgetExhausted(GatewayError):
         seconds = refusal.retry_after_seconds or 0.0
         super().__init__(
             f"The budget of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} does not suffice. "
-            f"It begins anew in {whole_time(seconds)}.",
+            f"The next budget begins in {whole_time(seconds)}.",
             retry_after_seconds=seconds,
         )
         self.refusal = refusal
+        """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
     def headers(self) -> dict[str, str]:
-        told = openai_headers(self.refusal.standings, self.refusal)
-        return {**told, **super().headers(), "x-should-retry": "false"}
+        """Return the state of all limits, and that SDKs must not retry."""
+        limits = openai_headers(self.refusal.standings, self.refusal)
+        return {**limits, **super().headers(), "x-should-retry": "false"}
 
 
 class RequestExceedsLimit(GatewayError):
-    """Refused by a limit that it can never fit into; nothing was charged."""
+    """The request can never fit into one of its limits; nothing was charged."""
 
     status, code, type = 429, "request_exceeds_limit", "rate_limit_error"
 
@@ -292,14 +368,16 @@ class RequestExceedsLimit(GatewayError):
             f"{owner_in_words(refusal.scope)} ever allows."
         )
         self.refusal = refusal
+        """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
     def headers(self) -> dict[str, str]:
-        told = openai_headers(self.refusal.standings, self.refusal)
-        return {**told, **super().headers(), "x-should-retry": "false"}
+        """Return the state of all limits, and that SDKs must not retry."""
+        limits = openai_headers(self.refusal.standings, self.refusal)
+        return {**limits, **super().headers(), "x-should-retry": "false"}
 
 
-class RepeatRunning(GatewayError):
-    """Another request under the same `Idempotency-Key` has not ended yet."""
+class IdempotencyKeyInUse(GatewayError):
+    """Another request with the same `Idempotency-Key` is still running."""
 
     status, code, type = 409, "idempotency_key_in_use", "invalid_request_error"
 
@@ -309,8 +387,8 @@ class RepeatRunning(GatewayError):
         )
 
 
-class RepeatRefused(GatewayError):
-    """Under this `Idempotency-Key` there was another request, or this one too often."""
+class IdempotencyKeyReused(GatewayError):
+    """The `Idempotency-Key` belongs to a different request, or was used for too many attempts."""
 
     status, code, type = 422, "idempotency_key_reused", "invalid_request_error"
 
@@ -318,15 +396,16 @@ class RepeatRefused(GatewayError):
         super().__init__(
             "This Idempotency-Key was used for another request."
             if different
-            else "This Idempotency-Key was used too often; a new one begins a new request."
+            else "This Idempotency-Key was used for too many attempts; use a new one."
         )
 
     def headers(self) -> dict[str, str]:
+        """Return the headers of the answer, one of which tells SDKs not to retry."""
         return {"x-should-retry": "false"}
 
 
 class TenantQueueFull(GatewayError):
-    """This tenant's own share of the waiting room is taken."""
+    """The tenant has as many requests in the waiting room, or prompts being encoded, as it may have."""
 
     status, code, type = 429, "too_many_waiting", "rate_limit_error"
 
@@ -337,48 +416,59 @@ class TenantQueueFull(GatewayError):
 
 
 class Overloaded(GatewayError):
-    """`by_workers`: all that could take it are full, as they say; another model's may not be."""
+    """The workers, the waiting room or the gateway's memory have no room for the request.
+
+    Args:
+        retry_after_seconds: When to try again.
+        reported_by_workers: Whether all workers that could take the request answered that they
+            are full; the workers of another model may still have room.
+    """
 
     status, code, type = 503, "overloaded", "server_error"
 
-    def __init__(self, retry_after_seconds: float, *, by_workers: bool = False) -> None:
+    def __init__(self, retry_after_seconds: float, *, reported_by_workers: bool = False) -> None:
         super().__init__("The service is overloaded.", retry_after_seconds=retry_after_seconds)
-        self.by_workers = by_workers
+        self.reported_by_workers = reported_by_workers
 
 
 class AdmissionTimeout(GatewayError):
+    """The request waited for a worker as long as the settings allow."""
+
     status, code, type = 503, "admission_timeout", "server_error"
 
     def __init__(self, seconds: float, retry_after_seconds: float) -> None:
         super().__init__(
-            f"The request waited {seconds:g} seconds without getting a turn.",
+            f"The request waited {seconds:g} seconds, and no worker had room for it.",
             retry_after_seconds=retry_after_seconds,
         )
 
 
 class TargetMissed(GatewayError):
-    """No first token can be expected within the target of a service class that would rather have none."""
+    """No first token can be expected within the TTFT target of a service class that rejects late requests."""
 
     status, code, type = 503, "target_missed", "server_error"
 
     def __init__(self, name: str, retry_after_seconds: float) -> None:
         super().__init__(
-            f"The time to the first token of the service class {name!r} cannot be kept at present.",
+            f"The service class {name!r} cannot keep its target for the time to the first token at present.",
             retry_after_seconds=retry_after_seconds,
         )
 
 
 class DeadlinePassed(GatewayError):
-    """The time that the client said it would wait is over, or would be before a first token."""
+    """The timeout that the client announced is over, or would be before a first token."""
 
     status, code, type = 504, "deadline_exceeded", "server_error"
 
     def __init__(self) -> None:
-        super().__init__("The request's own timeout does not leave the time for an answer.")
+        super().__init__("The timeout that the request sets leaves too little time for an answer.")
 
 
 class KeysUnavailable(GatewayError):
-    """Whoever knows this key cannot be asked: not a 401, which clients take for the end of their key."""
+    """The store of API keys cannot be read now.
+
+    The status is not 401, since clients would take that as the end of their key.
+    """
 
     status, code, type = 503, "keys_unavailable", "server_error"
 
@@ -387,7 +477,10 @@ class KeysUnavailable(GatewayError):
 
 
 class ResponsesUnavailable(GatewayError):
-    """Where responses are kept cannot be asked: not a 404, which says that there is none."""
+    """The store of responses cannot be read now.
+
+    The status is not 404, since that would say that the response does not exist.
+    """
 
     status, code, type = 503, "responses_unavailable", "server_error"
 
@@ -396,7 +489,10 @@ class ResponsesUnavailable(GatewayError):
 
 
 class FilesUnavailable(GatewayError):
-    """Where files and batches are kept cannot be asked, or is full: not a 404, which says that there is none."""
+    """The store of files and batches cannot be reached now, or is full.
+
+    The status is not 404, since that would say that the file or batch does not exist.
+    """
 
     status, code, type = 503, "files_unavailable", "server_error"
 
@@ -405,17 +501,20 @@ class FilesUnavailable(GatewayError):
 
 
 class FileInUse(GatewayError):
+    """The file cannot be deleted while a batch reads it."""
+
     status, code, type = 409, "file_in_use", "invalid_request_error"
 
     def __init__(self) -> None:
-        super().__init__("A batch that has not ended reads this file.")
+        super().__init__("An unfinished batch reads this file.")
 
     def headers(self) -> dict[str, str]:
+        """Return the headers of the answer, one of which tells SDKs not to retry."""
         return {"x-should-retry": "false"}
 
 
 class StorageExceeded(GatewayError):
-    """The tenant keeps as many bytes as it may."""
+    """The tenant's files would take more bytes than the tenant may store."""
 
     status, code, type = 429, "storage_exceeded", "insufficient_quota"
 
@@ -425,23 +524,27 @@ class StorageExceeded(GatewayError):
         )
 
     def headers(self) -> dict[str, str]:
+        """Return the headers of the answer, one of which tells SDKs not to retry."""
         return {"x-should-retry": "false"}
 
 
 class TooManyBatches(GatewayError):
-    """The tenant has as many as it may have that have not ended."""
+    """The tenant has as many unfinished batches as it may have."""
 
     status, code, type = 429, "too_many_batches", "rate_limit_error"
 
     def __init__(self, unfinished_max: int) -> None:
         super().__init__(
-            f"This tenant has {unfinished_max} batches that have not ended; more have to wait for one of them.",
+            f"This tenant has {unfinished_max} unfinished batches, which is the most allowed; wait until one ends.",
             retry_after_seconds=60.0,
         )
 
 
 class QuotasUnavailable(GatewayError):
-    """Limits cannot be held against those of other gateways, and the tenant wants no answer without that."""
+    """Limits cannot be checked together with the other gateways now, and the tenant's plan requires that.
+
+    See the setting `without_redis: closed`.
+    """
 
     status, code, type = 503, "quotas_unavailable", "server_error"
 
@@ -450,7 +553,7 @@ class QuotasUnavailable(GatewayError):
 
 
 class UsageUnavailable(GatewayError):
-    """Whoever keeps the accounts cannot be asked now."""
+    """The store of usage records cannot be read now."""
 
     status, code, type = 503, "usage_unavailable", "server_error"
 
@@ -459,6 +562,8 @@ class UsageUnavailable(GatewayError):
 
 
 class NoWorker(GatewayError):
+    """No worker serves the requested model now."""
+
     status, code, type = 503, "no_worker", "server_error"
 
     def __init__(self, model: str) -> None:
@@ -466,6 +571,8 @@ class NoWorker(GatewayError):
 
 
 class ShuttingDown(GatewayError):
+    """The gateway is shutting down and accepts no new requests."""
+
     status, code, type = 503, "shutting_down", "server_error"
 
     def __init__(self) -> None:
@@ -473,6 +580,8 @@ class ShuttingDown(GatewayError):
 
 
 class WorkerError(GatewayError):
+    """Every attempt at a worker failed, or a worker's answer is malformed."""
+
     status, code, type = 502, "worker_error", "server_error"
 
     def __init__(self) -> None:
@@ -480,9 +589,9 @@ class WorkerError(GatewayError):
 
 
 class RefusedByWorker(GatewayError):
-    """The worker found a mistake of the client's; its own words, and its own code, if it has one.
+    """The worker found a mistake in the client's request; the answer has the worker's message and code.
 
-    In metrics and traces the code is `refused_by_worker`: workers' codes have no bound.
+    In metrics and traces the code is `refused_by_worker`, since the codes of workers are unbounded.
     """
 
     type: ClassVar[str] = "invalid_request_error"
@@ -496,10 +605,13 @@ class RefusedByWorker(GatewayError):
         self.code = "refused_by_worker"
 
     def fields(self) -> dict[str, str | None]:
+        """Return the fields of the error object, with the worker's own code."""
         return {**super().fields(), "code": self.worker_code}
 
 
 class WorkerTimeout(GatewayError):
+    """The worker sent nothing for too long."""
+
     status, code, type = 504, "worker_timeout", "server_error"
 
     def __init__(self, seconds: float) -> None:
@@ -507,7 +619,7 @@ class WorkerTimeout(GatewayError):
 
 
 class StreamInterrupted(GatewayError):
-    """The worker broke off in the middle of an answer. A client that has read nothing yet gets a 502."""
+    """The worker's answer ended before it was complete; a client that has read nothing yet gets a 502."""
 
     status, code, type = 502, "stream_interrupted", "server_error"
 
@@ -516,6 +628,8 @@ class StreamInterrupted(GatewayError):
 
 
 class InternalError(GatewayError):
+    """The gateway itself failed; the log has the cause under the request's id."""
+
     status, code, type = 500, "internal_error", "server_error"
 
     def __init__(self, request_id: str) -> None:

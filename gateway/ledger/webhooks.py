@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
-import orjson
+import msgspec
 
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.webhook_outbox import Outbox
@@ -114,7 +114,7 @@ class Webhooks:
     async def _attempt(self, http: aiohttp.ClientSession, event: Mapping[str, Any]) -> tuple[int, str]:
         """Return the status of an attempt (0 without an answer) and a text that describes it."""
         hook = self._hooks[event["hook"]]
-        body = orjson.dumps(
+        body = msgspec.json.encode(
             {"type": event["type"], "timestamp": moment_text(event["at_ms"]), "data": event["data"]}
         )
         headers = signed(self._secrets[hook.id], event["id"], int(self._wall()), body)

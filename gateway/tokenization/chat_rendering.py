@@ -8,7 +8,7 @@ As in vLLM and SGLang, `chat_template_kwargs` are further variables, and win ove
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
+import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest
@@ -64,6 +64,6 @@ def _decoded(request: InferenceRequest, name: str) -> Any:
     if raw is None:
         return None
     try:
-        return orjson.loads(bytes(raw))
+        return msgspec.json.decode(bytes(raw))
     except ValueError as err:
         raise BadRequest(f"{name} cannot be read: {err}.", param=name) from err

@@ -12,7 +12,6 @@ from importlib.resources import files
 from urllib.parse import urlencode
 
 import msgspec
-import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
@@ -237,7 +236,7 @@ def _worker(worker: Worker) -> dict[str, object]:
 
 def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(
-        status=status, body=orjson.dumps(value), content_type="application/json", headers=SECURITY_HEADERS
+        status=status, body=msgspec.json.encode(value), content_type="application/json", headers=SECURITY_HEADERS
     )
 
 

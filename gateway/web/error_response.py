@@ -1,6 +1,6 @@
 """Error responses of the gateway, in the shape of the API that was called: OpenAI's or Anthropic's."""
 
-import orjson
+import msgspec
 from aiohttp import web
 
 from gateway.domain.errors import GatewayError, PromptTooLong
@@ -42,11 +42,11 @@ def anthropic_error_body(error: GatewayError, request_id: str) -> bytes:
     kind = ANTHROPIC_ERROR_TYPES.get(error.status)
     if kind is None:
         kind = "invalid_request_error" if error.status < 500 else "api_error"
-    text = error.called(ANTHROPIC_FIELD_NAMES)[0].encode("utf-8", "replace").decode()
+    text = error.message_and_param(ANTHROPIC_FIELD_NAMES)[0].encode("utf-8", "replace").decode()
     if isinstance(error, PromptTooLong):
         # Anthropic's clients recognise these words, and shorten their conversation.
         text = f"prompt is too long: {error.least}{error.tokens} tokens > {error.context_length} maximum"
-    return orjson.dumps({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
 
 
 def identity_headers(http: web.BaseRequest) -> dict[str, str]:

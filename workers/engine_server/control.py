@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from os import getpid
 from typing import Any
 
-import orjson
+import msgspec
 from aiohttp import web
 
 from workers.engine_server.errors import ApiError, bad_request
@@ -18,7 +18,7 @@ from workers.engine_server.worker import WORKER, EngineWorker
 
 
 def _json_response(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
 
 async def health(request: web.Request) -> web.Response:

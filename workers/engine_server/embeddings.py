@@ -11,7 +11,6 @@ from array import array
 from typing import Any
 
 import msgspec
-import orjson
 from aiohttp import web
 
 from workers.engine.errors import RequestRefused
@@ -52,7 +51,7 @@ async def embeddings(request: web.Request) -> web.Response:
         "model": worker.options.model_name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
-    return web.Response(body=orjson.dumps(answer), content_type="application/json")
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
 def _check(worker: EngineWorker, body: EngineEmbeddingBody) -> None:

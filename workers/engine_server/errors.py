@@ -20,7 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-import orjson
+import msgspec
 from aiohttp import web
 
 from workers.chat_template import TemplateFailed
@@ -44,7 +44,7 @@ class ApiError(Exception):
         """Return OpenAI's error object, with all four keys."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return orjson.dumps({"error": error})
+        return msgspec.json.encode({"error": error})
 
     def response(self) -> web.Response:
         """Return the whole HTTP response."""

@@ -7,7 +7,7 @@ byte is the time to the first token. A later failure is an error event, and the 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-import orjson
+import msgspec
 from aiohttp import web
 
 from workers.engine.async_engine import OutputStream
@@ -62,7 +62,7 @@ async def send_whole(
         completed[index].deltas.append(choices[index].add(output))
     lasts = _last_outputs(choices)
     _raise_if_deadline_passed(*lasts)
-    body = orjson.dumps(formatter.whole(completed, lasts))
+    body = msgspec.json.encode(formatter.whole(completed, lasts))
     return web.Response(body=body, content_type="application/json", headers={"x-request-id": metadata.rid})
 
 
@@ -128,4 +128,4 @@ def _last_outputs(choices: Sequence[ChoiceState]) -> list[Output]:
 
 
 def _event(chunk: Json) -> bytes:
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
+import msgspec
 import typer
 from rich.console import Console
 
@@ -173,7 +173,7 @@ def bench(
                 "settings": settings,
                 "runs": {model: run},
             }
-            write_text(json_file, orjson.dumps(written, option=orjson.OPT_INDENT_2).decode() + "\n")
+            write_text(json_file, msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
         if csv_file is not None:
             write_text(csv_file, results_csv(replayed.results))
         if html_file is not None:
@@ -189,8 +189,8 @@ def bench(
 def _fields(body: str) -> dict[str, Any]:
     """Parse the value of --body. Raises CommandError."""
     try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError as err:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise CommandError(f"--body: not JSON ({err})", 2) from err
     if not isinstance(fields, dict):
         raise CommandError("--body: must be a JSON object", 2)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
+import msgspec
 import typer
 from rich.console import Console
 
@@ -226,8 +226,8 @@ def _shape(path: Path, parameters: float | None) -> ModelShape:
     if len(text) > CONFIG_BYTES_MAX:
         raise CommandError(f"--config-json: {file} is too large to be a config.json", 2)
     try:
-        config = orjson.loads(text)
-    except orjson.JSONDecodeError as err:
+        config = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise CommandError(f"--config-json: {file} is not JSON: {err}", 2) from err
     if not isinstance(config, dict):
         raise CommandError(f"--config-json: {file} must contain a JSON object", 2)
@@ -283,6 +283,6 @@ def _write(file: Path, deployment: Deployment, demand: Demand, runs: dict[str, A
     }
     result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
     try:
-        file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     except OSError as err:
         raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err

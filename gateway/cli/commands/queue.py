@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import orjson
+import msgspec
 import typer
 
 from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
@@ -37,7 +37,7 @@ def queue(
         load_settings(config, assignments=set_ or (), complete=False).settings, url, token, "queue"
     )
     if as_json:
-        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         print("\n".join(_report(found, lines)))
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
+import msgspec
 import typer
 
 from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
@@ -47,7 +47,7 @@ def route(
     asked = {"body": body, "tenant": tenant, "api": api}
     found = call_admin_api(settings, url, token, "route", asked)
     if as_json:
-        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         print("\n".join(_report(found, explain=explain)))
     if not any(worker["rank"] for worker in found["workers"]):
@@ -64,8 +64,8 @@ def _body(path: Path, model: str | None) -> dict[str, Any]:
     if len(text) > PROMPT_BYTES_MAX:
         raise CommandError(f"{path} is larger than {PROMPT_BYTES_MAX} bytes", 2)
     try:
-        body = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        body = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         body = None
     if not isinstance(body, dict):
         body = {"messages": [{"role": "user", "content": text.decode("utf-8", "replace")}]}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import orjson
 import typer
 from rich.console import Console
 
@@ -296,6 +295,6 @@ def _write(
     }
     result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
     try:
-        file.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
     except OSError as err:
         raise CommandError(f"--json: {file} cannot be written: {err.strerror}", 2) from err

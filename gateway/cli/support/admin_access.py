@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Any
 
 import aiohttp
-import orjson
+import msgspec
 import typer
 
 from gateway.cli.support.command_error import CommandError
@@ -59,13 +59,13 @@ async def _call(url: str, token: str | None, path: str, body: Any) -> dict[str, 
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     data = None
     if body is not None:
-        data, headers["Content-Type"] = orjson.dumps(body), "application/json"
+        data, headers["Content-Type"] = msgspec.json.encode(body), "application/json"
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ANSWER_SECONDS_MAX)) as http:
             method = "GET" if body is None else "POST"
             address = f"{url.rstrip('/')}/admin/v1/{path}"
             async with http.request(method, address, data=data, headers=headers) as response:
-                answer = orjson.loads(await response.read())
+                answer = msgspec.json.decode(await response.read())
                 if response.status != 200:
                     raise CommandError(f"{url}: {answer.get('detail', response.status)}")
                 return dict(answer)
