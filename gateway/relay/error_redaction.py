@@ -2,8 +2,8 @@
 
 Engines quote their own addresses and files in errors (where they could not connect, what they listen on, where
 their weights are), report in answers where they fetched KV blocks, and with `cached_tokens` how much of a prompt
-was sent before. A client may know the latter only where the engine keeps the caches of tenants apart: else the count
-is about the prompts of other tenants. What an error says about the request itself stays.
+was sent before. A client may know the latter only where the engine keeps the caches of tenants apart: else the
+count is about the prompts of other tenants. What an error says about the request itself stays.
 """
 
 import re

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.errors import BadRequest
-from gateway.domain.request import GENERATING, InferenceRequest, Surface
+from gateway.domain.request import GENERATING_SURFACES, InferenceRequest, Surface
 from gateway.web.bodies.body_decoding import (
     LONG_BYTES,
     TokenId,
@@ -37,9 +37,6 @@ PROMPTS_MAX = 2048
 NO_TOKENS: list[int] = []
 """The prompt of a request that has none to count."""
 WHOLE_NUMBER_MAX = 2**31 - 1
-_WHOLE_NUMBERS = (("max_tokens", 0), ("max_completion_tokens", 0), ("n", 1), ("best_of", 0))
-"""Fields with the least value of each. Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own
-document allows them."""
 LOGPROBS_MAX = 20
 """OpenAI's bound, and vLLM's by default. Every engine computes and sends so many for each token."""
 
@@ -196,13 +193,13 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
         raise BadRequest(f"The body is not JSON: {err}.") from err
     for name in GATEWAY_OWNED.intersection(fields):
         del fields[name]
-    if surface not in GENERATING:
+    if surface not in GENERATING_SURFACES:
         check_media(fields)
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
     _check_numbers(read)
-    choices = max(1, read.n or 1, read.best_of or 1)
+    choices = max(1, read.n or 0, read.best_of or 0)
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
     # Both names may be sent: the larger value counts, or a tiny first one would be a way round the quota.
@@ -338,13 +335,22 @@ def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]
 
 def _check_numbers(read: InferenceBody) -> None:
     """Raise BadRequest for a number that is out of its range."""
-    for name, least in _WHOLE_NUMBERS:
-        value: int | None = getattr(read, name)
+    # Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own document allows them.
+    for name, value, least in (
+        ("max_tokens", read.max_tokens, 0),
+        ("max_completion_tokens", read.max_completion_tokens, 0),
+        ("n", read.n, 1),
+        ("best_of", read.best_of, 0),
+    ):
         if value is not None and not least <= value <= WHOLE_NUMBER_MAX:
             bound = f"least {least}" if value < least else f"most {WHOLE_NUMBER_MAX}"
             raise BadRequest(f"{name} must be at {bound}.", param=name)
-    for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
-        if not 0 <= (getattr(read, name) or 0) <= LOGPROBS_MAX:
+    for name, number in (
+        ("logprobs", read.logprobs),
+        ("top_logprobs", read.top_logprobs),
+        ("prompt_logprobs", read.prompt_logprobs),
+    ):
+        if not 0 <= (number or 0) <= LOGPROBS_MAX:
             raise BadRequest(f"{name} must be between 0 and {LOGPROBS_MAX}.", param=name)
 
 

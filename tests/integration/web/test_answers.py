@@ -10,7 +10,7 @@ import pytest
 from aiohttp.web_protocol import RequestPayloadError
 from prometheus_client.registry import Collector
 
-from gateway.web.bodies.body_reader import BodyReader
+from gateway.web.bodies.body_reader import BodyBudget
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.engine import tiny_checkpoint
 
@@ -302,11 +302,11 @@ async def test_a_body_that_is_encoded_is_refused_and_nobody_decodes_it(gateway):
 
 
 async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(gateway, monkeypatch):
-    async def broken(self, content):
+    def broken(self, content):
         raise RequestPayloadError("cannot be decoded")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr(BodyReader, "read", broken)
+        monkeypatch.setattr(BodyBudget, "read_arrived", broken)
         async with running.chat() as response:
             assert await error_of(response) == (400, "invalid_request", None)
 
