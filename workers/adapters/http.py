@@ -57,7 +57,7 @@ class HttpWorker:
 
     def stream(
         self, call: WorkerCall, body: Buffers, headers: str = "", content_type: str = "application/json"
-    ) -> "WorkerStream":
+    ) -> "HttpCall":
         """Prepare a POST of the body; the answer is there once the result is entered, see WorkerAdapter.stream.
 
         `headers` are further header lines, each with its line end.
@@ -72,7 +72,7 @@ class HttpWorker:
         start = head.encode("latin-1") + b"\r\n"
         # A short request is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
-        return WorkerStream(self._pool, request, call)
+        return HttpCall(self._pool, request, call)
 
     async def get_json(self, path: str, kind: Any) -> Any:
         """GET a small JSON document, decoded as `kind`; raises WorkerUnreachable for anything but a fitting 200."""
@@ -148,7 +148,7 @@ class HttpWorker:
             connection.release()
 
 
-class WorkerStream:
+class HttpCall:
     """One request to a worker as a context, which is entered with the first bytes of the answer.
 
     WorkerAdapter.stream says what is raised when.
