@@ -100,7 +100,7 @@ async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey
         for number in range(20):
             one.index.hold(spaces[shard], array("Q", [first + number]), W)
             await one.arrived()
-    one.maintenance._lost = lambda: {0}
+    one.maintenance._lost_shards = lambda: {0}
     await one.settled()
     left = Counter(keys.shard(node.namespace) for node in one.index.replica.nodes.values())
     assert left == {0: 20, 1: 10}

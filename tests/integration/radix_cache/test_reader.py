@@ -30,7 +30,7 @@ async def pair(valkey, monkeypatch, request):
     What the listener hears is kept from it while `held_back` is a list.
     """
     state = {"held_back": None}
-    hear = ReplicaReader._hear
+    hear = ReplicaReader._on_message
 
     def held(self, channel, data):
         if state["held_back"] is None or self is not state["listener"]:
@@ -38,7 +38,7 @@ async def pair(valkey, monkeypatch, request):
         else:
             state["held_back"].append((channel, data))
 
-    monkeypatch.setattr(ReplicaReader, "_hear", held)
+    monkeypatch.setattr(ReplicaReader, "_on_message", held)
     keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
     teller, listener = [
         await replica(valkey.url, keys, time.monotonic, check_seconds=request.param, **BOUNDS)
@@ -68,7 +68,7 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
     (_, *rest), state["held_back"] = state["held_back"], None
     assert len(rest) >= 499
     for channel, data in rest:
-        listener.reader._hear(channel, data)
+        listener.reader._on_message(channel, data)
     await listener.arrived()
     async with asyncio.timeout(60):
         while listener.reader._inbox:
@@ -122,7 +122,7 @@ async def test_only_a_message_that_does_not_come_by_the_next_look_is_read_from_t
     assert (reader.gaps, listener.index.replica.blocks) == (0, 0)
     (message,), state["held_back"] = state["held_back"], None
     if comes:
-        reader._hear(*message)
+        reader._on_message(*message)
         await listener.arrived()
     await reader._compare(at_once=False)
     assert (reader.gaps, listener.index.replica.blocks) == (0 if comes else 1, 2)
