@@ -303,4 +303,4 @@ def test_the_notes_tell_what_to_do_next() -> None:
     notes = done.stdout.partition("NOTES:")[2]
     assert "helm -n llm test release --logs" in notes
     assert "exec deployment/release-radixgate -c gateway -- cat /run/radixgate/key" in notes
-    assert "the tenant `demo` goes" in notes
+    assert "the tenant `demo` is removed" in notes

@@ -27,7 +27,7 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
             {"redis": {"mode": "embedded"}, "gateway": {"autoscaling": {"enabled": True}}},
             "redis.mode embedded keeps quotas inside",
         ),
-        ({"gateway": {"replicas": 2}}, "needs a deployment secret of your own"),
+        ({"gateway": {"replicas": 2}}, "needs your own deployment secret"),
         ({"redis": {"mode": "external"}}, "needs redis.external.url"),
         (
             {"redis": {"mode": "external", "external": {"url": "redis://a:6379", "existingSecret": "b"}}},
@@ -35,12 +35,12 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ),
         (
             {"redis": {"mode": "external", "external": {"url": "redis://:password@a:6379"}}},
-            "would stand in a ConfigMap",
+            "would appear in a ConfigMap",
         ),
         ({"workers": {"embedded": {"replicas": 0}}}, "there are no workers"),
         (
             {"workers": {"external": [{"id": "worker-0", "kind": "vllm", "url": "http://a:8000"}]}},
-            "two workers are called worker-0",
+            "two workers have the id worker-0",
         ),
         (
             {"workers": {"embedded": {"model": {"source": "claim"}}}},
@@ -52,18 +52,18 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ),
         ({"demoTenant": {"enabled": False}}, "there are no tenants"),
         ({"tenants": [{"id": "a"}], "tenantsFrom": {"existingSecret": "b"}}, "choose one of tenants"),
-        ({"config": {"workers": []}}, "config.workers is the chart's to write"),
-        ({"config": {"deployment_secret": "x"}}, "config.deployment_secret is the chart's to write"),
-        ({"config": {"redis": {"url": "redis://a"}}}, "config.redis.url is the chart's to write"),
-        ({"config": {"admin": {"token": "x"}}}, "config.admin.token would stand in a ConfigMap"),
+        ({"config": {"workers": []}}, "the chart writes config.workers itself"),
+        ({"config": {"deployment_secret": "x"}}, "the chart writes config.deployment_secret itself"),
+        ({"config": {"redis": {"url": "redis://a"}}}, "the chart writes config.redis.url itself"),
+        ({"config": {"admin": {"token": "x"}}}, "config.admin.token would appear in a ConfigMap"),
         (
             {"config": {"database": {"url": "postgresql://u:p@h/x"}}},
-            "config.database.url would stand in a ConfigMap",
+            "config.database.url would appear in a ConfigMap",
         ),
         ({"config": {"authentication": {"tokens": [{"issuer": "x"}]}}}, "set tokenIssuers"),
         ({"config": {"admin": {"issuers": [{"issuer": "x"}]}}}, "set operatorIssuers"),
-        ({"config": {"webhooks": []}}, "config.webhooks is the chart's to write"),
-        ({"config": {"usage": {"rows_days": 1}}}, "config.usage is the chart's to write"),
+        ({"config": {"webhooks": []}}, "the chart writes config.webhooks itself"),
+        ({"config": {"usage": {"rows_days": 1}}}, "the chart writes config.usage itself"),
         (OWN_SECRET | {"gateway": {"replicas": 2}, "webhooks": [HOOK]}, "set database.existingSecret"),
         ({"config": {"index": {"memory_bytes_max": 2**31}}}, "the whole gateway may use 1Gi"),
         ({"gateway": {"image": {"tag": "latest"}}}, "needs a tag that names a version"),
@@ -73,7 +73,7 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ),
         (
             OWN_SECRET | {"gateway": {"autoscaling": {"enabled": True, "cpuPercent": 0}}},
-            "nothing to scale by",
+            "no metric to scale by",
         ),
         (
             OWN_SECRET

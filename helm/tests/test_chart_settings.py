@@ -14,7 +14,7 @@ from gateway.runtime.server import serving
 from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import new_key, pepper
-from gateway.tenants.yaml_directory import yaml_directory
+from gateway.tenants.yaml_directory import register_from_settings
 from helm.tests.rendering import CHART, EVERY_EXAMPLE, Objects, gateway, one, render, template
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -183,7 +183,7 @@ def test_the_demo_tenants_key_works_and_goes_with_the_first_tenant(tmp_path: Pat
     objects = render()
     settings = settings_of(objects, tmp_path)
     key = (tmp_path / "key").read_text(encoding="utf-8").strip()
-    directory = yaml_directory(settings, PEPPER)
+    directory = register_from_settings(settings, PEPPER)
     assert directory.by_key(key).id == "demo"
     assert oct((tmp_path / "key").stat().st_mode)[-3:] == "600"
 
@@ -203,7 +203,7 @@ async def test_the_test_hook_gets_a_completion_from_a_real_gateway(tmp_path: Pat
             assert hook["command"] == ["python", "-c"]
             key = (tmp_path / "key").read_text(encoding="utf-8").strip()
             process = await run(
-                hook["args"][0], {"GATEWAY_URL": running.tenants, "API_KEY": key, "MODEL": ""}
+                hook["args"][0], {"GATEWAY_URL": running.tenant_url, "API_KEY": key, "MODEL": ""}
             )
     assert process.returncode == 0, process.stdout
     assert "tiny-llama answered" in process.stdout

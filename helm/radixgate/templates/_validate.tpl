@@ -6,10 +6,10 @@
 {{- $many := or $gateway.autoscaling.enabled (gt (int $gateway.replicas) 1) -}}
 
 {{- if and $many (eq $redis.mode "embedded") -}}
-{{- fail "radixgate: redis.mode embedded keeps quotas inside of one gateway, so it goes with gateway.replicas 1 and no autoscaling; use bundled or external." -}}
+{{- fail "radixgate: redis.mode embedded keeps quotas inside one gateway, so it requires gateway.replicas 1 and no autoscaling; use bundled or external." -}}
 {{- end -}}
 {{- if and $many (not $values.deploymentSecret.existingSecret) -}}
-{{- fail "radixgate: more than one gateway needs a deployment secret of your own, the same for all and for good: create a Secret and name it in deploymentSecret.existingSecret." -}}
+{{- fail "radixgate: more than one gateway needs your own deployment secret, permanently the same for all: create a Secret and name it in deploymentSecret.existingSecret." -}}
 {{- end -}}
 {{- if eq $redis.mode "external" -}}
 {{- if not (or $redis.external.url $redis.external.existingSecret) -}}
@@ -19,7 +19,7 @@
 {{- fail "radixgate: choose one of redis.external.url and redis.external.existingSecret." -}}
 {{- end -}}
 {{- if and (contains "@" $redis.external.url) (not (contains "${" $redis.external.url)) -}}
-{{- fail "radixgate: redis.external.url carries credentials and would stand in a ConfigMap; put the whole URL into a Secret and name it in redis.external.existingSecret." -}}
+{{- fail "radixgate: redis.external.url carries credentials and would appear in a ConfigMap; put the whole URL into a Secret and name it in redis.external.existingSecret." -}}
 {{- end -}}
 {{- end -}}
 
@@ -29,7 +29,7 @@
 {{- $ids := list -}}
 {{- range include "radixgate.workers" . | fromYamlArray -}}
 {{- if has .id $ids -}}
-{{- fail (printf "radixgate: two workers are called %s; embedded ones take worker-0, worker-1 and so on." .id) -}}
+{{- fail (printf "radixgate: two workers have the id %s; embedded ones use worker-0, worker-1 and so on." .id) -}}
 {{- end -}}
 {{- $ids = append $ids .id -}}
 {{- end -}}
@@ -45,36 +45,36 @@
 {{- fail "radixgate: choose one of tenants and tenantsFrom.existingSecret; the Secret would replace the list." -}}
 {{- end -}}
 {{- if not (or $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled) -}}
-{{- fail "radixgate: there are no tenants, and a gateway that others can reach needs one: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
+{{- fail "radixgate: there are no tenants, and a gateway outside loopback needs one: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
 {{- end -}}
 
 {{- range $path, $instead := dict "workers" "workers" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "state_directory" "redis.embedded.persistence" -}}
 {{- if hasKey $values.config $path -}}
-{{- fail (printf "radixgate: config.%s is the chart's to write; set %s." $path $instead) -}}
+{{- fail (printf "radixgate: the chart writes config.%s itself; set %s." $path $instead) -}}
 {{- end -}}
 {{- end -}}
 {{- if dig "redis" "url" "" $values.config -}}
-{{- fail "radixgate: config.redis.url is the chart's to write; set redis.mode and redis.external." -}}
+{{- fail "radixgate: the chart writes config.redis.url itself; set redis.mode and redis.external." -}}
 {{- end -}}
 {{- if dig "database" "url" "" $values.config -}}
-{{- fail "radixgate: config.database.url would stand in a ConfigMap; put the whole URL into a Secret and name it in database.existingSecret." -}}
+{{- fail "radixgate: config.database.url would appear in a ConfigMap; put the whole URL into a Secret and name it in database.existingSecret." -}}
 {{- end -}}
 {{- if dig "authentication" "tokens" "" $values.config -}}
-{{- fail "radixgate: config.authentication.tokens is the chart's to write; set tokenIssuers." -}}
+{{- fail "radixgate: the chart writes config.authentication.tokens itself; set tokenIssuers." -}}
 {{- end -}}
 {{- range $path, $instead := dict "webhooks" "webhooks" "usage" "usage" -}}
 {{- if hasKey $values.config $path -}}
-{{- fail (printf "radixgate: config.%s is the chart's to write; set %s." $path $instead) -}}
+{{- fail (printf "radixgate: the chart writes config.%s itself; set %s." $path $instead) -}}
 {{- end -}}
 {{- end -}}
 {{- if dig "admin" "issuers" "" $values.config -}}
-{{- fail "radixgate: config.admin.issuers is the chart's to write; set operatorIssuers." -}}
+{{- fail "radixgate: the chart writes config.admin.issuers itself; set operatorIssuers." -}}
 {{- end -}}
 {{- if and $values.webhooks $many (not $values.database.existingSecret) -}}
-{{- fail "radixgate: webhooks are told every tenant's hour as totals; with more than one gateway these stand in PostgreSQL only: set database.existingSecret." -}}
+{{- fail "radixgate: webhooks receive hourly totals of every tenant; with more than one gateway these are in PostgreSQL only: set database.existingSecret." -}}
 {{- end -}}
 {{- if dig "admin" "token" "" $values.config -}}
-{{- fail "radixgate: config.admin.token would stand in a ConfigMap; set adminToken." -}}
+{{- fail "radixgate: config.admin.token would appear in a ConfigMap; set adminToken." -}}
 {{- end -}}
 {{- with dig "limits" "memory" "" $gateway.resources -}}
 {{- $limit := include "radixgate.bytes" . | int64 -}}
@@ -86,7 +86,7 @@
 
 {{- range list $gateway.image $values.workers.embedded.image $redis.bundled.image -}}
 {{- if and (eq .tag "latest") (not .digest) -}}
-{{- fail (printf "radixgate: the image %s needs a tag that names a version, or a digest; latest may be another one in every pod." .repository) -}}
+{{- fail (printf "radixgate: the image %s needs a tag that names a version, or a digest; latest may differ in every pod." .repository) -}}
 {{- end -}}
 {{- end -}}
 
@@ -96,7 +96,7 @@
 {{- fail "radixgate: gateway.autoscaling.minReplicas is larger than maxReplicas." -}}
 {{- end -}}
 {{- if not (or (int .cpuPercent) (int .memoryPercent) .metrics) -}}
-{{- fail "radixgate: gateway.autoscaling has nothing to scale by: set cpuPercent, memoryPercent or metrics." -}}
+{{- fail "radixgate: gateway.autoscaling has no metric to scale by: set cpuPercent, memoryPercent or metrics." -}}
 {{- end -}}
 {{- range $name, $percent := dict "cpu" .cpuPercent "memory" .memoryPercent -}}
 {{- if and (int $percent) (not (dig "requests" $name "" $gateway.resources)) -}}
