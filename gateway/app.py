@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
+from gateway.dispatch.queue_report import QueueReporter
 from gateway.domain.errors import ShuttingDown
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
@@ -35,7 +36,6 @@ from gateway.process.drain_state import DrainState
 from gateway.process.embedded_valkey import EmbeddedValkey
 from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.process.secrets import deployment_secret
-from gateway.dispatch.queue_report import AllQueues
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.tree import Settings
@@ -53,8 +53,8 @@ from gateway.tokenization.worker_tokens import FleetTokenizer
 from gateway.wiring.dispatch import dispatch_of
 from gateway.wiring.fleet import IndexFollowsFleet, fleet_of, worker_of
 from gateway.wiring.gauges import gauges
-from gateway.wiring.identity import operator_issuers, tokens
-from gateway.wiring.quotas import Quotas
+from gateway.wiring.identity import operator_issuers, token_verifier
+from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, cache_salt
@@ -80,13 +80,13 @@ class Gateway:
     overview: Overview
     registry: CollectorRegistry
     scripts: ScriptCaller
-    quotas: Quotas
+    quotas: QuotaParts
     index: SharedIndexParts
     feeds: KvEventFeeds
     valkey: EmbeddedValkey | None
     records: Records
     discovery: Discovery
-    queues: AllQueues
+    queues: QueueReporter
     access_log: AccessLog | None
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
     drain_state: DrainState = field(default_factory=DrainState)
@@ -100,8 +100,8 @@ class Gateway:
     @property
     def every_issuer(self) -> "Sequence[Issuer[TenantIssuerSettings] | Issuer[OperatorIssuerSettings]]":
         """The issuers of tenants' tokens and of operators' tokens."""
-        tokens = self.services.authentication.tokens
-        return (*(tokens.issuers if tokens is not None else ()), *self.issuers)
+        verifier = self.services.authentication.tokens
+        return (*(verifier.issuers if verifier is not None else ()), *self.issuers)
 
     def stop_accepting(self) -> None:
         """Refuse new requests and dismiss the waiting ones with ShuttingDown; running requests go on."""
@@ -129,9 +129,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         stack.push_async_callback(scripts.close)
 
         access_log = _access_log(settings, stack)
-        records = Records.opened(settings, secret, stack)
+        records = Records.create(settings, secret, stack)
         spent = records.ledger.account_usage if records.ledger is not None else None
-        quotas = Quotas.opened(settings.redis, scripts, stack, spent)
+        quotas = QuotaParts.create(settings.redis, scripts, stack, spent)
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
@@ -174,7 +174,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             authentication=Authentication(
                 records.tenants,
                 AuthThrottle(settings.authentication.failures_per_minute_max, time.monotonic),
-                tokens(settings, stack, supervisor),
+                token_verifier(settings, stack, supervisor),
             ),
             catalogue=catalogue,
             model_selection=ModelSelection(catalogue, fleet),
@@ -207,7 +207,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             valkey=valkey,
             records=records,
             discovery=_discovery(settings, fleet, scripts),
-            queues=AllQueues(dispatch, scripts, QueueKeys(settings.redis.prefix)),
+            queues=QueueReporter(dispatch, scripts, QueueKeys(settings.redis.prefix)),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
         )
@@ -254,7 +254,7 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         ("quotas", gateway.quotas.store.run),
         ("escrow", gateway.quotas.escrow.run),
         ("leases", gateway.quotas.leases.run),
-        ("gateways", gateway.quotas.gateways.run),
+        ("gateways", gateway.quotas.gateway_count.run),
         ("queue", gateway.services.dispatch.queue.membership.run),
         ("turns", turns.run),
         *records.loops(),

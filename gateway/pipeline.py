@@ -21,9 +21,9 @@ from gateway.dispatch.idempotency import repeatable
 from gateway.dispatch.preemption import Preempted
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import (
-    Forbidden,
     GatewayError,
     InternalError,
+    ModelNotAllowed,
     ModelNotFound,
     NoWorker,
     Overloaded,
@@ -106,10 +106,10 @@ async def serve(exchange: Exchange, services: Services) -> None:
 async def answer(ctx: RequestContext, exchange: Exchange, services: Services, progress: Progress) -> None:
     """Answer the request by a worker of its model; every failure before the first byte is the model's alone."""
     dispatch = services.dispatch
-    if ctx.request.shortens:
+    if ctx.request.accepts_shorter_answers:
         ctx = with_context_length(ctx, dispatch.fleet)
     prompt = await services.prompt_hasher.blocks(ctx)
-    if ctx.request.shortens:
+    if ctx.request.accepts_shorter_answers:
         ctx = shortened(ctx, prompt)
     progress.prompt_tokens = prompt.prompt_tokens
     exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
@@ -118,7 +118,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     lease = await dispatch.reservations.reserve(ctx, prompt, progress)
     attempts, make_call = dispatch.attempts, dispatch.worker_calls.make
     pending = attempts.request(ctx, prompt, progress)
-    headers = openai_headers(lease.standings) if lease.standings else {}
+    headers = openai_headers(lease.limit_statuses) if lease.limit_statuses else {}
     keep_alive = None
     if ctx.request.stream and exchange.queue_headers.comment_seconds is not None:
         keep_alive = partial(send_comments, exchange, exchange.queue_headers.comment_seconds)
@@ -190,7 +190,7 @@ async def fall_back(ctx: RequestContext, exchange: Exchange, services: Services,
 
 def another_model_may_serve(err: GatewayError) -> bool:
     """Return whether the workers of another model may do better."""
-    return err.by_workers if isinstance(err, Overloaded) else True
+    return err.reported_by_workers if isinstance(err, Overloaded) else True
 
 
 def notify(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:
@@ -218,7 +218,7 @@ async def authenticate(exchange: Exchange, services: Services, progress: Progres
 async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress: Progress) -> RequestContext:
     """Read the request, and check what the tenant may ask for.
 
-    Raises ModelNotFound, NoWorker, Forbidden, BadRequest, and what reading the body raises.
+    Raises ModelNotFound, NoWorker, ModelNotAllowed, BadRequest, and what reading the body raises.
     """
     request = await exchange.request(tenant)
     progress.asked = request.model
@@ -232,7 +232,7 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
         raise NoWorker(request.model) from None
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):
-        raise Forbidden(request.model)
+        raise ModelNotAllowed(request.model)
     if model.splits:
         model = services.model_selection.split(model, request, tenant)
         progress.model = model.name
@@ -253,7 +253,7 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
         expires_at=(
             progress.received_at + asked.patience_seconds if asked.patience_seconds is not None else None
         ),
-        once=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
+        idempotency_key=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
     )
 
 

@@ -5,7 +5,7 @@
 
 Hedging is for requests that a slow worker would keep waiting, and costs a second prefill. So it is off unless the
 settings say otherwise, and spends the same budget as retries. Long prompts, background requests and requests of
-tenants whose limits would not bear the same request twice are not hedged; nor does a second attempt go past a
+a tenant is not hedged if its limits would not bear the same request twice; nor does a second attempt go past a
 waiting request, for any model of the worker and at any gateway, batch work apart.
 """
 
@@ -35,12 +35,12 @@ class Hedging:
 
 
 def bears_twice(lease: Lease) -> bool:
-    """Return whether the tenant's limits would let the same request in once more; it is charged once all the same."""
+    """Return whether the tenant's limits would admit the same request twice; it is charged once all the same."""
     needs = dict(zip(UNITS, lease.reservation.cost.units, strict=True))
     return all(
-        standing.remaining >= needs.get(standing.unit, 1)
-        for standing in lease.standings
-        if standing.limit.enforced
+        status.remaining >= needs.get(status.unit, 1)
+        for status in lease.limit_statuses
+        if status.limit.enforced
     )
 
 
@@ -82,8 +82,9 @@ async def first_of(
     """Return the stream that has the first bytes, and leave the other as it is.
 
     `open_second` is called if the first stream has no bytes in time. `failed` is called for a stream that brought
-    nothing while the other goes on; with None if the second one has refused, which is no answer as long as the first
-    may have one. Raises the last stream's WorkerUnreachable; the first stream's at once, if that one timed out.
+    nothing while the other goes on; with None if the second one has refused, which is no answer as long as the
+    first may have one. Raises the last stream's WorkerUnreachable; the first stream's at once, if that one timed
+    out.
     """
     await asyncio.wait([first.task], timeout=after_seconds)
     second = None if first.task.done() else await open_second()

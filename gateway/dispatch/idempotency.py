@@ -1,17 +1,19 @@
 """Requests that their client may repeat under an `Idempotency-Key`, as SDKs send it with their retries.
 
-A request under such a key is charged once, as much as the dearest of its attempts. A repeat that comes while another
-is being answered, one with another content, and one too many are refused: the key would be a way round the quota.
+A request under such a key is charged once, as much as the dearest of its attempts. Refused are a repeat that comes
+while another is being answered, one with another content, and one too many: the key would be a way round the quota.
 """
 
 from hashlib import blake2b
 
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.quotas.quota import Once
+from gateway.quotas.quota import IdempotencyKey
 
 
-def repeatable(key: str | None, tenant: Tenant, request: InferenceRequest, attempts_max: int) -> Once | None:
+def repeatable(
+    key: str | None, tenant: Tenant, request: InferenceRequest, attempts_max: int
+) -> IdempotencyKey | None:
     """Return the request's identity under the client's key, as hashes; None without a key."""
     if key is None:
         return None
@@ -21,4 +23,4 @@ def repeatable(key: str | None, tenant: Tenant, request: InferenceRequest, attem
         raw = bytes(value)
         content.update(f"\0{field}\0{len(raw)}\0".encode("utf-8", "surrogatepass"))
         content.update(raw)
-    return Once(name=name.hexdigest(), fingerprint=content.hexdigest(), attempts_max=attempts_max)
+    return IdempotencyKey(name=name.hexdigest(), fingerprint=content.hexdigest(), attempts_max=attempts_max)

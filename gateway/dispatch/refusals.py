@@ -18,11 +18,11 @@ BUSY_SECONDS = 1.0
 
 
 def no_worker_left(failures: Collection[WorkerUnreachable]) -> WorkerError | Overloaded:
-    """Return the error for a request whose every worker has failed: Overloaded if all of them were busy."""
+    """Return the error for a request after all its workers failed: Overloaded if all of them were busy."""
     if any(cause.failure is not FailureKind.BUSY for cause in failures):
         return WorkerError()
     seconds = [s for cause in failures if (s := cause.retry_after_seconds) is not None]
-    return Overloaded(min(seconds, default=BUSY_SECONDS), by_workers=True)
+    return Overloaded(min(seconds, default=BUSY_SECONDS), reported_by_workers=True)
 
 
 def refused(refusal: Refusal) -> GatewayError:

@@ -4,8 +4,8 @@
     try: ...                                                            # attempts to get an answer: see attempts.py
     finally: reservations.settle(reservation)
 
-Quota is settled to what was used: nothing for a request that no worker took, the prompt and the tokens that came for
-a stream that was cut, the worker's own count for an answer that was completed. Settling is never awaited.
+Quota is settled to what was used: nothing for a request that no worker took, the prompt and the tokens that came
+for a stream that was cut, the worker's own count for an answer that was completed. Settling is never awaited.
 """
 
 import time
@@ -15,7 +15,7 @@ from gateway.dispatch import costs
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.refusals import refused
 from gateway.domain.context import RequestContext
-from gateway.domain.errors import QuotasUnavailable, RepeatRefused, RepeatRunning, WorkerError
+from gateway.domain.errors import IdempotencyKeyInUse, IdempotencyKeyReused, QuotasUnavailable, WorkerError
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.quotas import quota
 from gateway.quotas.leases import Leases
@@ -44,8 +44,9 @@ class Reservations:
     async def reserve(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> Lease:
         """Reserve quota for the request.
 
-        Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, RepeatRunning, RepeatRefused;
-        WorkerError if the request was sent to workers of another model before, and may not be sent again.
+        Raises QuotaExceeded, BudgetExhausted, RequestExceedsLimit, QuotasUnavailable, IdempotencyKeyInUse,
+        IdempotencyKeyReused; WorkerError if the request was sent to workers of another model before, and may not be
+        sent again.
         """
         if progress.attempts and not self._retries.try_spend(self._clock()):
             raise WorkerError
@@ -61,16 +62,16 @@ class Reservations:
                     cost=costs.reserved(ctx, prompt_tokens=prompt.prompt_tokens, output_tokens=output_tokens),
                     tenant=tenant.id,
                     model=model,
-                    once=ctx.once,
-                    closed=tenant.closed,
+                    idempotency_key=ctx.idempotency_key,
+                    closed=tenant.refused_without_redis,
                 )
             )
         except QuotaUnavailable as err:
             raise QuotasUnavailable from err
-        except quota.RepeatRefused as err:
-            if err.why == "running":
-                raise RepeatRunning from err
-            raise RepeatRefused(different=err.why == "different") from err
+        except quota.RepeatedReservationRefused as err:
+            if err.reason == "running":
+                raise IdempotencyKeyInUse from err
+            raise IdempotencyKeyReused(different=err.reason == "different") from err
         if isinstance(decision, Refusal):
             raise refused(decision)
         if progress.trace is not None:

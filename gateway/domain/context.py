@@ -1,23 +1,25 @@
-"""RequestContext: who asks, what, since when, under which id. Made once, read by every step."""
+"""RequestContext: the values that every step of a request's way through the gateway reads."""
 
 import msgspec
 
 from gateway.domain.model import Model
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.quotas.quota import Once
+from gateway.quotas.quota import IdempotencyKey
 from policies.service_class import CHAT, ServiceClass
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`received_at`: seconds on the monotonic clock. `once`: the client's own key, under which it may repeat it.
-    `expires_at`: the client is gone by then, on the same clock."""
+    """An authenticated request, with its tenant, its model and its deadlines; made once per request."""
 
     id: str
     tenant: Tenant
     model: Model
     request: InferenceRequest
     received_at: float
+    """Seconds on the monotonic clock."""
     service_class: ServiceClass = CHAT
     expires_at: float | None = None
-    once: Once | None = None
+    """When the client stops waiting, in seconds on the monotonic clock; None where the client sets no timeout."""
+    idempotency_key: IdempotencyKey | None = None
+    """The client's idempotency key, under which a repeat of the request is charged once; None without a key."""

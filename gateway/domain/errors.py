@@ -15,7 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from gateway.quotas.headers import openai_headers
-from gateway.quotas.limit_text import limit_in_words, owner_in_words, short_time, whole_time
+from gateway.quotas.limit_text import limit_in_words, scope_in_words, short_time, whole_time
 from gateway.quotas.quota import Refusal
 
 NO_FIELD_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -324,7 +324,7 @@ class QuotaExceeded(GatewayError):
     def __init__(self, refusal: Refusal) -> None:
         seconds = refusal.retry_after_seconds or 0.0
         super().__init__(
-            f"The limit of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} is used up. "
+            f"The limit of {limit_in_words(refusal.limit)} of {scope_in_words(refusal.scope)} is used up. "
             f"Try again in {short_time(seconds)}.",
             retry_after_seconds=seconds,
         )
@@ -333,7 +333,7 @@ class QuotaExceeded(GatewayError):
 
     def headers(self) -> dict[str, str]:
         """Return the state of all limits, and when to retry."""
-        return {**openai_headers(self.refusal.standings, self.refusal), **super().headers()}
+        return {**openai_headers(self.refusal.limit_statuses, self.refusal), **super().headers()}
 
 
 class BudgetExhausted(GatewayError):
@@ -344,7 +344,7 @@ class BudgetExhausted(GatewayError):
     def __init__(self, refusal: Refusal) -> None:
         seconds = refusal.retry_after_seconds or 0.0
         super().__init__(
-            f"The budget of {limit_in_words(refusal.limit)} of {owner_in_words(refusal.scope)} does not suffice. "
+            f"The budget of {limit_in_words(refusal.limit)} of {scope_in_words(refusal.scope)} does not suffice. "
             f"The next budget begins in {whole_time(seconds)}.",
             retry_after_seconds=seconds,
         )
@@ -353,7 +353,7 @@ class BudgetExhausted(GatewayError):
 
     def headers(self) -> dict[str, str]:
         """Return the state of all limits, and that SDKs must not retry."""
-        limits = openai_headers(self.refusal.standings, self.refusal)
+        limits = openai_headers(self.refusal.limit_statuses, self.refusal)
         return {**limits, **super().headers(), "x-should-retry": "false"}
 
 
@@ -365,14 +365,14 @@ class RequestExceedsLimit(GatewayError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(
             f"The request needs more than the limit of {limit_in_words(refusal.limit)} of "
-            f"{owner_in_words(refusal.scope)} ever allows."
+            f"{scope_in_words(refusal.scope)} ever allows."
         )
         self.refusal = refusal
         """The decision of the limit, for APIs that have rate-limit headers of their own."""
 
     def headers(self) -> dict[str, str]:
         """Return the state of all limits, and that SDKs must not retry."""
-        limits = openai_headers(self.refusal.standings, self.refusal)
+        limits = openai_headers(self.refusal.limit_statuses, self.refusal)
         return {**limits, **super().headers(), "x-should-retry": "false"}
 
 

@@ -18,7 +18,7 @@ from gateway.ledger.journal import DIRECTORY, Journal
 from gateway.ledger.shipper import Shipper
 from gateway.ledger.usage_maintenance import USAGE_HOUR, UsageMaintenance
 from gateway.ledger.webhooks import Webhooks
-from gateway.quotas.events import Alert as QuotaAlert
+from gateway.quotas.events import LimitAlert
 from gateway.settings.tree import Settings
 from gateway.telemetry.record import RequestRecord
 
@@ -52,7 +52,7 @@ class Ledger:
         if record.tenant:
             self.journal.append(usage_entry(record))
 
-    def alert(self, alert: QuotaAlert) -> None:
+    def alert(self, alert: LimitAlert) -> None:
         """Append an alert of a limit to the journal, so that webhooks get it whatever happens to this process."""
         data = msgspec.to_builtins(alert)
         at_ms = round(time.time() * 1000)

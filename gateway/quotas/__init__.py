@@ -1,4 +1,5 @@
-"""What a tenant may use: reserved before, settled after.
+"""What a tenant may use: reserved before a request, settled after it.
 
-Read in this order: limit, quota (the promise), redis_store, restoring, local_store, guarded_store.
+Read in this order: limit, quota (the contract), redis_layout, redis_store, counter_recovery, local_store,
+failover_store, escrow, leases.
 """

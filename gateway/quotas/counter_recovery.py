@@ -1,12 +1,12 @@
-"""Restoring: what long windows had used before Redis lost it, counted anew from the usage ledger.
+"""Recovery of what long windows had used before Redis lost it, counted anew from the usage ledger.
 
-    reserve --lost--> hours of the ledger --replayed--> meters --restore.lua--> reserve again
-                          |                                         |
-                          +-- cannot be read: decided without       +-- whoever comes first; the larger counts
+    reserve --lost--> hours of the ledger --replayed--> usage --restore.lua--> reserve again
+                          |                                        |
+                          +-- cannot be read: decided without      +-- the first gateway does it; the larger counts
 
 The ledger knows what was settled, by hours: a window of the calendar comes back as it was, a smooth or rolling one
-as if each hour's use had come at once. What was under way at the loss is in no ledger yet. Windows up to an hour
-begin again; so does everything where there is no database.
+as if each hour's usage had come at once. Requests under way at the loss are not in the ledger yet. Windows up to an
+hour begin again; so does everything where there is no database.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ REST_SECONDS = 5.0
 AT_ONCE_MAX = 4
 RESTORING_MAX = 10_000
 INLINE_HOURS_MAX = 250
-"""Of so many the use is counted at once: a few milliseconds. Of more, in a thread."""
+"""The usage of so many hours is counted at once, in a few milliseconds; of more, in a thread."""
 
 PutBack = Callable[[str, str, Sequence[tuple[Limit, WindowUsage]]], Awaitable[bool]]
-"""Organisation, scope, and what is used of each of its limits; did Redis know of less?"""
+"""Puts back the usage of each limit of a scope of an organisation; returns whether Redis knew of less."""
 
 
 class SpentUnknown(Exception):
@@ -44,16 +44,19 @@ class SpentUnknown(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentHour:
-    """What was settled in the hour from `start` (Unix time) with one model."""
+    """What was settled in one hour with one model."""
 
     start: float
+    """Unix time."""
     model: str
     units: Units
 
 
 class SpentReader(Protocol):
+    """Reads what accounts have used from the ledger."""
+
     async def hours(self, scope: str, since: float) -> Sequence[SpentHour]:
-        """Of an account, by its name in Scope, since the hour of that Unix time, the oldest first.
+        """Return the hours of an account, by its name in Scope, since the hour of that Unix time, the oldest first.
 
         Raises SpentUnknown.
         """
@@ -61,7 +64,7 @@ class SpentReader(Protocol):
 
 
 class Restorer:
-    """Each account once at a time, a few together. `wall`: Unix time in seconds; `clock`: never backwards."""
+    """Puts back what accounts have used: each account once at a time, a few accounts together."""
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Restorer:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`wall` returns the Unix time in seconds; `clock` returns seconds and never goes backwards."""
         self._ledger = ledger
         self._wall = wall
         self._clock = clock
@@ -79,11 +83,11 @@ class Restorer:
 
     @property
     def ready(self) -> bool:
-        """Not while the ledger could not be read just now: requests go on, and are not kept waiting for it."""
+        """Whether to try: not for a while after the ledger could not be read, so that no request waits for it."""
         return self._clock() >= self._rest_until
 
     async def restore(self, reservation: Reservation, put_back: PutBack) -> None:
-        """All accounts of a reservation that have long windows, or as many as can be read soon."""
+        """Put back the long windows of a reservation's accounts, as many as can be read soon."""
         wanted = [scope for scope in reservation.scopes if any(map(is_long, scope.limits))]
         tasks = [self._task(reservation.organisation, scope, put_back) for scope in wanted]
         waited = [task for task in tasks if task is not None]
@@ -121,23 +125,23 @@ class Restorer:
 
 
 def is_long(limit: Limit) -> bool:
-    """What it loses in a flush is more than an hour's."""
+    """Return whether the limit loses more than an hour's usage in a flush."""
     return limit.unit != CONCURRENCY and limit.window.seconds > HOUR_SECONDS
 
 
 def spent(limit: Limit, hours: Iterable[SpentHour], now: float) -> WindowUsage:
-    """What these hours, the oldest first, have used of a limit. Times are Unix times.
+    """Return what these hours, the oldest first, have used of a limit. Times are Unix times.
 
-    A smooth window is charged at an hour's end, so that it has no less used than it had; a rolling one begins with
+    A smooth window is charged at an hour's end, so that its usage is no less than it was; a rolling one begins with
     an hour.
     """
-    window, meter, unit = limit.window, WindowUsage(), UNIT_INDEX[limit.unit]
+    window, usage, unit = limit.window, WindowUsage(), UNIT_INDEX[limit.unit]
     for hour in hours:
         if not limit.holds_for(hour.model) or not hour.units[unit]:
             continue
         at = min(now, hour.start + HOUR_SECONDS) if window.reset == "smooth" else hour.start
-        meter = window.charge(window.current(meter, limit.amount, at, at), at, hour.units[unit])
-    return window.current(meter, limit.amount, now, now)
+        usage = window.charge(window.current(usage, limit.amount, at, at), at, hour.units[unit])
+    return window.current(usage, limit.amount, now, now)
 
 
 def _counted(
@@ -147,7 +151,7 @@ def _counted(
 
 
 def _look_back(limit: Limit) -> float:
-    """Seconds: enough for a window of the calendar, and for others to have begun anew."""
+    """Return the seconds to look back: enough for a window of the calendar, and for others to have begun anew."""
     if limit.window.reset == "calendar":
         return limit.window.seconds + 86_400.0
     return min(LOOK_BACK_WINDOWS * limit.window.seconds, LOOK_BACK_SECONDS_MAX)

@@ -1,12 +1,15 @@
-"""Escrow: quota that is reserved before the request that will use it has come, so that it need not wait for Redis.
+"""Escrow: quota is reserved before the request that will use it comes, so that requests need not wait for Redis.
 
-    a request ends --> a lease like its own is reserved: ahead
-    the next comes --> takes it over, if it is large enough; it is settled to what was used, as every lease
-    nobody comes   --> it is given back after IDLE_SECONDS
+    a request ends      --> a lease like its own is reserved: ahead
+    the next one comes  --> takes the lease, if that is large enough; it is settled to what was used, as every lease
+    none comes          --> the lease is given back after IDLE_SECONDS
 
 The store decides on each of them, so nothing is granted twice. Accounts have leases ahead while they are busy and
-far from all of their limits: near one, what is held here would be missed elsewhere, and is given back. Whoever is
-refused all the same asks once more without what is ahead here of the same scope.
+far from all of their limits: near a limit, what is held here would be missed elsewhere, and is given back. A
+request that is refused all the same is decided once more without the leases that are ahead here of the same
+scope.
+
+Leases ahead are not urgent: the store decides on them together with other calls, a few milliseconds later.
 """
 
 import asyncio
@@ -14,36 +17,49 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
+from operator import attrgetter
 from secrets import token_hex
 from typing import Any
 
 import msgspec
 
-from gateway.quotas.escrow_policy import AHEAD_MAX, aged, fits, is_far, is_over, most_ahead, rounded_up
+from gateway.concurrency.bounded_wait import bounded_wait
+from gateway.quotas.escrow_policy import (
+    AHEAD_MAX,
+    aged,
+    covers,
+    has_ample_quota,
+    is_outdated,
+    leases_ahead_max,
+    rounded_up,
+)
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
 from gateway.quotas.quota import (
     Cost,
     Lease,
+    LimitStatus,
     QuotaStore,
     QuotaUnavailable,
     Refusal,
     Reservation,
-    Standing,
 )
 
 BUSY_SECONDS = 0.5
-"""Two requests within so long are a reason to expect a third."""
-AHEAD_SECONDS = 0.01
-"""As many leases as requests come in so long, at least one, are ahead of one account."""
+"""Two requests within this time are a reason to expect a third."""
+AHEAD_SECONDS = 0.015
+"""As many leases as requests come in this time, at least one, are ahead of one account: a decision takes up to the
+DELAY_SECONDS of radix_cache/redis/batch.py and a moment, and requests come in bursts."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
 
 AccountKey = tuple[str, ...]
 
+_scope_name = attrgetter("name")
 
-class Ahead:
-    """One lease, there or on its way. `decided` gives None where it was not granted."""
+
+class LeaseAhead:
+    """One lease ahead of requests, decided or on its way."""
 
     __slots__ = ("asked_at", "decided", "reservation")
 
@@ -52,98 +68,124 @@ class Ahead:
     ) -> None:
         self.reservation = reservation
         self.decided = decided
+        """The result is None where the lease was not granted."""
         self.asked_at = asked_at
 
 
-class Account:
-    """Requests of the same scopes for the same model. `last`: the one that came last; what is ahead is like it.
+class EscrowAccount:
+    """Requests of the same scopes for the same model, and the leases ahead of them."""
 
-    `far`: from all of their limits, when they were last seen. `most`: leases that may be ahead.
-    """
-
-    __slots__ = ("ahead", "asked_at", "far", "gap_seconds", "last", "most", "seen_at", "standings")
+    __slots__ = (
+        "ahead",
+        "ahead_max",
+        "ample",
+        "asked_at",
+        "gap_seconds",
+        "last",
+        "limit_statuses",
+        "seen_at",
+    )
 
     def __init__(self, first: Reservation) -> None:
         self.last = first
-        self.most = min([AHEAD_MAX, *(most_ahead(limit) for _, limit in first.limits())])
-        self.ahead: deque[Ahead] = deque()
+        """The request that came last; leases ahead are like it."""
+        self.ahead_max = min([AHEAD_MAX, *(leases_ahead_max(limit) for _, limit in first.limits())])
+        self.ahead: deque[LeaseAhead] = deque()
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
-        self.standings: tuple[Standing, ...] = ()
+        """When the last request came, and how long after the one before."""
+        self.limit_statuses: tuple[LimitStatus, ...] = ()
+        """What the store said last, at `seen_at`."""
         self.seen_at = 0.0
-        self.far = False
+        self.ample = False
+        """Whether much was left of all limits then."""
 
-    def asks(self, reservation: Reservation, now: float) -> None:
-        """One more request has come."""
-        self.last = reservation
-        self.gap_seconds, self.asked_at = now - self.asked_at, now
-
-    def wants(self, now: float) -> int:
-        """So many leases ahead."""
-        if not self.far or max(self.gap_seconds, now - self.asked_at) > BUSY_SECONDS:
+    def leases_wanted(self, now: float) -> int:
+        """Return how many leases are to be ahead now."""
+        gap = self.gap_seconds
+        if not self.ample or gap > BUSY_SECONDS or now - self.asked_at > BUSY_SECONDS:
             return 0
-        return min(self.most, 1 + int(AHEAD_SECONDS / max(self.gap_seconds, AHEAD_SECONDS / AHEAD_MAX)))
+        wanted = AHEAD_MAX if gap * AHEAD_MAX < AHEAD_SECONDS else 1 + int(AHEAD_SECONDS / gap)
+        return wanted if wanted < self.ahead_max else self.ahead_max
 
 
 class Escrow:
-    """See QuotaStore: what `store` promises. `resting`: says whether nothing is to be reserved ahead now.
-
-    Counts in `taken` the requests that found their lease.
-    """
+    """A QuotaStore that reserves ahead in another one, and promises what that promises."""
 
     def __init__(
         self,
         store: QuotaStore,
         resting: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        flush: Callable[[], None] = lambda: None,
+        timeout_seconds: float = 1.0,
     ) -> None:
+        """`resting` returns whether nothing is to be reserved ahead now.
+
+        `flush` has the store decide at once on what it was asked. `timeout_seconds`: how long a request waits for a
+        lease ahead that is not decided, before the store decides on the request itself.
+        """
         self.taken = 0
+        """How many requests found their lease ahead."""
         self._store = store
         self._resting = resting
         self._clock = clock
+        self._flush = flush
+        self._timeout_seconds = timeout_seconds
         self._closed = False
-        self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
-        self._of: dict[str, set[AccountKey]] = {}
-        """By organisation: a refusal looks at no others."""
+        self._accounts: OrderedDict[AccountKey, EscrowAccount] = OrderedDict()
+        self._keys_of: dict[str, set[AccountKey]] = {}
+        """Accounts by organisation: a refusal concerns no others."""
         self._name, self._numbers = token_hex(8), count()
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+    async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
+        """See QuotaStore."""
         if self._resting():
-            return await self._store.reserve(reservation)
+            return await self._store.reserve(reservation, urgent=urgent)
         account = None
-        if reservation.once is None:
-            account = self._account(reservation)
-            account.asks(reservation, self._clock())
-            lease = await self._taken(account, reservation.cost) if account.ahead else None
-            if lease is not None:
-                self.taken += 1
-                return lease
-        decision = await self._decided(account, reservation)
-        if isinstance(decision, Refusal) and self._makes_room(reservation, decision):
-            decision = await self._decided(account, reservation)
+        if reservation.idempotency_key is None:
+            account, now = self._account(reservation), self._clock()
+            account.last = reservation
+            account.gap_seconds, account.asked_at = now - account.asked_at, now
+            ahead = self._take(account, reservation.cost) if account.ahead else None
+            if ahead is not None:
+                lease = ahead.decided.result() if ahead.decided.done() else await self._wait_for(ahead)
+                if lease is not None and (lease := self._usable(account, ahead, lease)) is not None:
+                    self.taken += 1
+                    return lease
+        decision = await self._ask_store(account, reservation, urgent)
+        if isinstance(decision, Refusal) and self._make_room(reservation, decision):
+            decision = await self._ask_store(account, reservation, urgent)
         return decision
 
-    async def _decided(self, account: Account | None, reservation: Reservation) -> Lease | Refusal:
-        """By the store."""
+    async def _ask_store(
+        self, account: EscrowAccount | None, reservation: Reservation, urgent: bool
+    ) -> Lease | Refusal:
+        """Have the store decide on the request itself."""
         now = self._clock()
-        decision = await self._store.reserve(reservation)
+        decision = await self._store.reserve(reservation, urgent=urgent)
         if account is not None:
-            self._sees(account, decision, now)
+            self._learn(account, decision, rounded_up(reservation.cost), now)
         return decision
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
-        # In this order both go out together, and it is settled first.
-        self._expect(lease.reservation)
-        return self._store.settle(lease, actual)
+        """See QuotaStore."""
+        # In this order both leave together, and the lease is settled first.
+        settled = self._store.settle(lease, actual)
+        self._reserve_ahead(lease.reservation)
+        return settled
 
     def release(self, lease: Lease) -> Awaitable[None]:
+        """See QuotaStore."""
         return self._store.release(lease)
 
     async def renew(self, leases: Sequence[Lease]) -> None:
+        """See QuotaStore."""
         await self._store.renew(leases)
 
     async def run(self) -> None:
-        """Gives back what nobody came for."""
+        """Give back leases that no request came for, again and again."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             oldest = self._clock() - IDLE_SECONDS
@@ -154,128 +196,150 @@ class Escrow:
                     self._drop(key)
 
     async def close(self) -> None:
-        """Gives everything back, waits for that for a bounded time, and reserves nothing more ahead."""
+        """Give everything back, wait for that for a bounded time, and reserve nothing more ahead."""
         self._closed = True
         for account in self._accounts.values():
-            self._forget(account)
+            self._give_back_all(account)
+        self._flush()
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while self._tasks and (seconds := until - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
 
-    def _account(self, reservation: Reservation) -> Account:
+    def _account(self, reservation: Reservation) -> EscrowAccount:
+        """Return the request's account, a new one where other limits hold from now on."""
         key = _key(reservation)
         account = self._accounts.get(key)
         if account is None or account.last.scopes != reservation.scopes:
-            if account is not None:  # Other limits hold from now on.
-                self._forget(account)
-            account = self._accounts[key] = Account(reservation)
-            self._of.setdefault(key[0], set()).add(key)
+            if account is not None:
+                self._give_back_all(account)
+            account = self._accounts[key] = EscrowAccount(reservation)
+            self._keys_of.setdefault(key[0], set()).add(key)
             if len(self._accounts) > ACCOUNTS_MAX:
                 self._drop(next(iter(self._accounts)))
         self._accounts.move_to_end(key)
         return account
 
     def _drop(self, key: AccountKey) -> None:
-        self._forget(self._accounts.pop(key))
-        of = self._of[key[0]]
-        of.discard(key)
-        if not of:
-            del self._of[key[0]]
+        self._give_back_all(self._accounts.pop(key))
+        keys = self._keys_of[key[0]]
+        keys.discard(key)
+        if not keys:
+            del self._keys_of[key[0]]
 
-    def _sees(self, account: Account, decision: Lease | Refusal, asked_at: float) -> None:
-        """What the store has told last."""
-        account.standings, account.seen_at = decision.standings, asked_at
-        account.far = isinstance(decision, Lease) and is_far(decision)
-        if not account.far:
-            self._forget(account)
+    def _learn(self, account: EscrowAccount, decision: Lease | Refusal, held: Cost, asked_at: float) -> None:
+        """Take over what the store says of the limits; `held` is the cost of a lease ahead."""
+        account.limit_statuses, account.seen_at = decision.limit_statuses, asked_at
+        account.ample = isinstance(decision, Lease) and has_ample_quota(decision, held)
+        if not account.ample:
+            self._give_back_all(account)
 
-    def _makes_room(self, reservation: Reservation, refusal: Refusal) -> bool:
-        """Was something ahead here of what a request was refused for? It is given back."""
+    def _make_room(self, reservation: Reservation, refusal: Refusal) -> bool:
+        """Give back leases ahead of the scope that refused a request, and return whether there were any."""
         if refusal.retry_after_seconds is None:
             return False  # There will never be enough.
         made = False
-        for key in self._of.get(reservation.organisation, ()):
+        for key in self._keys_of.get(reservation.organisation, ()):
             account = self._accounts[key]
             if account.ahead and any(scope.name == refusal.scope for scope in account.last.scopes):
-                self._forget(account)
+                self._give_back_all(account)
                 made = True
         return made
 
-    async def _taken(self, account: Account, cost: Cost) -> Lease | None:
-        """The oldest lease ahead that is large enough, if its windows have not ended."""
-        ahead = next((each for each in account.ahead if fits(cost, each.reservation.cost)), None)
-        if ahead is None:
-            # Requests have become longer, and so will what is ahead.
-            self._give_back(account.ahead.popleft())
-            return None
-        account.ahead.remove(ahead)
-        if not ahead.decided.done():
-            try:
-                await asyncio.shield(ahead.decided)
-            except asyncio.CancelledError:
-                self._give_back(ahead)
-                raise
-        lease, now = ahead.decided.result(), self._clock()
-        if lease is None:
-            return None
-        if now - ahead.asked_at > IDLE_SECONDS or is_over(lease, now - ahead.asked_at):
+    def _take(self, account: EscrowAccount, cost: Cost) -> LeaseAhead | None:
+        """Remove and return the oldest lease ahead that is large enough."""
+        for ahead in account.ahead:
+            if covers(ahead.reservation.cost, cost):
+                account.ahead.remove(ahead)
+                return ahead
+        # Requests have become longer, and the next leases ahead will be.
+        self._give_back(account.ahead.popleft())
+        return None
+
+    async def _wait_for(self, ahead: LeaseAhead) -> Lease | None:
+        """Return a lease ahead that was not decided when its request came; None if there is none in time."""
+        self._flush()
+        try:
+            return await bounded_wait(ahead.decided, self._timeout_seconds)
+        except TimeoutError:
             self._give_back(ahead)
             return None
-        # What is left is told as of the last decision, which may be of another lease ahead.
-        age = now - account.seen_at
-        return msgspec.structs.replace(lease, standings=tuple(aged(each, age) for each in account.standings))
+        except asyncio.CancelledError:
+            self._give_back(ahead)
+            raise
 
-    def _expect(self, ended: Reservation) -> None:
-        """One request has ended, so others may come: like the last one, and within the limits that hold now."""
-        account, now = self._accounts.get(_key(ended)), self._clock()
-        if account is None or ended.once is not None or self._closed or self._resting():
+    def _usable(self, account: EscrowAccount, ahead: LeaseAhead, lease: Lease) -> Lease | None:
+        """Return the lease as it is now; None if its windows have ended, and it was given back."""
+        now = self._clock()
+        age = now - ahead.asked_at
+        if age > IDLE_SECONDS or is_outdated(lease, age):
+            self._give_back(ahead)
+            return None
+        # What is left is reported as of the last decision, which may be on another lease ahead.
+        return Lease(
+            reservation=lease.reservation,
+            limit_statuses=aged(account.limit_statuses, now - account.seen_at),
+            settled=lease.settled,
+        )
+
+    def _reserve_ahead(self, ended: Reservation) -> None:
+        """Reserve leases like the last request, now that one has ended and others may come."""
+        account = self._accounts.get(_key(ended))
+        if account is None or ended.idempotency_key is not None or self._closed or self._resting():
             return
-        for _ in range(len(account.ahead), account.wants(now)):
+        now = self._clock()
+        missing = account.leases_wanted(now) - len(account.ahead)
+        if missing <= 0:
+            return
+        cost = rounded_up(account.last.cost)
+        for _ in range(missing):
             name = f"ahead-{self._name}-{next(self._numbers)}"
-            reservation = msgspec.structs.replace(account.last, id=name, cost=rounded_up(account.last.cost))
-            decided = self._begin(self._asked(account, reservation))
-            account.ahead.append(Ahead(reservation, decided, now))
+            reservation = msgspec.structs.replace(account.last, id=name, cost=cost)
+            decided = self._begin(self._ask_ahead(account, reservation))
+            account.ahead.append(LeaseAhead(reservation, decided, now))
 
-    async def _asked(self, account: Account, reservation: Reservation) -> Lease | None:
+    async def _ask_ahead(self, account: EscrowAccount, reservation: Reservation) -> Lease | None:
         now = self._clock()
         try:
-            decision = await self._store.reserve(reservation)
+            decision = await self._store.reserve(reservation, urgent=False)
         except QuotaUnavailable:
-            account.far = False
+            account.ample = False
             return None
-        self._sees(account, decision, now)
-        if isinstance(decision, Lease) and decision.shadowed:
-            self._store.release(decision)  # Of this somebody is to be told, once there is a request.
+        self._learn(account, decision, reservation.cost, now)
+        if isinstance(decision, Refusal):
             return None
-        return decision if isinstance(decision, Lease) else None
+        if decision.shadow_refusals:
+            self._store.release(decision)  # Such an event is reported of a request, and there is none yet.
+            return None
+        return decision
 
-    def _forget(self, account: Account) -> None:
+    def _give_back_all(self, account: EscrowAccount) -> None:
         while account.ahead:
             self._give_back(account.ahead.popleft())
 
-    def _give_back(self, ahead: Ahead) -> None:
+    def _give_back(self, ahead: LeaseAhead) -> None:
         if not ahead.decided.done():
-            self._begin(self._given_back(ahead))
+            self._begin(self._give_back_later(ahead))
         elif (lease := ahead.decided.result()) is not None:
-            # At once: whoever asks the store next finds it there.
-            self._note(self._store.release(lease))
+            # At once: a request that the store decides on next finds it there.
+            self._keep_task(self._store.release(lease))
 
-    async def _given_back(self, ahead: Ahead) -> None:
+    async def _give_back_later(self, ahead: LeaseAhead) -> None:
         if (lease := await ahead.decided) is not None:
             await self._store.release(lease)
 
     def _begin(self, work: Coroutine[None, None, Lease | None]) -> "asyncio.Task[Lease | None]":
-        task = asyncio.ensure_future(work)
-        self._note(task)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    def _note(self, work: Awaitable[object]) -> None:
-        """It is under way: waited for at the end."""
+    def _keep_task(self, work: Awaitable[object]) -> None:
+        """Keep work that is under way, to wait for it at the end."""
         if isinstance(work, asyncio.Future):
             self._tasks.add(work)
             work.add_done_callback(self._tasks.discard)
 
 
 def _key(reservation: Reservation) -> AccountKey:
-    names = [scope.name for scope in reservation.scopes]
+    names = map(_scope_name, reservation.scopes)
     return (reservation.organisation, reservation.tenant, reservation.model, *names)

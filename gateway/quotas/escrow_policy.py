@@ -1,74 +1,91 @@
-"""How much may be reserved ahead of requests: what a limit can spare, and for how long. No I/O; see escrow.py."""
+"""How much quota may be reserved ahead of requests, and for how long: what limits can spare. See escrow.py."""
 
-import msgspec
-
-from gateway.quotas.counter_recovery import is_long
+from gateway.quotas.counter_recovery import HOUR_SECONDS
 from gateway.quotas.limit import CONCURRENCY, Limit
-from gateway.quotas.quota import UNIT_INDEX, Cost, Lease, Standing, Units
+from gateway.quotas.quota import UNIT_INDEX, Cost, Lease, LimitStatus
 
-AHEAD_MAX = 4
+AHEAD_MAX = 8
 """Leases ahead of one account."""
 CONCURRENT_EACH = 64
-"""One lease ahead for so much concurrency: each takes a place that requests at other gateways are refused for."""
+"""One lease ahead is held for so much concurrency: each takes a place from requests at other gateways."""
 LEFT_MIN, LEFT_OF_LONG_MIN = 256, 4096
-"""So many times a lease's cost is left of every limit. More of long windows: a lease that nobody has used when its
-gateway dies stays charged."""
+"""How many times a lease's cost must be left of every limit, and of one with a long window: a lease that is unused
+when its gateway dies stays charged until the window ends."""
 LEFT_CONCURRENT_SHARE = 0.5
 EARLY_SHARE = 1 / 60
-"""A smooth window is charged that part of its length before the use, at most: meanwhile it has refilled."""
+"""The share of a smooth window's length by which it is charged before the use, at most: the charge has drained by
+then."""
 
 
 def rounded_up(cost: Cost) -> Cost:
-    """To powers of two: the next request may be somewhat longer. Any of its tokens may be cached."""
+    """Return the cost rounded up to powers of two: the next request may be somewhat longer.
+
+    Any of its tokens may be cached.
+    """
+    prompt, output, spend = cost.prompt_tokens, cost.output_tokens, cost.spend
     return Cost(
-        prompt_tokens=_power(cost.prompt_tokens),
+        prompt_tokens=1 << (prompt - 1).bit_length() if prompt > 1 else prompt,
         cached_tokens=None,
-        output_tokens=_power(cost.output_tokens),
+        output_tokens=1 << (output - 1).bit_length() if output > 1 else output,
         requests=cost.requests,
-        spend=_power(cost.spend),
+        spend=1 << (spend - 1).bit_length() if spend > 1 else spend,
     )
 
 
-def is_far(lease: Lease) -> bool:
-    """Is so much left of every limit that a few more leases like this are nothing?"""
-    units = rounded_up(lease.reservation.cost).units
-    return not lease.shadowed and all(_is_far(standing, units) for standing in lease.standings)
+def has_ample_quota(lease: Lease, held: Cost) -> bool:
+    """Return whether so much is left of every limit that a few more leases that hold this cost do not matter."""
+    if lease.shadow_refusals:
+        return False
+    units = held.units
+    for status in lease.limit_statuses:
+        limit, left = status.limit, status.remaining
+        if limit.unit == CONCURRENCY:
+            if left < 2 * AHEAD_MAX or left < LEFT_CONCURRENT_SHARE * limit.amount:
+                return False
+        elif left < (LEFT_OF_LONG_MIN if limit.window.seconds > HOUR_SECONDS else LEFT_MIN) * (
+            units[UNIT_INDEX[limit.unit]] or 1
+        ):
+            return False
+    return True
 
 
-def most_ahead(limit: Limit) -> int:
-    """Leases that may be ahead of this limit."""
+def leases_ahead_max(limit: Limit) -> int:
+    """Return how many leases may be ahead of this limit."""
     return limit.amount // CONCURRENT_EACH if limit.unit == CONCURRENCY else AHEAD_MAX
 
 
-def _is_far(standing: Standing, units: Units) -> bool:
-    limit = standing.limit
-    if limit.unit == CONCURRENCY:
-        return standing.remaining >= max(2 * AHEAD_MAX, LEFT_CONCURRENT_SHARE * limit.amount)
-    times = LEFT_OF_LONG_MIN if is_long(limit) else LEFT_MIN
-    return standing.remaining >= times * max(1, units[UNIT_INDEX[limit.unit]])
+def is_outdated(lease: Lease, seconds: float) -> bool:
+    """Return whether a lease of this age was charged to a window that has ended, or too early to a smooth one."""
+    for status in lease.limit_statuses:
+        limit = status.limit
+        if limit.unit != CONCURRENCY:
+            smooth = limit.window.reset == "smooth"
+            if seconds >= (EARLY_SHARE * limit.window.seconds if smooth else status.reset_seconds):
+                return True
+    return False
 
 
-def is_over(lease: Lease, seconds: float) -> bool:
-    """Has a window that it was charged to ended since, or a smooth one been charged too early?"""
-    return any(_is_late(standing, seconds) for standing in lease.standings)
+def aged(statuses: tuple[LimitStatus, ...], seconds: float) -> tuple[LimitStatus, ...]:
+    """Return the statuses as they are so much later."""
+    found = []
+    for status in statuses:
+        left = status.reset_seconds - seconds
+        found.append(
+            LimitStatus(
+                scope=status.scope,
+                limit=status.limit,
+                remaining=status.remaining,
+                reset_seconds=left if left > 0.0 else 0.0,
+            )
+        )
+    return tuple(found)
 
 
-def _is_late(standing: Standing, seconds: float) -> bool:
-    limit = standing.limit
-    if limit.unit == CONCURRENCY:
-        return False
-    return seconds >= (standing.reset_seconds if limit.is_budget else EARLY_SHARE * limit.window.seconds)
-
-
-def aged(standing: Standing, seconds: float) -> Standing:
-    """As it is so much later."""
-    return msgspec.structs.replace(standing, reset_seconds=max(0.0, standing.reset_seconds - seconds))
-
-
-def fits(cost: Cost, held: Cost) -> bool:
-    """Is as much held of every unit as this costs?"""
-    return all(needed <= there for needed, there in zip(cost.units, held.units, strict=True))
-
-
-def _power(number: int) -> int:
-    return 1 << (number - 1).bit_length() if number > 1 else number
+def covers(held: Cost, cost: Cost) -> bool:
+    """Return whether a lease that holds this much is enough for a request of this cost."""
+    return (
+        cost.prompt_tokens <= held.prompt_tokens
+        and cost.output_tokens <= held.output_tokens
+        and cost.requests <= held.requests
+        and cost.spend <= held.spend
+    )

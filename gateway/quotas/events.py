@@ -1,6 +1,6 @@
-"""What is told of limits besides refusals: so much of one is used; one that is only tried out would have refused.
+"""Events of limits besides refusals: an alert that much is used, and what a shadow limit would have refused.
 
-Whoever wants to know adds a plain callable. It is called in the event loop a moment later, and must not wait.
+Listeners are plain callables. They are called in the event loop a moment later, and must not wait.
 """
 
 import asyncio
@@ -17,26 +17,28 @@ log = logging.getLogger(__name__)
 
 COUNTED_MAX = 10_000
 OTHERS = ("-", "-")
+"""Scope and limit under which further limits are counted."""
 
 
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of a limit at which it asks for it is used: told once a window, by one gateway.
-
-    `tenant`: whose request it was. `scope`: whose limit it is. `share`: of `amount`, 1.0 for all of it.
-    """
+class LimitAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage of a limit has reached the share at which an alert is due: sent once per window, by one gateway."""
 
     tenant: str
+    """The tenant of the request that reached it."""
     scope: str
+    """The account that the limit holds for."""
     unit: str
     window: str
     models: tuple[str, ...]
     amount: int
     used: int
     share: float
+    """Usage as a share of `amount`; 1.0: all of it."""
     limit: str
 
     @classmethod
-    def of(cls, reservation: Reservation, scope: str, limit: Limit, used: int) -> "Alert":
+    def of(cls, reservation: Reservation, scope: str, limit: Limit, used: int) -> "LimitAlert":
+        """Return the alert that so much of a limit is used, after this reservation."""
         return cls(
             tenant=reservation.tenant,
             scope=scope,
@@ -50,8 +52,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that is only tried out would have refused this request."""
+class ShadowRefusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A shadow limit would have refused this request."""
 
     request: str
     tenant: str
@@ -60,43 +62,45 @@ class Shadowed(msgspec.Struct, frozen=True, kw_only=True):
     amount: int
 
 
-class Events:
-    """`on_alert`, `on_shadowed`: who wants to know."""
+class LimitEvents:
+    """Passes events of limits on to listeners, and counts them."""
 
     def __init__(self) -> None:
-        self.on_alert: list[Callable[[Alert], None]] = [_log_alert]
-        self.on_shadowed: list[Callable[[Shadowed], None]] = [_log_shadowed]
+        self.on_alert: list[Callable[[LimitAlert], None]] = [_log_alert]
+        self.on_shadowed: list[Callable[[ShadowRefusal], None]] = [_log_shadowed]
         self.alerts: Counter[tuple[str, str]] = Counter()
-        """By scope and limit; and so for `shadows`."""
+        """Alerts by scope and limit."""
         self.shadows: Counter[tuple[str, str]] = Counter()
+        """Requests that shadow limits would have refused, by scope and limit."""
 
-    def alert(self, alert: Alert) -> None:
+    def alert(self, alert: LimitAlert) -> None:
+        """Pass an alert on."""
         _count(self.alerts, alert.scope, alert.limit)
-        for tell in self.on_alert:
-            asyncio.get_running_loop().call_soon(tell, alert)
+        for listener in self.on_alert:
+            asyncio.get_running_loop().call_soon(listener, alert)
 
     def shadowed(self, lease: Lease) -> None:
-        """All that would have refused it."""
-        for standing in lease.shadowed:
-            event = Shadowed(
+        """Report all shadow limits that would have refused this request."""
+        for status in lease.shadow_refusals:
+            event = ShadowRefusal(
                 request=lease.reservation.id,
                 tenant=lease.reservation.tenant,
-                scope=standing.scope,
-                limit=standing.limit.name,
-                amount=standing.amount,
+                scope=status.scope,
+                limit=status.limit.name,
+                amount=status.amount,
             )
             _count(self.shadows, event.scope, event.limit)
-            for tell in self.on_shadowed:
-                asyncio.get_running_loop().call_soon(tell, event)
+            for listener in self.on_shadowed:
+                asyncio.get_running_loop().call_soon(listener, event)
 
 
 def _count(counter: Counter[tuple[str, str]], scope: str, limit: str) -> None:
-    """Beyond COUNTED_MAX new ones are counted together: each is a series of its own in metrics."""
+    """Count one event; beyond COUNTED_MAX, new limits count as one, since each is a metric series of its own."""
     known = (scope, limit) in counter or len(counter) < COUNTED_MAX
     counter[(scope, limit) if known else OTHERS] += 1
 
 
-def _log_alert(alert: Alert) -> None:
+def _log_alert(alert: LimitAlert) -> None:
     log.warning(
         "%s has used %.0f %% of its limit %s (%d of %d)",
         alert.scope,
@@ -107,5 +111,5 @@ def _log_alert(alert: Alert) -> None:
     )
 
 
-def _log_shadowed(event: Shadowed) -> None:
+def _log_shadowed(event: ShadowRefusal) -> None:
     log.info("request %s: the limit %s of %s would have refused it", event.request, event.limit, event.scope)

@@ -1,20 +1,21 @@
-"""QuotaStore that outlives its Redis: the shared store, and a local one for as long as that is away.
+"""QuotaStore that survives the loss of its Redis: the shared store, and a local one for as long as that is away.
 
     shared --3 failures in a row--> local --pings answered in time--> shared
        |                              |
        |                              +-- each gateway grants its share of the limits: as many parts as gateways
-       |                                  were last seen; who is `closed` is refused
+       |                                  were last counted; a reservation that is `closed` is refused
        +-- one failure: that one request is decided locally, or refused
 
-One answered ping brings the shared store back. If it is away again soon after, it takes twice as many in a row, and
-so on: a Redis that is now a little faster than `timeout_ms` and now a little slower is not changed to and fro all
-the time. One that answers, but late, is told what was left over all the same.
+One answered ping brings the shared store back. If it is away again soon after, twice as many in a row are needed,
+and so on: a Redis whose answers come now just in time and now just too late is not changed to and fro all the
+time. What was left over is settled in a Redis that answers late, too.
 
-A decision that was never heard of may have been made all the same: the shared store is told to undo it.
+A decision whose answer never came may have been made all the same: the shared store is asked to undo it.
 
-The local store goes on from where the shared one was last seen, so that who had nothing left there has nothing
-here. What was used on local grants is charged to the shared store as soon as that is possible, and what could not
-be settled meanwhile is settled then; both are kept up to a bound, and repeating them changes nothing.
+The local store goes on from where the shared one was last seen, so that an account that had nothing left there
+has nothing here. What was used on local grants is charged to the shared store as soon as that is possible, and
+what could not be settled meanwhile is settled then; both are kept up to a bound, and repeating them changes
+nothing.
 """
 
 import asyncio
@@ -22,21 +23,24 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import msgspec
 
-from gateway.quotas.events import Events
+from gateway.quotas.events import LimitEvents
+from gateway.quotas.limit import Scope
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import (
-    DONE,
+    COMPLETED,
+    NO_COST,
     UNIT_INDEX,
     Cost,
     Lease,
+    LimitStatus,
     QuotaStore,
     QuotaUnavailable,
     Refusal,
     Reservation,
-    Standing,
 )
 from radix_cache.redis.call import RedisDown
 
@@ -46,20 +50,20 @@ FAILURES_MAX = 3
 PING_SECONDS = 0.25
 PINGS_MAX = 32
 STEADY_SECONDS = 10.0
-"""Who was back for so long is trusted again at the first ping."""
+"""A Redis that stayed back for so long is trusted again at the first ping."""
 
 UNSETTLED_MAX = 10_000
 SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
 AGAIN_SECONDS = 1.0
-NOTHING = Cost(prompt_tokens=0, requests=0)
+
+_scope_name = attrgetter("name")
 
 
-class GuardedQuotaStore:
-    """See QuotaStore; QuotaUnavailable is for those who are `closed`.
+class FailoverQuotaStore:
+    """A QuotaStore that uses a shared store, and a local one while that is away.
 
-    `ping` raises RedisDown while it is away, and says whether a request would have waited that long for an answer.
-    `clock`: the local store's. `gateways`: how many share the limits.
+    QuotaUnavailable is raised only for reservations that are `closed`.
     """
 
     def __init__(
@@ -69,35 +73,49 @@ class GuardedQuotaStore:
         ping: Callable[[], Awaitable[bool]],
         clock: Callable[[], float],
         gateways: Callable[[], int] = lambda: 1,
-        events: Events | None = None,
+        events: LimitEvents | None = None,
     ) -> None:
-        self.events = events or Events()
+        """`ping` returns whether the shared store answered in time, and raises RedisDown while it is away.
+
+        `clock` is the local store's. `gateways` returns how many gateways share the limits.
+        """
+        self.events = events or LimitEvents()
         self._shared = shared
         self._local = local
         self._ping = ping
         self._clock = clock
         self._gateways = gateways
-        self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[Standing, ...]]] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[LimitStatus, ...]]] = OrderedDict()
+        """By account, what the shared store said last, and when."""
         self._failures = 0
+        """How many decisions failed in a row."""
         self._pings, self._pings_wanted = 0, 1
+        """Pings that were answered in time in a row, and how many bring the shared store back."""
         self._back_at = float("-inf")
         self._granted_locally: dict[str, Reservation] = {}
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
+        """Leases to be ended in the shared store, with their actual costs; None: to be released."""
         self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
+        """Decisions of the shared store whose answer never came."""
         self.away = False
+        """Whether the shared store is away."""
         self.local_decisions = 0
 
-    async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+    async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
+        """See QuotaStore."""
         if not self.away:
             try:
-                decision = await self._shared.reserve(reservation)
+                decision = await self._shared.reserve(reservation, urgent=urgent)
             except QuotaUnavailable as err:
-                self._failed(err)
+                self._count_failure(err)
                 self._unheard.append(Lease(reservation=reservation))
             else:
                 self._failures = 0
-                self._see(reservation, decision.standings)
+                self._remember(reservation, decision.limit_statuses)
                 return decision
+        return await self._reserve_locally(reservation)
+
+    async def _reserve_locally(self, reservation: Reservation) -> Lease | Refusal:
         if reservation.closed:
             raise QuotaUnavailable("Redis is away")
         self.local_decisions += 1
@@ -105,8 +123,8 @@ class GuardedQuotaStore:
         share = _share(reservation, parts)
         seen = self._seen.pop(_account(reservation), None)
         if seen is not None:
-            at, standings = seen
-            self._local.adopt(share, at, [_share_of(standing, parts) for standing in standings])
+            at, statuses = seen
+            self._local.adopt(share, at, [_share_of(status, parts) for status in statuses])
         decision = await self._local.reserve(share)
         if isinstance(decision, Refusal):
             return _refused(decision, reservation, parts)
@@ -114,12 +132,19 @@ class GuardedQuotaStore:
         return msgspec.structs.replace(decision, reservation=reservation)
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
-        return self._end(lease, actual)
+        """See QuotaStore."""
+        if self.away or lease.reservation.id in self._granted_locally:
+            return self._end_while_away(lease, actual)
+        return self._end_shared(lease, actual)
 
     def release(self, lease: Lease) -> Awaitable[None]:
-        return self._end(lease, None)
+        """See QuotaStore."""
+        if self.away or lease.reservation.id in self._granted_locally:
+            return self._end_while_away(lease, None)
+        return self._end_shared(lease, None)
 
     async def renew(self, leases: Sequence[Lease]) -> None:
+        """See QuotaStore."""
         here = [self._granted_locally.get(lease.reservation.id) for lease in leases]
         await self._local.renew([Lease(reservation=share) for share in here if share is not None])
         shared = [lease for lease in leases if lease.reservation.id not in self._granted_locally]
@@ -127,10 +152,10 @@ class GuardedQuotaStore:
             try:
                 await self._shared.renew(shared)
             except QuotaUnavailable as err:
-                self._failed(err)
+                self._count_failure(err)
 
     async def run(self) -> None:
-        """While Redis is away, asks for it; and settles what was left over once it is back."""
+        """Ping Redis while it is away, and settle what was left over once it is back."""
         try:
             await self._ping()
         except RedisDown as err:
@@ -160,25 +185,26 @@ class GuardedQuotaStore:
             some = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), SETTLED_AT_ONCE_MAX))]
             await asyncio.gather(*(self._end_shared(*each) for each in some))
 
-    def _end(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
+    def _end_while_away(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
+        """End a lease that was granted locally, or whose end the shared store cannot be told now."""
         share = self._granted_locally.pop(lease.reservation.id, None)
         if share is not None:
             if actual is None:
                 return self._local.release(Lease(reservation=share))
             self._local.settle(Lease(reservation=share), actual)
-            # The shared store has not heard of it, and has perhaps been told to forget its name.
+            # The shared store does not know the reservation, and was perhaps asked to undo one of this name.
             forgotten = msgspec.structs.replace(
-                lease.reservation, id=f"{lease.reservation.id}/local", cost=NOTHING, once=None
+                lease.reservation, id=f"{lease.reservation.id}/local", cost=NO_COST, idempotency_key=None
             )
             lease = Lease(reservation=forgotten)
         if self.away:
             self._keep(lease, actual)
-            return DONE
+            return COMPLETED
         return self._end_shared(lease, actual)
 
     def _end_shared(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
-        """Kept for later if it fails."""
-        ending = _ended(self._shared, lease, actual)
+        """End a lease in the shared store; an end that fails is kept for later."""
+        ending = self._shared.release(lease) if actual is None else self._shared.settle(lease, actual)
         if not isinstance(ending, asyncio.Future):
             return ending
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -186,7 +212,7 @@ class GuardedQuotaStore:
         def keep_if_it_failed(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and isinstance(done.exception(), QuotaUnavailable):
                 self._keep(lease, actual)
-                self._failed(done.exception())
+                self._count_failure(done.exception())
             if not settled.done():
                 settled.set_result(None)
 
@@ -194,12 +220,12 @@ class GuardedQuotaStore:
         return settled
 
     def _keep(self, lease: Lease, actual: Cost | None) -> None:
-        """For later. What it used is in the ledger long before the shared store hears of it."""
+        """Keep an end for later. What was used is in the ledger long before the shared store gets it."""
         if lease.ended_at is None:
             lease = msgspec.structs.replace(lease, ended_at=self._clock())
         self._unsettled.append((lease, actual))
 
-    def _failed(self, err: BaseException | None) -> None:
+    def _count_failure(self, err: BaseException | None) -> None:
         self._failures += 1
         if not self.away and self._failures >= FAILURES_MAX:
             self._go_away(err)
@@ -214,46 +240,41 @@ class GuardedQuotaStore:
         self.away = True
         log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
 
-    def _see(self, reservation: Reservation, standings: tuple[Standing, ...]) -> None:
+    def _remember(self, reservation: Reservation, statuses: tuple[LimitStatus, ...]) -> None:
         account = _account(reservation)
-        self._seen[account] = self._clock(), standings
+        self._seen[account] = self._clock(), statuses
         self._seen.move_to_end(account)
         if len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
 
 
 def _account(reservation: Reservation) -> tuple[str, ...]:
-    # Which limits hold depends on the model.
-    return (reservation.organisation, reservation.model, *(scope.name for scope in reservation.scopes))
+    """Return what reservations have in common that the same limits hold for; that depends on the model, too."""
+    return (reservation.organisation, reservation.model, *map(_scope_name, reservation.scopes))
 
 
 def _share(reservation: Reservation, parts: int) -> Reservation:
-    """The same within one gateway's part of every limit."""
+    """Return the reservation within one gateway's part of every limit."""
     if parts == 1:
         return reservation
-    scopes = tuple(
-        replace(
-            scope,
-            limits=tuple(replace(limit, amount=max(1, limit.amount // parts)) for limit in scope.limits),
-        )
-        for scope in reservation.scopes
-    )
+    scopes = tuple(_share_of_scope(scope, parts) for scope in reservation.scopes)
     return msgspec.structs.replace(reservation, scopes=scopes)
 
 
-def _share_of(standing: Standing, parts: int) -> Standing:
-    return msgspec.structs.replace(standing, remaining=standing.remaining // parts)
+def _share_of_scope(scope: Scope, parts: int) -> Scope:
+    limits = tuple(replace(limit, amount=max(1, limit.amount // parts)) for limit in scope.limits)
+    return replace(scope, limits=limits)
+
+
+def _share_of(status: LimitStatus, parts: int) -> LimitStatus:
+    return msgspec.structs.replace(status, remaining=status.remaining // parts)
 
 
 def _refused(refusal: Refusal, reservation: Reservation, parts: int) -> Refusal:
-    """What is more than this gateway's part may well fit when all of it is there again."""
+    """Return the refusal, with a time after which a cost that fits the whole limit may fit again."""
     if refusal.retry_after_seconds is None and parts > 1:
         whole = {(scope.name, limit.name): limit for scope, limit in reservation.limits()}
         limit = whole[refusal.scope, refusal.limit.name]
         if reservation.cost.units[UNIT_INDEX[limit.unit]] <= limit.amount:
             return replace(refusal, retry_after_seconds=AGAIN_SECONDS)
     return refusal
-
-
-def _ended(store: QuotaStore, lease: Lease, actual: Cost | None) -> Awaitable[None]:
-    return store.release(lease) if actual is None else store.settle(lease, actual)

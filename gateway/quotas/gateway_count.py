@@ -1,6 +1,7 @@
-"""Gateways: how many share the limits, so that each knows its part while Redis is away.
+"""How many gateways share the limits, so that each knows its part while Redis is away.
 
-Each says in Redis that it is there, and hears how many are. While Redis is away the last number holds.
+Each gateway writes its name to Redis again and again, and learns how many there are. While Redis is away the last
+number holds.
 """
 
 import asyncio
@@ -10,10 +11,11 @@ from contextlib import suppress
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 
-SAY_SECONDS = 2.0
+ANNOUNCE_SECONDS = 2.0
 GONE_MS = 7000
+"""A gateway that has not announced itself for so long does not count."""
 
-_SAY = Script.from_text(
+_ANNOUNCE = Script.from_text(
     """#!lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -25,8 +27,8 @@ return redis.call('ZCARD', KEYS[1])
 )
 
 
-class Gateways:
-    """`count`: of those that were there when Redis was last heard."""
+class GatewayCount:
+    """How many gateways share the limits, as Redis last said."""
 
     def __init__(self, scripts: ScriptCaller, prefix: str = "rg") -> None:
         self.count = 1
@@ -34,15 +36,15 @@ class Gateways:
         self._key = f"{prefix}:{{gateways}}"
         self._name = secrets.token_hex(8)
 
-    async def say(self) -> None:
-        """Once. Raises RedisDown."""
-        answer = await self._scripts.call(_SAY, [self._key], [self._name, GONE_MS])
+    async def announce(self) -> None:
+        """Announce this gateway, and learn how many there are. Raises RedisDown."""
+        answer = await self._scripts.call(_ANNOUNCE, [self._key], [self._name, GONE_MS])
         if isinstance(answer, int):
             self.count = max(1, answer)
 
     async def run(self) -> None:
-        """Again and again."""
+        """Announce this gateway again and again."""
         while True:
             with suppress(RedisDown):
-                await self.say()
-            await asyncio.sleep(SAY_SECONDS)
+                await self.announce()
+            await asyncio.sleep(ANNOUNCE_SECONDS)

@@ -1,9 +1,9 @@
-"""The leases of this process: kept while their requests run, ended without keeping anybody waiting."""
+"""The leases of this process: kept while their requests run, and ended without keeping a request waiting."""
 
 import asyncio
 import logging
 
-from gateway.quotas.events import Events
+from gateway.quotas.events import LimitEvents
 from gateway.quotas.quota import (
     LEASE_SECONDS,
     Cost,
@@ -21,31 +21,39 @@ CLOSE_SECONDS_MAX = 2.0
 
 
 class Leases:
-    """Reserves for a request, and ends its lease in the background. `events`: who wants to know of limits."""
+    """Reserves quota for requests, renews their leases, and ends these in the background."""
 
-    def __init__(self, store: QuotaStore, events: Events | None = None) -> None:
-        self.events = events or Events()
+    def __init__(self, store: QuotaStore, events: LimitEvents | None = None) -> None:
+        self.events = events or LimitEvents()
         self._store = store
         self._held: dict[str, Lease] = {}
         self._endings: set[asyncio.Future[None]] = set()
 
     def __len__(self) -> int:
+        """Return how many leases are held."""
         return len(self._held)
 
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
-        """See QuotaStore.reserve. Without limits there is nothing to reserve and nobody to ask, unless it may be a
-        repeat, which is charged once in the accounts too."""
-        if reservation.once is None and not any(scope.limits for scope in reservation.scopes):
-            return Lease(reservation=reservation)
+        """Reserve quota; see QuotaStore.reserve.
+
+        Without limits the store is not asked, except for a request that its client may repeat, which is charged
+        once in the accounts too.
+        """
+        if reservation.idempotency_key is None:
+            for scope in reservation.scopes:
+                if scope.limits:
+                    break
+            else:
+                return Lease(reservation=reservation)
         decision = await self._store.reserve(reservation)
         if isinstance(decision, Lease):
             self._held[decision.reservation.id] = decision
-            if decision.shadowed:
+            if decision.shadow_refusals:
                 self.events.shadowed(decision)
         return decision
 
     def end(self, lease: Lease, actual: Cost | None) -> None:
-        """Settles to the actual cost, or releases if there was none. Returns at once."""
+        """Settle a lease to the actual cost, or release it if there was none. Returns at once."""
         if self._held.pop(lease.reservation.id, None) is None:
             return
         ending = self._store.release(lease) if actual is None else self._store.settle(lease, actual)
@@ -54,7 +62,7 @@ class Leases:
             ending.add_done_callback(self._ended)
 
     async def run(self) -> None:
-        """Keeps what is held from expiring."""
+        """Renew the leases that are held, again and again."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
@@ -63,7 +71,7 @@ class Leases:
                 log.warning("leases could not be renewed: %s", err)
 
     async def close(self) -> None:
-        """Waits for endings under way, for a bounded time."""
+        """Wait for endings under way, for a bounded time."""
         if self._endings:
             await asyncio.wait(self._endings, timeout=CLOSE_SECONDS_MAX)
 

@@ -1,7 +1,7 @@
-"""Limit: so much of one unit per window, for some models or for all; and Scope, the account that it holds for."""
+"""Limits: so much of one unit per window, for some models or for all; and scopes, the accounts with limits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal
@@ -10,9 +10,9 @@ from policies.admission.limit_windows import Window
 
 REQUESTS = "requests"
 INPUT_TOKENS = "input_tokens"
-"""Of prompts, those that no cache had."""
+"""Prompt tokens that were not cached."""
 CACHED_TOKENS = "cached_tokens"
-"""Of prompts, those that a cache had."""
+"""Prompt tokens that were cached."""
 OUTPUT_TOKENS = "output_tokens"
 TOTAL_TOKENS = "total_tokens"
 SPEND = "spend"
@@ -22,73 +22,92 @@ CONCURRENCY = "concurrency"
 TOKEN_UNITS = (TOTAL_TOKENS, INPUT_TOKENS, CACHED_TOKENS, OUTPUT_TOKENS)
 
 Mode = Literal["enforce", "soft", "shadow"]
-"""`soft`: counts everything, refuses nothing. `shadow`: as if it were enforced, but nobody is refused: what it
-would have refused is told, and does not count."""
+"""What a limit does. `soft`: it counts everything and refuses nothing. `shadow`: it counts as if it were enforced
+and refuses nothing; a request that it would have refused is reported and not counted."""
 
 AT_ONE_TIME = Window(seconds=0.0)
+"""The window of limits of concurrency, which have none."""
+
+CACHED_MAX = 4096
+"""Tuples of scopes whose limits for a model are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """`models`: patterns; together they share the limit, and without any it is for all. `alert_at`: the share of it
-    of which the use is told, once a window."""
+    """So much of one unit per window."""
 
     unit: str
     amount: int
     window: Window = AT_ONE_TIME
     models: tuple[str, ...] = ()
+    """Patterns of the models that share the limit; none: it holds for all models."""
     mode: Mode = "enforce"
     alert_at: float | None = None
+    """The share of the limit at which an alert is sent, once per window."""
+    name: str = field(init=False, repr=False, compare=False)
+    """Tells the limits of a scope apart. A changed amount does not change it, so that usage is kept."""
+    enforced: bool = field(init=False, repr=False, compare=False)
+    """Whether it refuses requests."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", _name(self.unit, self.window, self.models, self.mode))
+        object.__setattr__(self, "enforced", self.mode == "enforce")
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Limits of one kind take the place of one another."""
+        """What limits have in common of which only one holds."""
         return (self.unit, self.window, self.models, self.mode)
 
     @property
-    def name(self) -> str:
-        """Tells limits of a scope apart. It stays where only the amount changes, and so does what is used."""
-        return _name(self.unit, self.window, self.models, self.mode)
-
-    @property
-    def enforced(self) -> bool:
-        return self.mode == "enforce"
-
-    @property
     def is_budget(self) -> bool:
-        """Gone until its window ends, however long one waits; a smooth limit fills up again all the time."""
+        """Whether what is used comes back only at the window's end; a smooth limit refills all the time."""
         return self.window.reset != "smooth"
 
     def holds_for(self, model: str) -> bool:
+        """Return whether the limit counts requests for this model."""
         return not self.models or _matches(self.models, model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """One account that limits hold for: an organisation, a tenant, a key. `name` is its kind and name."""
+    """An account with limits: of an organisation, a tenant, an API key, or a provider."""
 
     name: str
+    """The account's kind, a colon, and its name."""
     limits: tuple[Limit, ...] = ()
 
 
 def concurrency(amount: int, models: tuple[str, ...] = ()) -> Limit:
-    """So many requests at one time."""
+    """Return a limit of so many requests at the same time."""
     return Limit(unit=CONCURRENCY, amount=amount, models=models)
 
 
+_limits_by_model: dict[tuple[int, str], tuple[Sequence[Scope], tuple[Scope, ...]]] = {}
+
+
 def scopes_for(scopes: Sequence[Scope], model: str) -> tuple[Scope, ...]:
-    """The same, with the limits that hold for this model."""
-    if not any(limit.models for scope in scopes for limit in scope.limits):
-        return tuple(scopes)
-    return tuple(
+    """Return the scopes with the limits that hold for this model.
+
+    The same tuple of scopes, as tenants have it until their limits change, gives the same tuple each time. Other
+    caches go by that.
+    """
+    key = (id(scopes), model)
+    known = _limits_by_model.get(key)
+    # The entry keeps the scopes alive, so no others have their id.
+    if known is not None and known[0] is scopes:
+        return known[1]
+    found = tuple(
         Scope(name=scope.name, limits=tuple(limit for limit in scope.limits if limit.holds_for(model)))
         for scope in scopes
     )
+    if len(_limits_by_model) >= CACHED_MAX:
+        _limits_by_model.clear()
+    _limits_by_model[key] = scopes, found
+    return found
 
 
-@lru_cache(maxsize=4096)
 def _name(unit: str, window: Window, models: tuple[str, ...], mode: Mode) -> str:
-    # What models are called is anybody's: they come last, and what stands between them is escaped in them.
+    # Names of models may contain anything: they come last, and their separators are escaped.
     shared = ",".join(model.replace("%", "%25").replace(",", "%2C") for model in models)
     parts = [
         unit if mode == "enforce" else f"{unit} ({mode})",

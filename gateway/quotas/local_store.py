@@ -1,25 +1,26 @@
-"""QuotaStore in one process: exact here, blind to other gateways. Serves while Redis is away."""
+"""QuotaStore in one process: exact here, without what other gateways grant. It serves while Redis is away."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from gateway.quotas.events import Alert, Events
+from gateway.quotas.events import LimitAlert, LimitEvents
 from gateway.quotas.limit import CONCURRENCY, Limit
 from gateway.quotas.quota import (
-    DONE,
+    COMPLETED,
+    IDEMPOTENCY_SECONDS,
     LEASE_SECONDS,
-    ONCE_SECONDS,
+    NO_UNITS,
     UNIT_INDEX,
+    CompletedAwaitable,
     Cost,
-    Done,
     Lease,
+    LimitStatus,
     QuotaUnavailable,
     Refusal,
-    RepeatRefused,
+    RepeatedReservationRefused,
     Reservation,
-    Standing,
     Units,
 )
 from policies.admission.limit_windows import WindowUsage
@@ -27,58 +28,63 @@ from policies.admission.limit_windows import WindowUsage
 CONCURRENCY_RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 
-NOTHING: Units = (0, 0, 0, 0, 0, 0)
-
 
 @dataclass(slots=True)
-class Account:
-    """One scope's state, by limit: what is used, until when nobody is told of that, and who runs until when."""
+class AccountUsage:
+    """The usage of one scope, by name of the limit."""
 
-    meters: dict[str, WindowUsage] = field(default_factory=dict)
-    told: dict[str, float] = field(default_factory=dict)
+    windows: dict[str, WindowUsage] = field(default_factory=dict)
+    alerted_until: dict[str, float] = field(default_factory=dict)
+    """Until when no further alert is sent."""
     running: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of limits of concurrency, when the lease of each reservation ends."""
     used_until: float = 0.0
+    """When all limits are fully available again."""
 
 
 @dataclass(slots=True)
-class Held:
-    """A lease, or what is known of one that has ended. `charges`: amount and receipt by limit, None for none.
+class LeaseRecord:
+    """A lease, or what is known of one that has ended."""
 
-    `paid`: what earlier attempts were charged; `settled`: the same of those that were settled.
-    """
-
-    owner: str
+    reservation_id: str
+    """Under a client's own key, other reservations may follow it."""
     ends: float
+    """When it ends unless it is renewed; 0: it has ended."""
     known_until: float
     fingerprint: str = ""
     attempt: int = 1
-    paid: Units = NOTHING
-    cost: Units = NOTHING
-    settled: Units = NOTHING
+    paid: Units = NO_UNITS
+    """What earlier attempts were charged."""
+    cost: Units = NO_UNITS
+    settled: Units = NO_UNITS
+    """What earlier attempts were settled to, of those that were settled."""
     charges: list[tuple[float, float] | None] = field(default_factory=list)
+    """Amount and receipt by limit; None: it was not charged."""
 
 
 class LocalQuotaStore:
-    """See QuotaStore. `clock`: seconds, never backwards. `wall`: Unix time, for windows of the calendar."""
+    """A QuotaStore in the memory of this process."""
 
     def __init__(
         self,
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
-        events: Events | None = None,
+        events: LimitEvents | None = None,
     ) -> None:
+        """`clock` returns seconds and never goes backwards; `wall` returns Unix time, for calendar windows."""
         self._clock = clock
         self._wall = wall
-        self._events = events or Events()
-        self._accounts: dict[tuple[str, str], Account] = {}
-        self._leases: dict[tuple[str, str], Held] = {}
+        self._events = events or LimitEvents()
+        self._accounts: dict[tuple[str, str], AccountUsage] = {}
+        self._leases: dict[tuple[str, str], LeaseRecord] = {}
         self._sweep_at = 0.0
 
-    async def reserve(self, reservation: Reservation) -> Lease | Refusal:
+    async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
+        """See QuotaStore; every reservation is decided at once."""
         now = self._clock()
         self._sweep(now)
         known = self._leases.get(_name(reservation))
-        again = known is not None and known.owner == reservation.id
+        again = known is not None and known.reservation_id == reservation.id
         if again and known is not None and not known.ends:
             raise QuotaUnavailable(f"reservation {reservation.id} has ended")
         held = known if again and known is not None else self._opened(reservation, known, now)
@@ -88,28 +94,31 @@ class LocalQuotaStore:
             if refused is not None:
                 return refused
             self._take(reservation, held, now)
-        standings = self._standings(reservation, now)
+        statuses = self._statuses(reservation, now)
         return Lease(
             reservation=reservation,
-            standings=standings,
-            shadowed=tuple(standings[at] for at in shadowed),
-            settled=held.settled if held.settled != NOTHING else None,
+            limit_statuses=statuses,
+            shadow_refusals=tuple(statuses[at] for at in shadowed),
+            settled=held.settled if held.settled != NO_UNITS else None,
         )
 
-    def settle(self, lease: Lease, actual: Cost) -> Done:
+    def settle(self, lease: Lease, actual: Cost) -> CompletedAwaitable:
+        """See QuotaStore."""
         self._end(lease.reservation, actual.units)
-        return DONE
+        return COMPLETED
 
-    def release(self, lease: Lease) -> Done:
+    def release(self, lease: Lease) -> CompletedAwaitable:
+        """See QuotaStore."""
         self._end(lease.reservation, None)
-        return DONE
+        return COMPLETED
 
     async def renew(self, leases: Sequence[Lease]) -> None:
+        """See QuotaStore."""
         until = self._clock() + LEASE_SECONDS
         self._sweep(self._clock())
         for lease in leases:
             held = self._leases.get(_name(lease.reservation))
-            if held is None or held.owner != lease.reservation.id or not held.ends:
+            if held is None or held.reservation_id != lease.reservation.id or not held.ends:
                 continue
             held.ends, held.known_until = until, max(held.known_until, until)
             for account, limit in self._limits(lease.reservation):
@@ -117,42 +126,42 @@ class LocalQuotaStore:
                 if lease.reservation.id in running:
                     running[lease.reservation.id] = until
 
-    def adopt(self, reservation: Reservation, seen_at: float, standings: Sequence[Standing]) -> None:
-        """What another store said of these limits at that moment: no more is left than that."""
+    def adopt(self, reservation: Reservation, seen_at: float, statuses: Sequence[LimitStatus]) -> None:
+        """Take over what another store said of these limits at that time: no more than that is left here."""
         now, epoch = self._clock(), self._wall()
-        known = {(standing.scope, standing.limit.name): standing for standing in standings}
+        known = {(status.scope, status.limit.name): status for status in statuses}
         for (scope, limit), (account, _) in zip(reservation.limits(), self._limits(reservation), strict=True):
-            standing = known.get((scope.name, limit.name))
-            if standing is None or limit.unit == CONCURRENCY:
+            status = known.get((scope.name, limit.name))
+            if status is None or limit.unit == CONCURRENCY:
                 continue
-            used = max(0.0, limit.amount - standing.remaining)
-            mark = seen_at if limit.window.reset == "smooth" else seen_at + standing.reset_seconds
+            used = max(0.0, limit.amount - status.remaining)
+            mark = seen_at if limit.window.reset == "smooth" else seen_at + status.reset_seconds
             seen = limit.window.current(WindowUsage(used, mark), limit.amount, now, epoch)
-            mine = self._meter(account, limit, now)
+            mine = self._usage(account, limit, now)
             if seen.used > mine.used:
                 self._put(account, limit, seen, now)
 
-    def _opened(self, reservation: Reservation, known: Held | None, now: float) -> Held:
-        """A lease for this attempt, if it may be made. Raises RepeatRefused."""
-        once, attempt, paid, settled = reservation.once, 1, NOTHING, NOTHING
+    def _opened(self, reservation: Reservation, known: LeaseRecord | None, now: float) -> LeaseRecord:
+        """Return the record of a new lease. Raises RepeatedReservationRefused if the attempt may not be made."""
+        once, attempt, paid, settled = reservation.idempotency_key, 1, NO_UNITS, NO_UNITS
         fingerprint = once.fingerprint if once is not None else ""
         if known is not None and once is not None:
             if known.fingerprint != fingerprint:
-                raise RepeatRefused("different")
+                raise RepeatedReservationRefused("different")
             if known.ends > now:
-                raise RepeatRefused("running")
+                raise RepeatedReservationRefused("running")
             if known.attempt >= once.attempts_max:
-                raise RepeatRefused("used up")
+                raise RepeatedReservationRefused("used up")
             attempt, paid = (
                 known.attempt + 1,
                 known.paid if not known.ends else _larger(known.paid, known.cost),
             )
             settled = known.settled
         ends = now + LEASE_SECONDS
-        return Held(
-            owner=reservation.id,
+        return LeaseRecord(
+            reservation_id=reservation.id,
             ends=ends,
-            known_until=now + ONCE_SECONDS if once is not None else ends,
+            known_until=now + IDEMPOTENCY_SECONDS if once is not None else ends,
             fingerprint=fingerprint,
             attempt=attempt,
             paid=paid,
@@ -160,8 +169,13 @@ class LocalQuotaStore:
             settled=settled,
         )
 
-    def _judge(self, reservation: Reservation, held: Held, now: float, shadowed: list[int]) -> Refusal | None:
-        """The limit that makes this reservation wait longest; None if all of them hold. Notes what each is due."""
+    def _judge(
+        self, reservation: Reservation, held: LeaseRecord, now: float, shadowed: list[int]
+    ) -> Refusal | None:
+        """Note what each limit is to be charged, and return the refusal of the limit with the longest wait, if any.
+
+        `shadowed` gets the numbers of shadow limits that would have refused.
+        """
         worst: tuple[float, int] | None = None
         for at, (account, limit) in enumerate(self._limits(reservation)):
             if limit.unit == CONCURRENCY:
@@ -170,7 +184,7 @@ class LocalQuotaStore:
             else:
                 unit = UNIT_INDEX[limit.unit]
                 due = max(0.0, held.cost[unit] - held.paid[unit])
-                wait = limit.window.wait(self._meter(account, limit, now), limit.amount, now, due)
+                wait = limit.window.wait(self._usage(account, limit, now), limit.amount, now, due)
             held.charges.append((due, 0.0))
             if wait == 0.0:
                 continue
@@ -187,10 +201,10 @@ class LocalQuotaStore:
             scope=scope.name,
             limit=limit,
             retry_after_seconds=None if wait == inf else wait,
-            standings=self._standings(reservation, now),
+            limit_statuses=self._statuses(reservation, now),
         )
 
-    def _take(self, reservation: Reservation, held: Held, now: float) -> None:
+    def _take(self, reservation: Reservation, held: LeaseRecord, now: float) -> None:
         for at, (account, limit) in enumerate(self._limits(reservation)):
             charge = held.charges[at]
             if charge is None:
@@ -199,94 +213,94 @@ class LocalQuotaStore:
                 account.running.setdefault(limit.name, {})[reservation.id] = held.ends
                 account.used_until = max(account.used_until, held.ends)
                 continue
-            meter = limit.window.charge(self._meter(account, limit, now), now, charge[0])
-            held.charges[at] = charge[0], limit.window.receipt(meter, limit.amount, now)
-            self._put(account, limit, meter, now)
+            usage = limit.window.charge(self._usage(account, limit, now), now, charge[0])
+            held.charges[at] = charge[0], limit.window.receipt(usage, limit.amount, now)
+            self._put(account, limit, usage, now)
         self._leases[_name(reservation)] = held
 
     def _end(self, reservation: Reservation, actual: Units | None) -> None:
         now = self._clock()
         held = self._leases.get(_name(reservation))
-        if held is not None and (held.owner != reservation.id or not held.ends):
+        if held is not None and (held.reservation_id != reservation.id or not held.ends):
             return
-        total, paid = actual or NOTHING, held.paid if held is not None else NOTHING
+        total, paid = actual or NO_UNITS, held.paid if held is not None else NO_UNITS
         for at, (account, limit) in enumerate(self._limits(reservation)):
             if limit.unit == CONCURRENCY:
                 account.running.get(limit.name, {}).pop(reservation.id, None)
                 continue
-            unit, meter = UNIT_INDEX[limit.unit], self._meter(account, limit, now)
+            unit, usage = UNIT_INDEX[limit.unit], self._usage(account, limit, now)
             charge = held.charges[at] if held is not None else None
             if charge is not None:
                 due = max(0.0, total[unit] - paid[unit])
-                meter = limit.window.settled(
-                    meter, limit.amount, now, charged=charge[0], actual=due, receipt=charge[1]
+                usage = limit.window.settled(
+                    usage, limit.amount, now, charged=charge[0], actual=due, receipt=charge[1]
                 )
             elif held is None:
-                meter = limit.window.charge(
-                    meter, now, max(0.0, total[unit] - reservation.cost.units[unit]) if actual else 0.0
+                usage = limit.window.charge(
+                    usage, now, max(0.0, total[unit] - reservation.cost.units[unit]) if actual else 0.0
                 )
-            self._put(account, limit, meter, now)
+            self._put(account, limit, usage, now)
             if actual is not None and (held is None or charge is not None):
-                self._tell(reservation, at, account, meter, now)
+                self._alert_if_due(reservation, at, account, usage, now)
         self._note_end(reservation, held, actual, now)
 
     def _note_end(
-        self, reservation: Reservation, held: Held | None, actual: Units | None, now: float
+        self, reservation: Reservation, held: LeaseRecord | None, actual: Units | None, now: float
     ) -> None:
-        once = reservation.once
-        self._leases[_name(reservation)] = Held(
-            owner=reservation.id,
+        once = reservation.idempotency_key
+        self._leases[_name(reservation)] = LeaseRecord(
+            reservation_id=reservation.id,
             ends=0.0,
-            known_until=now + (ONCE_SECONDS if once is not None else LEASE_SECONDS),
+            known_until=now + (IDEMPOTENCY_SECONDS if once is not None else LEASE_SECONDS),
             fingerprint=once.fingerprint if once is not None else "",
             # An attempt for which nothing was charged does not count.
             attempt=(held.attempt if held is not None else 1) - (actual is None),
-            paid=_larger(held.paid if held is not None else NOTHING, actual or NOTHING),
-            settled=_larger(held.settled if held is not None else NOTHING, actual or NOTHING),
+            paid=_larger(held.paid if held is not None else NO_UNITS, actual or NO_UNITS),
+            settled=_larger(held.settled if held is not None else NO_UNITS, actual or NO_UNITS),
         )
 
-    def _tell(
-        self, reservation: Reservation, at: int, account: Account, meter: WindowUsage, now: float
+    def _alert_if_due(
+        self, reservation: Reservation, at: int, account: AccountUsage, usage: WindowUsage, now: float
     ) -> None:
         scope, limit = reservation.limits()[at]
-        if limit.alert_at is None or meter.used < limit.amount * limit.alert_at:
+        if limit.alert_at is None or usage.used < limit.amount * limit.alert_at:
             return
-        if account.told.get(limit.name, 0.0) <= now:
+        if account.alerted_until.get(limit.name, 0.0) <= now:
             smooth = limit.window.reset == "smooth"
-            account.told[limit.name] = now + limit.window.seconds if smooth else meter.mark
-            used = round(meter.used)
-            self._events.alert(Alert.of(reservation, scope.name, limit, used))
+            account.alerted_until[limit.name] = now + limit.window.seconds if smooth else usage.mark
+            used = round(usage.used)
+            self._events.alert(LimitAlert.of(reservation, scope.name, limit, used))
 
-    def _standings(self, reservation: Reservation, now: float) -> tuple[Standing, ...]:
+    def _statuses(self, reservation: Reservation, now: float) -> tuple[LimitStatus, ...]:
         found = []
         for (scope, limit), (account, _) in zip(reservation.limits(), self._limits(reservation), strict=True):
             if limit.unit == CONCURRENCY:
                 remaining, reset = max(0, limit.amount - _running(account, limit, now)), 0.0
             else:
-                meter = self._meter(account, limit, now)
-                remaining = limit.window.remaining(meter, limit.amount)
-                reset = limit.window.reset_seconds(meter, limit.amount, now)
-            found.append(Standing(scope=scope.name, limit=limit, remaining=remaining, reset_seconds=reset))
+                usage = self._usage(account, limit, now)
+                remaining = limit.window.remaining(usage, limit.amount)
+                reset = limit.window.reset_seconds(usage, limit.amount, now)
+            found.append(LimitStatus(scope=scope.name, limit=limit, remaining=remaining, reset_seconds=reset))
         return tuple(found)
 
-    def _meter(self, account: Account, limit: Limit, now: float) -> WindowUsage:
-        known = account.meters.get(limit.name, WindowUsage())
+    def _usage(self, account: AccountUsage, limit: Limit, now: float) -> WindowUsage:
+        known = account.windows.get(limit.name, WindowUsage())
         return limit.window.current(known, limit.amount, now, self._wall())
 
-    def _put(self, account: Account, limit: Limit, meter: WindowUsage, now: float) -> None:
-        account.meters[limit.name] = meter
-        whole_at = now + limit.window.reset_seconds(meter, limit.amount, now)
-        account.used_until = max(account.used_until, whole_at, account.told.get(limit.name, 0.0))
+    def _put(self, account: AccountUsage, limit: Limit, usage: WindowUsage, now: float) -> None:
+        account.windows[limit.name] = usage
+        whole_at = now + limit.window.reset_seconds(usage, limit.amount, now)
+        account.used_until = max(account.used_until, whole_at, account.alerted_until.get(limit.name, 0.0))
 
-    def _limits(self, reservation: Reservation) -> list[tuple[Account, Limit]]:
+    def _limits(self, reservation: Reservation) -> list[tuple[AccountUsage, Limit]]:
         return [
-            (self._accounts.setdefault((reservation.organisation, scope.name), Account()), limit)
+            (self._accounts.setdefault((reservation.organisation, scope.name), AccountUsage()), limit)
             for scope in reservation.scopes
             for limit in scope.limits
         ]
 
     def _sweep(self, now: float) -> None:
-        """Once a minute, drops what has ended by itself, so that memory follows what is in use."""
+        """Drop what has ended by itself, once a minute, so that memory follows what is in use."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
@@ -298,12 +312,12 @@ class LocalQuotaStore:
 
 
 def _name(reservation: Reservation) -> tuple[str, str]:
-    if reservation.once is not None:
-        return reservation.organisation, f"once:{reservation.once.name}"
+    if reservation.idempotency_key is not None:
+        return reservation.organisation, f"once:{reservation.idempotency_key.name}"
     return reservation.organisation, f"lease:{reservation.id}"
 
 
-def _running(account: Account, limit: Limit, now: float) -> int:
+def _running(account: AccountUsage, limit: Limit, now: float) -> int:
     return sum(until > now for until in account.running.get(limit.name, {}).values())
 
 

@@ -1,4 +1,4 @@
-"""Prices: what a request costs, in whole millionths of the currency, whichever that is.
+"""Prices of tokens, and what requests cost at them, in whole millionths of a currency.
 
 A price is kept in millionths per million tokens, so that a request's cost is a sum of whole numbers, divided once
 and rounded up.
@@ -11,7 +11,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Millionths of the currency per million tokens."""
+    """Prices in millionths of the currency per million tokens."""
 
     input: int
     cached_input: int
@@ -19,25 +19,25 @@ class Prices:
 
     @classmethod
     def of(cls, *, input: float, cached_input: float | None, output: float) -> "Prices":
-        """From units of the currency per million tokens."""
+        """Return prices that are given in units of the currency per million tokens."""
         cached = input if cached_input is None else cached_input
         return cls(
             input=round(input * MILLION), cached_input=round(cached * MILLION), output=round(output * MILLION)
         )
 
     def cost(self, *, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
-        """In millionths of the currency."""
+        """Return what these tokens cost, in millionths of the currency."""
         uncached = prompt_tokens - cached_tokens
         whole = uncached * self.input + cached_tokens * self.cached_input + output_tokens * self.output
         return -(-whole // MILLION)
 
     def cost_at_most(self, *, prompt_tokens: int, output_tokens: int) -> int:
-        """Before anybody knows what is cached."""
+        """Return the most that these tokens cost, whatever of the prompt is cached."""
         dearest = max(self.input, self.cached_input)
         return -(-(prompt_tokens * dearest + output_tokens * self.output) // MILLION)
 
     def output_tokens_for(self, spend: int, *, prompt_tokens: int) -> int | None:
-        """Output tokens that this is enough for besides the prompt; None where they cost nothing."""
+        """Return the output tokens that this pays for besides the prompt; None where they cost nothing."""
         if not self.output:
             return None
         left = spend * MILLION - prompt_tokens * max(self.input, self.cached_input)

@@ -18,7 +18,7 @@ from gateway.kv_index.worker_feeds import RankFeed
 from gateway.ledger.ledger import Ledger
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.quotas.escrow import Escrow
-from gateway.quotas.failover_store import GuardedQuotaStore
+from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
@@ -40,7 +40,7 @@ def gauges(
     dispatch: Dispatch,
     index: SharedIndexParts,
     feeds: KvEventFeeds,
-    quotas: GuardedQuotaStore,
+    quotas: FailoverQuotaStore,
     escrow: Escrow,
     database: SqlDirectory | None,
     ledger: Ledger | None,
@@ -61,7 +61,9 @@ def gauges(
 
     def feed(name: str, text: str, read: Callable[[RankFeed], float], *, counter: bool = False) -> Gauge:
         def read_all() -> list[tuple[tuple[str, ...], float]]:
-            return [((w.id,), sum(map(read, feeds.rank_feeds(w.id)))) for w in fleet if feeds.rank_feeds(w.id)]
+            return [
+                ((w.id,), sum(map(read, feeds.rank_feeds(w.id)))) for w in fleet if feeds.rank_feeds(w.id)
+            ]
 
         return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
 

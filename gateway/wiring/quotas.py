@@ -1,4 +1,4 @@
-"""What counts quotas: the shared account, the one that stands in for it, and what is reserved of both."""
+"""The quota stores of one gateway: the shared store, the local one for its absence, and the escrow before both."""
 
 import time
 from contextlib import AsyncExitStack
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from gateway.quotas.counter_recovery import Restorer, SpentReader
 from gateway.quotas.escrow import Escrow
-from gateway.quotas.events import Events
-from gateway.quotas.failover_store import GuardedQuotaStore
-from gateway.quotas.gateway_count import Gateways
+from gateway.quotas.events import LimitEvents
+from gateway.quotas.failover_store import FailoverQuotaStore
+from gateway.quotas.gateway_count import GatewayCount
 from gateway.quotas.leases import Leases
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.redis_store import RedisQuotaStore
@@ -17,42 +17,51 @@ from radix_cache.redis.scripts import ScriptCaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quotas:
-    """`store.run`, `escrow.run`, `leases.run` and `gateways.run` are its loops."""
+class QuotaParts:
+    """What counts the quotas of one gateway. The store, the escrow, the leases and the count each have a loop."""
 
-    store: GuardedQuotaStore
+    store: FailoverQuotaStore
     escrow: Escrow
     leases: Leases
-    gateways: Gateways
-    events: Events
+    gateway_count: GatewayCount
+    events: LimitEvents
 
     @classmethod
-    def opened(
+    def create(
         cls,
         redis: RedisSettings,
         scripts: ScriptCaller,
         stack: AsyncExitStack,
         spent: SpentReader | None = None,
-    ) -> "Quotas":
-        """Nothing is asked yet. The stack gives back what is reserved. `spent`: what is known of long windows."""
-        events, gateways = Events(), Gateways(scripts, redis.prefix)
+    ) -> "QuotaParts":
+        """Return the services; nothing is sent yet. The stack gives back what is reserved.
+
+        `spent` reads what accounts have used, to put back the usage of long windows.
+        """
+        events, gateway_count = LimitEvents(), GatewayCount(scripts, redis.prefix)
+        timeout_seconds = redis.timeout_ms / 1000
         shared = RedisQuotaStore(
             scripts,
-            redis.timeout_ms / 1000,
+            timeout_seconds,
             prefix=redis.prefix,
             events=events,
             restorer=Restorer(spent) if spent is not None else None,
         )
-        store = GuardedQuotaStore(
+        store = FailoverQuotaStore(
             shared,
             LocalQuotaStore(time.monotonic, time.time, events),
             shared.check,
             time.monotonic,
-            gateways=lambda: gateways.count,
+            gateways=lambda: gateway_count.count,
             events=events,
         )
-        escrow = Escrow(store, lambda: store.away or not redis.escrow)
+        escrow = Escrow(
+            store,
+            lambda: store.away or not redis.escrow,
+            flush=scripts.flush,
+            timeout_seconds=timeout_seconds,
+        )
         leases = Leases(escrow, events)
         stack.push_async_callback(leases.close)
         stack.push_async_callback(escrow.close)
-        return cls(store=store, escrow=escrow, leases=leases, gateways=gateways, events=events)
+        return cls(store=store, escrow=escrow, leases=leases, gateway_count=gateway_count, events=events)

@@ -11,7 +11,15 @@ import pytest
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.limit import Limit, Scope, concurrency, scopes_for
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, RepeatRefused, Reservation
+from gateway.quotas.quota import (
+    Cost,
+    IdempotencyKey,
+    Lease,
+    QuotaUnavailable,
+    Refusal,
+    RepeatedReservationRefused,
+    Reservation,
+)
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window, calendar_end
 from radix_cache.redis.scripts import ScriptCaller
@@ -70,7 +78,7 @@ async def left(store, ask, *scopes):
         msgspec.structs.replace(ask(*scopes, prompt=0), cost=Cost(prompt_tokens=0, requests=0))
     )
     await store.release(lease)
-    return [s.remaining for s in lease.standings if s.unit != "concurrency"]
+    return [s.remaining for s in lease.limit_statuses if s.unit != "concurrency"]
 
 
 async def test_a_limit_lets_through_exactly_what_it_says(store, ask):
@@ -92,7 +100,7 @@ async def test_a_refusal_names_the_limit_and_the_true_wait(store, ask):
     refusal = await store.reserve(ask(scope))
     assert (refusal.scope, refusal.unit, refusal.amount) == ("t", "requests", 5)
     assert refusal.retry_after_seconds == pytest.approx(720, abs=5)
-    assert refusal.standings[0].remaining == 0
+    assert refusal.limit_statuses[0].remaining == 0
 
 
 async def test_a_refusal_takes_nothing_from_any_scope(store, ask):
@@ -190,7 +198,7 @@ async def test_the_longest_wait_of_several_limits_is_told(store, ask):
 async def test_limits_of_the_same_kind_hold_at_once_and_each_is_shown(store, ask):
     wide = Limit(unit="requests", amount=100, window=Window(seconds=86400))
     lease = await store.reserve(ask(Scope(name="t", limits=(wide, REQUESTS))))
-    assert [standing.remaining for standing in lease.standings] == [99, 4]
+    assert [status.remaining for status in lease.limit_statuses] == [99, 4]
 
 
 async def test_scopes_of_two_organisations_know_nothing_of_each_other(store, ask):
@@ -210,15 +218,15 @@ async def test_renewing_keeps_a_lease(store, ask):
 
 async def test_standings_tell_when_a_limit_is_whole_again(store, ask):
     lease = await store.reserve(ask(Scope(name="t", limits=(REQUESTS,))))
-    assert lease.standings[0].remaining == 4
-    assert lease.standings[0].reset_seconds == pytest.approx(720, abs=5)
+    assert lease.limit_statuses[0].remaining == 4
+    assert lease.limit_statuses[0].reset_seconds == pytest.approx(720, abs=5)
 
 
 async def test_a_wide_account_is_as_exact_as_a_narrow_one(store, ask):
     leases = []
     for number in range(150):
         leases.append(await store.reserve(ask(WIDE, prompt=100, output=50)))
-        remaining = [standing.remaining for standing in leases[-1].standings]
+        remaining = [status.remaining for status in leases[-1].limit_statuses]
         assert remaining == [10_000 - number - 1, 1_000_000 - 150 * (number + 1), 200 - number - 1]
     for lease in leases[:100]:
         await store.settle(lease, Cost(prompt_tokens=100, output_tokens=10))
@@ -277,7 +285,7 @@ async def test_every_kind_of_token_and_money_has_limits_of_its_own(store, ask):
     )
     lease = await store.reserve(reservation)
     # Any token of the prompt may turn out to be cached or not.
-    assert [s.remaining for s in lease.standings] == [999, 900, 900, 950, 850, 700]
+    assert [s.remaining for s in lease.limit_statuses] == [999, 900, 900, 950, 850, 700]
     await store.settle(lease, Cost(prompt_tokens=100, cached_tokens=80, output_tokens=20, spend=90))
     assert await left(store, ask, scope) == [999, 980, 920, 980, 880, 910]
 
@@ -289,7 +297,7 @@ async def test_a_limit_that_is_raised_for_a_time_keeps_what_is_used(store, ask):
     raised = Scope(name="t", limits=(replace(TOKENS, amount=1500),))
     assert isinstance(await store.reserve(ask(raised, prompt=400)), Lease)
     assert await left(store, ask, raised) == [100]
-    assert (await store.reserve(ask(scope, prompt=1))).standings[0].remaining == 0
+    assert (await store.reserve(ask(scope, prompt=1))).limit_statuses[0].remaining == 0
 
 
 async def test_limits_of_models_are_accounts_of_their_own(store, ask):
@@ -309,7 +317,11 @@ async def test_a_limit_in_shadow_refuses_nobody_and_counts_what_it_would_have_le
     shadow = replace(TOKENS, amount=100, mode="shadow")
     scope = Scope(name="t", limits=(TOKENS, shadow))
     first, second, third = [await store.reserve(ask(scope, prompt=tokens)) for tokens in (60, 60, 40)]
-    assert [[s.limit for s in lease.shadowed] for lease in (first, second, third)] == [[], [shadow], []]
+    assert [[s.limit for s in lease.shadow_refusals] for lease in (first, second, third)] == [
+        [],
+        [shadow],
+        [],
+    ]
     for lease in (first, second, third):
         await store.settle(lease, Cost(prompt_tokens=30))
     assert await left(store, ask, scope) == [910, 40]
@@ -342,8 +354,10 @@ async def test_an_alert_comes_once_a_window_however_often_its_share_is_passed(st
 
 
 def once(reservation, fingerprint="f", attempts_max=3):
-    key = Once(name=f"key of {reservation.organisation}", fingerprint=fingerprint, attempts_max=attempts_max)
-    return msgspec.structs.replace(reservation, once=key)
+    key = IdempotencyKey(
+        name=f"key of {reservation.organisation}", fingerprint=fingerprint, attempts_max=attempts_max
+    )
+    return msgspec.structs.replace(reservation, idempotency_key=key)
 
 
 async def test_a_request_that_is_repeated_under_a_key_is_charged_as_its_dearest_attempt(store, ask):
@@ -359,7 +373,7 @@ async def test_a_repeat_while_the_first_is_running_is_refused(store, ask):
     scope = Scope(name="t", limits=(TOKENS, concurrency(5)))
     reservation = once(ask(scope, prompt=100))
     lease = await store.reserve(reservation)
-    with pytest.raises(RepeatRefused, match="running"):
+    with pytest.raises(RepeatedReservationRefused, match="running"):
         await store.reserve(once(ask(scope, prompt=100)))
     assert isinstance(await store.reserve(reservation), Lease), "the same command again is no repeat"
     await store.release(lease)
@@ -372,9 +386,9 @@ async def test_a_key_is_for_one_request_and_so_many_attempts(store, ask):
     for _ in range(2):
         lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
         await store.settle(lease, Cost(prompt_tokens=100))
-    with pytest.raises(RepeatRefused, match="used up"):
+    with pytest.raises(RepeatedReservationRefused, match="used up"):
         await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
-    with pytest.raises(RepeatRefused, match="different"):
+    with pytest.raises(RepeatedReservationRefused, match="different"):
         await store.reserve(once(ask(scope, prompt=100), fingerprint="g"))
     assert await left(store, ask, scope) == [900]
 
@@ -417,7 +431,7 @@ async def test_a_repeat_takes_no_more_than_what_it_needs_beyond_its_dearest_atte
     await store.settle(await store.reserve(once(ask(scope, prompt=900))), Cost(prompt_tokens=900))
     lease = await store.reserve(once(ask(scope, prompt=1000)))
     assert isinstance(lease, Lease)
-    assert [standing.remaining for standing in lease.standings] == [0]
+    assert [status.remaining for status in lease.limit_statuses] == [0]
     await store.settle(lease, Cost(prompt_tokens=900))
     assert await left(store, ask, scope) == [100]
 
@@ -435,7 +449,7 @@ async def test_what_has_ended_is_not_kept_by_renewing_it(store, ask):
 async def test_renewing_does_not_count_what_a_limit_that_is_tried_out_has_not_counted(store, ask):
     scope = Scope(name="t", limits=(replace(concurrency(1), mode="shadow"),))
     first, second = await store.reserve(ask(scope)), await store.reserve(ask(scope))
-    assert (len(first.shadowed), len(second.shadowed)) == (0, 1)
+    assert (len(first.shadow_refusals), len(second.shadow_refusals)) == (0, 1)
     await store.renew([second])
     await store.release(first)
-    assert (await store.reserve(ask(scope))).shadowed == ()
+    assert (await store.reserve(ask(scope))).shadow_refusals == ()

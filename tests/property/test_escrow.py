@@ -41,8 +41,8 @@ steps = st.lists(
 class Yielding(LocalQuotaStore):
     """Decides at once, answers a turn of the event loop later, and undoes decisions that no caller hears."""
 
-    async def reserve(self, reservation):
-        decision = await super().reserve(reservation)
+    async def reserve(self, reservation, *, urgent=True):
+        decision = await super().reserve(reservation, urgent=urgent)
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -67,7 +67,7 @@ async def left(store) -> tuple[int, int]:
     decision = await LocalQuotaStore.reserve(store, looking)
     if isinstance(decision, Lease):
         store.release(decision)
-    tokens, places = (standing.remaining for standing in decision.standings)
+    tokens, places = (status.remaining for status in decision.limit_statuses)
     return tokens, places + isinstance(decision, Lease)
 
 

@@ -85,11 +85,11 @@ class WindowMachine(RuleBasedStateMachine):
         here = self.do(lambda: self.local.reserve(reservation))
         there = self.do(lambda: self.shared.reserve(reservation))
         assert type(here) is type(there)
-        assert [s.remaining for s in here.standings] == [s.remaining for s in there.standings]
+        assert [s.remaining for s in here.limit_statuses] == [s.remaining for s in there.limit_statuses]
         if isinstance(here, Refusal):
             assert (here.scope, here.limit) == (there.scope, there.limit)
             return None
-        assert [s.limit for s in here.shadowed] == [s.limit for s in there.shadowed]
+        assert [s.limit for s in here.shadow_refusals] == [s.limit for s in there.shadow_refusals]
         self.used[self.day()] += tokens + output
         assert self.used[self.day()] <= 60
         return reservation, self.day(), tokens + output
@@ -121,7 +121,7 @@ class WindowMachine(RuleBasedStateMachine):
         )
         for store in (self.local, self.shared):
             seen = self.do(lambda: store.reserve(probe))  # noqa: B023
-            assert seen.standings[0].remaining == max(0, 60 - self.used[self.day()])
+            assert seen.limit_statuses[0].remaining == max(0, 60 - self.used[self.day()])
 
 
 def test_both_stores_keep_the_same_windows_and_budgets_add_up_across_resets(valkey):
@@ -195,5 +195,5 @@ async def test_a_refund_after_the_bucket_has_emptied_takes_nothing_from_what_oth
             store.tell_time()
         await ask("other", 40)
         await store.settle(early, Cost(prompt_tokens=0))
-        assert (await ask("probe", 0)).standings[0].remaining == 20
+        assert (await ask("probe", 0)).limit_statuses[0].remaining == 20
     await scripts.close()

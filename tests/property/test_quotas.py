@@ -123,7 +123,7 @@ class QuotaMachine(RuleBasedStateMachine):
                 if isinstance(decision, Lease):
                     self.do(partial(self.store.release, decision))
                 # Settling may take more than there is; the debt is paid before another request is let in.
-                assert decision.standings[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
+                assert decision.limit_statuses[0].remaining == max(0, AMOUNTS[name] - self.taken[name])
 
 
 @pytest.mark.parametrize("kind", ["local", "redis"])
@@ -192,7 +192,7 @@ def test_several_processes_never_sell_too_much(redis_url):
             id=f"probe{seed}", organisation=organisation, scopes=(scope,), cost=Cost(prompt_tokens=0)
         )
         last = await RedisQuotaStore(scripts[0], timeout_seconds=10.0).reserve(probe)
-        assert last.standings[0].remaining == 20_000 - used
+        assert last.limit_statuses[0].remaining == 20_000 - used
         for each in scripts:
             await each.close()
 

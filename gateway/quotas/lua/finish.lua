@@ -1,57 +1,56 @@
--- Ends a lease once: the actual cost takes the place of the reserved one in every limit, concurrency is free.
+-- Ends a lease once: the actual cost replaces the reserved one in every limit, and its concurrency is free.
 --
--- keys  as of reserve
--- args  1: reservation id  2: ms for which it is known that it has ended  3: 1 settles, 0 releases
+-- keys  as for reserve
+-- args  1: reservation id  2: ms for which the end is remembered  3: 1 settles, 0 releases
 --       4: fingerprint under a client's own key  5: ms for which that is known
---       6 to 11: reserved cost by unit  12 to 17: actual cost  18: number of the key of restore, 0 for none
---       19: ms since it ended; then the limits, as of reserve
--- Gives {1, limit, whole units used of it, ...} of those of which somebody is to be told now; {0} if it had ended.
+--       6: reserved cost by unit, packed  7: actual cost, packed  8: number of the key of restore, 0 for none
+--       9: ms since the lease ended  10: the limits, packed as for reserve
+-- Returns {1, limit, whole units used of it, ...} of the limits for which an alert is due; {0} if it had ended.
 --
 -- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost,
--- releasing gives nothing back. What ended before a long window was put back from the ledger is in there.
+-- releasing gives nothing back. Usage that had ended before a long window was put back from the ledger is in that.
 verbs.finish = function(keys, args)
   local now = now_us()
   local id, settles, fingerprint = args[1], args[3] == '1', args[4]
-  local cost, actual = numbers(args, 6, UNITS), numbers(args, 12, UNITS)
-  local limits, where = limits_of(keys, args, 20)
-  local lease, told = lease_of(keys[1]), {1}
+  local cost, actual, layout = cost_of(args[6]), cost_of(args[7]), layout_of(args[10])
+  local lease, alerts = lease_of(keys[1]), {1}
   if lease and (lease.owner ~= id or lease.ends == 0) then
     return {0}
   end
   local total, paid = settles and actual or NOTHING, lease and lease.paid or NOTHING
-  local meters, changed = meters_of(limits, where, now), {}
-  local age, restored = tonumber(args[19]), keys[tonumber(args[18])]
+  local meters, changed = meters_of(layout, keys, now), {}
+  local age, restored = tonumber(args[9]), keys[tonumber(args[8])]
 
-  for at, limit in ipairs(limits) do
+  for at, limit in ipairs(layout.limits) do
     local charged = lease and lease.charges[2 * at - 1]
     if limit.unit == 0 then
-      redis.call('ZREM', where[at], id)
+      redis.call('ZREM', keys[limit.key], id)
     elseif charged ~= -1 then
       local meter = meters[at]
       if charged then
         local due = math.max(0, total[limit.unit] - paid[limit.unit])
         changed[at] = settle(meter, limit, now, charged, due, lease.charges[2 * at])
       elseif settles and total[limit.unit] > cost[limit.unit]
-        and not (age > 0 and is_counted(restored, limit, where[at], math.floor(now / 1000) - age)) then
+        and not (age > 0 and is_counted(restored, limit, keys[limit.key], math.floor(now / 1000) - age)) then
         charge(meter, limit, now, total[limit.unit] - cost[limit.unit])
         changed[at] = true
       end
       if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.told <= now then
         meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
-        told[#told + 1] = at
-        told[#told + 1] = math.floor(meter.used + 0.5)
+        alerts[#alerts + 1] = at
+        alerts[#alerts + 1] = math.floor(meter.used + 0.5)
         changed[at] = true
       end
     end
   end
-  keep(limits, where, meters, changed, now)
+  write_meters(layout, keys, meters, changed, now)
 
   if fingerprint == '' then
     redis.call('SET', keys[1], cmsgpack.pack({id, 0}), 'PX', tonumber(args[2]))
   else
     -- An attempt for which nothing was charged does not count.
     local attempt = (lease and lease.attempt or 1) - (settles and 0 or 1)
-    keep_lease(keys[1], {
+    write_lease(keys[1], {
       owner = id,
       ends = 0,
       fingerprint = fingerprint,
@@ -62,5 +61,5 @@ verbs.finish = function(keys, args)
       settled = larger(lease and lease.settled or NOTHING, total),
     }, tonumber(args[5]))
   end
-  return told
+  return alerts
 end

@@ -1,9 +1,15 @@
--- A lease as it is stored: {owner, ends in ms (0: it has ended), fingerprint, attempt, paid, cost, charges, settled}.
+-- A lease as it is stored: {owner, ends, fingerprint, attempt, paid, cost, charges, settled}.
 --
--- `owner` is the reservation; under a client's own key another one may follow it. `paid`: what earlier attempts under
--- that key have been charged, by unit; `settled`: the same of those that were settled, and so are in the accounts;
--- `cost`: what this one has reserved. `charges`: for every limit what it was charged (-1: not at all) and the receipt
--- of that.
+-- owner        id of the reservation; under a client's own key another one may follow it
+-- ends         ms at which the lease ends; 0: it has ended
+-- fingerprint  of the request, under a client's own key; else empty
+-- attempt      number of the attempt under that key
+-- paid         what earlier attempts under that key were charged, by unit
+-- cost         what this attempt has reserved, by unit
+-- charges      for every limit what it was charged (-1: not at all) and the receipt of that
+-- settled      what earlier attempts were settled to, by unit; the accounts have it already
+--
+-- Without a client's own key, paid, cost and settled are not stored.
 local UNITS = 6
 local NOTHING = {0, 0, 0, 0, 0, 0}
 
@@ -18,24 +24,29 @@ local function lease_of(key)
     ends = found[2],
     fingerprint = found[3],
     attempt = found[4],
-    paid = found[5],
-    cost = found[6],
+    paid = found[5] or NOTHING,
+    cost = found[6] or NOTHING,
     charges = found[7],
     settled = found[8] or NOTHING,
   }
 end
 
-local function keep_lease(key, lease, ms)
-  local packed = cmsgpack.pack({
-    lease.owner,
-    lease.ends,
-    lease.fingerprint,
-    lease.attempt,
-    lease.paid,
-    lease.cost,
-    lease.charges,
-    lease.settled,
-  })
+local function write_lease(key, lease, ms)
+  local packed
+  if lease.fingerprint == '' then
+    packed = cmsgpack.pack({lease.owner, lease.ends, '', 1, false, false, lease.charges})
+  else
+    packed = cmsgpack.pack({
+      lease.owner,
+      lease.ends,
+      lease.fingerprint,
+      lease.attempt,
+      lease.paid,
+      lease.cost,
+      lease.charges,
+      lease.settled,
+    })
+  end
   redis.call('SET', key, packed, 'PX', ms)
 end
 

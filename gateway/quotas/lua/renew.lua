@@ -1,25 +1,26 @@
 -- Keeps a lease that is still held for another period.
 --
--- keys  1: lease; then the running leases of its limits of concurrency (as of reserve)
+-- keys  1: lease; then the running leases of its limits of concurrency (as for reserve)
 -- args  1: reservation id  2: lease ms  3: fingerprint under a client's own key  4: ms for which that is known
--- Gives 1; 0 if it has ended. A lease that Redis has lost (a flush, a failover) is there again.
+-- Returns 1; 0 if it has ended. A lease that Redis has lost (a flush, a failover) is written again.
 verbs.renew = function(keys, args)
   local id, lease_ms, fingerprint = args[1], tonumber(args[2]), args[3]
   local lease = lease_of(keys[1])
   if lease and (lease.owner ~= id or lease.ends == 0) then
     return 0
   end
-  local ends = math.floor(now_us() / 1000) + lease_ms
+  local now = now_us()
+  local ends = math.floor(now / 1000) + lease_ms
   for key = 2, #keys do
-    -- A limit that is only tried out may not have counted it.
+    -- A shadow limit may not have counted it.
     if not lease or redis.call('ZSCORE', keys[key], id) then
       redis.call('ZADD', keys[key], ends, id)
-      redis.call('PEXPIRE', keys[key], lease_ms)
+      keep_key(keys[key], lease_ms, now, true)
     end
   end
   lease = lease
     or {owner = id, fingerprint = fingerprint, attempt = 1, paid = NOTHING, cost = NOTHING, charges = {}, settled = NOTHING}
   lease.ends = ends
-  keep_lease(keys[1], lease, fingerprint ~= '' and tonumber(args[4]) or lease_ms)
+  write_lease(keys[1], lease, fingerprint ~= '' and tonumber(args[4]) or lease_ms)
   return 1
 end

@@ -2,22 +2,23 @@
 --
 -- keys  1: lease; then, in any order, the meters of scopes (hash: limit name -> meter) and the running leases of
 --       limits of concurrency (zset: reservation id -> ms at which its lease ends)
--- args  1: reservation id  2: lease ms  3: latest server time in ms, 0 for any
+-- args  1: reservation id  2: lease ms  3: latest server time in ms at which the answer still counts, 0 for any
 --       4: fingerprint under a client's own key, empty without one  5: attempts under it  6: ms for which it is known
---       7 to 12: cost by unit  13: number of the key of restore, 0: nobody could put anything back
---       then for every limit the number of its key, and its text: unit (0: concurrency),
---       reset, period, length in us, amount, mode, the use at which somebody is told (0: never), and name
--- Gives {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
+--       7: cost by unit, packed  8: number of the key of restore, 0: lost usage cannot be put back
+--       9: the limits, packed: of each the number of its key, unit (0: concurrency), reset, period, length in us,
+--       amount, mode, the usage at which an alert is sent (0: never), and name
+-- Returns {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
 --        remaining of limit 1, its reset in us, ..., and of a repeat what earlier attempts were settled to, by unit}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
---       -5 what was used in long windows is lost, and is to be put back first
+--       -5 the usage of long windows is lost, and has to be put back first
 --       under a client's key -2 another attempt runs, -3 it was for another request, -4 all attempts are made
 verbs.reserve = function(keys, args)
   local now = now_us()
   local now_ms = math.floor(now / 1000)
   local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
   local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
-  local cost, limits, where = numbers(args, 7, UNITS), limits_of(keys, args, 14)
+  local cost, layout = cost_of(args[7]), layout_of(args[9])
+  local limits = layout.limits
 
   local lease, again, attempt, paid, settled = lease_of(keys[1]), false, 1, NOTHING, NOTHING
   if lease and lease.owner == id then
@@ -35,22 +36,22 @@ verbs.reserve = function(keys, args)
     elseif lease.attempt >= tonumber(args[5]) then
       return {-4, now_ms}
     end
-    -- Nobody can say what an attempt has used that was never settled: it stays charged.
+    -- What an attempt used that was never settled is unknown: its whole cost stays charged.
     attempt, paid = lease.attempt + 1, lease.ends == 0 and lease.paid or larger(lease.paid, lease.cost)
     settled = lease.settled
   end
 
-  if not again and is_lost(keys[tonumber(args[13])], limits, where) then
+  if not again and is_lost(keys[tonumber(args[8])], layout, keys) then
     return {-5, now_ms}
   end
 
-  -- Read and decide. Nothing is written before everything is known.
-  local meters, charges, running, shadowed = meters_of(limits, where, now), {}, {}, {}
+  -- Nothing is written before the decision is made.
+  local meters, charges, running, shadowed = meters_of(layout, keys, now), {}, {}, {}
   local worst, worst_wait = 0, 0
   for at, limit in ipairs(limits) do
     local fits, wait, charged = true, 0, 1
     if limit.unit == 0 then
-      running[at] = redis.call('ZCOUNT', where[at], '(' .. now_ms, '+inf')
+      running[at] = redis.call('ZCOUNT', keys[limit.key], '(' .. now_ms, '+inf')
       fits, wait = running[at] < limit.amount, 1000000
     else
       local meter = meters[at]
@@ -83,9 +84,11 @@ verbs.reserve = function(keys, args)
       local charged = charges[2 * at - 1]
       if limit.unit == 0 then
         if charged > 0 then
-          redis.call('ZREMRANGEBYSCORE', where[at], '-inf', now_ms)
-          redis.call('ZADD', where[at], now_ms + lease_ms, id)
-          redis.call('PEXPIRE', where[at], lease_ms)
+          local key = keys[limit.key]
+          redis.call('ZADD', key, now_ms + lease_ms, id)
+          if keep_key(key, lease_ms, now, running[at] == 0) then
+            redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
+          end
           running[at] = running[at] + 1
         end
       elseif charged >= 0 then
@@ -94,8 +97,8 @@ verbs.reserve = function(keys, args)
         changed[at] = true
       end
     end
-    keep(limits, where, meters, changed, now)
-    keep_lease(keys[1], {
+    write_meters(layout, keys, meters, changed, now)
+    write_lease(keys[1], {
       owner = id,
       ends = now_ms + lease_ms,
       fingerprint = fingerprint,

@@ -1,6 +1,8 @@
--- What is used of a limit, as in policies/admission/limit_windows.py. Times are microseconds since 1970, amounts are units.
+-- Usage of limits in windows, as in policies/admission/limit_windows.py. Times are microseconds since 1970, amounts
+-- are units of the limit.
 --
--- A meter is {used, mark, told}: `told` is until when nobody is told again that much of it is used.
+-- A meter is {used, mark, told}: used units, the time of `used` or the end of the window, and the time until which no
+-- further alert is sent.
 local verbs = {}
 
 local TOLERANCE = 0.000001
@@ -11,7 +13,8 @@ local function now_us()
   return time[1] * 1000000 + time[2]
 end
 
--- Days since 1970 of the first of a month; after Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+-- Returns the days since 1970 of the first day of a month; after Howard Hinnant, "chrono-Compatible Low-Level Date
+-- Algorithms".
 local function days_from_civil(year, month)
   if month <= 2 then
     year = year - 1
@@ -34,7 +37,7 @@ local function civil_from_days(days)
   return years + era * 400 + (month <= 2 and 1 or 0), month
 end
 
--- When this minute, hour, day, week (from Monday) or month of UTC is over.
+-- Returns when this minute, hour, day, week (from Monday) or month of UTC is over.
 local function calendar_end(period, now)
   local length = CALENDAR_US[period]
   if length then
@@ -52,7 +55,7 @@ local function calendar_end(period, now)
   return days_from_civil(year, month + 1) * CALENDAR_US.day
 end
 
--- The meter of a limit {name, reset, period, length, amount} from its stored form, brought up to now.
+-- Returns the meter of a limit from its stored form, as it is now.
 local function meter_of(stored, limit, now)
   local used, mark, told = 0, 0, 0
   if stored then
@@ -75,7 +78,7 @@ local function charge(meter, limit, now, cost)
   end
 end
 
--- Microseconds until all of the limit is there again.
+-- Returns the microseconds until the limit is fully available again.
 local function reset_us(meter, limit, now)
   if limit.reset == 'smooth' then
     return meter.used * limit.length / limit.amount
@@ -87,7 +90,7 @@ local function receipt_of(meter, limit, now)
   return limit.reset == 'smooth' and now + reset_us(meter, limit, now) or meter.mark
 end
 
--- The actual cost in place of the one that was charged; whether anything changed.
+-- Replaces the charged cost by the actual one, and returns whether anything changed.
 local function settle(meter, limit, now, charged, actual, receipt)
   local change = actual - charged
   if limit.reset == 'smooth' then
@@ -102,128 +105,133 @@ local function settle(meter, limit, now, charged, actual, receipt)
   return true
 end
 
--- The number after the last limit that follows in the same hash. `where`: the key of each limit.
-local function run_end(where, first)
-  local after = first + 1
-  while where[after] == where[first] do
-    after = after + 1
+-- Limits of calls and their keys, by the packed text in which calls have them: the same few come again and again.
+-- Forgotten ones are read again. A layout is {limits, groups}; a group has the limits whose meters are in one hash.
+local LAYOUTS_MAX = 10000
+local layouts, layout_count = {}, 0
+
+-- A window that is longer loses more than an hour's usage in a flush, and is put back (see restore).
+local LONG_US = 3600000000
+
+local function new_layout(packed)
+  local limits, groups, group_of = {}, {}, {}
+  for at, fields in ipairs(cmsgpack.unpack(packed)) do
+    local limit = {
+      key = fields[1],
+      unit = fields[2],
+      reset = fields[3],
+      period = fields[4],
+      length = fields[5],
+      amount = fields[6],
+      mode = fields[7],
+      alert_at = fields[8],
+      name = fields[9],
+    }
+    limit.is_long = limit.unit ~= 0 and limit.length > LONG_US
+    limits[at] = limit
+    if limit.unit ~= 0 then
+      local group = group_of[limit.key]
+      if not group then
+        group = {key = limit.key, numbers = {}, names = {}, is_long = false}
+        group_of[limit.key], groups[#groups + 1] = group, group
+      end
+      group.numbers[#group.numbers + 1], group.names[#group.names + 1] = at, limit.name
+      group.is_long = group.is_long or limit.is_long
+    end
   end
-  return after
+  return {limits = limits, groups = groups}
 end
 
--- The meters of all limits but those of concurrency, by the limit's number.
-local function meters_of(limits, where, now)
-  local meters, first = {}, 1
-  while first <= #limits do
-    local after = run_end(where, first)
-    if limits[first].unit ~= 0 then
-      local names = {}
-      for at = first, after - 1 do
-        names[#names + 1] = limits[at].name
-      end
-      local stored = redis.call('HMGET', where[first], unpack(names))
-      for at = first, after - 1 do
-        meters[at] = meter_of(stored[at - first + 1], limits[at], now)
-      end
+local function layout_of(packed)
+  local layout = layouts[packed]
+  if not layout then
+    if layout_count >= LAYOUTS_MAX then
+      layouts, layout_count = {}, 0
     end
-    first = after
+    layout = new_layout(packed)
+    layouts[packed], layout_count = layout, layout_count + 1
+  end
+  return layout
+end
+
+-- Returns the meters of all limits except those of concurrency, by the limit's number.
+local function meters_of(layout, keys, now)
+  local meters = {}
+  for _, group in ipairs(layout.groups) do
+    local stored = redis.call('HMGET', keys[group.key], unpack(group.names))
+    for place, at in ipairs(group.numbers) do
+      meters[at] = meter_of(stored[place], layout.limits[at], now)
+    end
   end
   return meters
 end
 
--- Writes down those meters that are `changed`, by the limit's number.
-local function keep(limits, where, meters, changed, now)
-  local first = 1
-  while first <= #limits do
-    local after, key, fields, us = run_end(where, first), where[first], {}, 0
-    for at = first, after - 1 do
+-- The times in ms until which keys are kept, as last seen here, so that not every call asks for them.
+local KEPT_MAX = 10000
+local kept_until, kept_count = {}, 0
+
+-- Keeps a key for so many ms at least. `is_new`: the key may have been made by this call, whatever was seen before.
+-- Returns whether the server was asked: for a key in steady use about once per second.
+local function keep_key(key, ms, now, is_new)
+  local now_ms = math.floor(now / 1000)
+  local known = kept_until[key]
+  if known and known >= now_ms + ms and not is_new then
+    return false
+  end
+  local left = redis.call('PTTL', key)
+  if left < ms then
+    left = ms + 1000
+    redis.call('PEXPIRE', key, left)
+  end
+  if not known then
+    if kept_count >= KEPT_MAX then
+      kept_until, kept_count = {}, 0
+    end
+    kept_count = kept_count + 1
+  end
+  kept_until[key] = now_ms + left
+  return true
+end
+
+-- Writes the meters that are `changed`, by the limit's number. A hash is kept until all of its limits are fully
+-- available again.
+local function write_meters(layout, keys, meters, changed, now)
+  for _, group in ipairs(layout.groups) do
+    local key, fields, us = keys[group.key], {}, 0
+    for _, at in ipairs(group.numbers) do
       if changed[at] then
-        local meter = meters[at]
-        fields[#fields + 1] = limits[at].name
+        local meter, limit = meters[at], layout.limits[at]
+        fields[#fields + 1] = limit.name
         fields[#fields + 1] = struct.pack('<ddd', meter.used, meter.mark, meter.told)
-        us = math.max(us, reset_us(meter, limits[at], now), meter.told - now)
+        us = math.max(us, reset_us(meter, limit, now), meter.told - now)
       end
     end
     if #fields > 0 then
-      redis.call('HSET', key, unpack(fields))
-      -- What is empty again needs no memory.
-      local ms = math.ceil(us / 1000) + 1000
-      if redis.call('PTTL', key) < ms then
-        redis.call('PEXPIRE', key, ms)
-      end
+      local added = redis.call('HSET', key, unpack(fields))
+      keep_key(key, math.ceil(us / 1000), now, added > 0)
     end
-    first = after
   end
 end
 
--- Limits by their text, once read: the same few come again and again. What is forgotten is read again.
-local KNOWN_MAX = 10000
-local known, known_count = {}, 0
-
-local function limit_of(text)
-  local limit = known[text]
-  if not limit then
-    local unit, reset, period, length, amount, mode, alert_at, name =
-      string.match(text, '^(.-)\1(.-)\1(.-)\1(.-)\1(.-)\1(.-)\1(.-)\1(.*)$')
-    limit = {
-      name = name,
-      unit = tonumber(unit),
-      reset = reset,
-      period = period,
-      length = tonumber(length),
-      amount = tonumber(amount),
-      mode = mode,
-      alert_at = tonumber(alert_at),
-    }
-    if known_count >= KNOWN_MAX then
-      known, known_count = {}, 0
-    end
-    known[text], known_count = limit, known_count + 1
-  end
-  return limit
-end
-
--- Limits of a call and their keys: from args[first] on the number of a key, and a limit's text.
-local function limits_of(keys, args, first)
-  local limits, where = {}, {}
-  for at = first, #args, 2 do
-    where[#where + 1] = keys[tonumber(args[at])]
-    limits[#limits + 1] = limit_of(args[at + 1])
-  end
-  return limits, where
-end
-
--- Windows that are longer lose more in a flush than an hour's use, and are put back (see restore).
-local LONG_US = 3600000000
-
-local function is_long(limit)
-  return limit.unit ~= 0 and limit.length > LONG_US
-end
-
--- Is a long window among these limits that nobody has put back since Redis lost what it knew?
-local function is_lost(restored, limits, where)
-  local last
-  for at, limit in ipairs(limits) do
-    if restored and is_long(limit) and where[at] ~= last then
-      last = where[at]
-      if redis.call('HEXISTS', restored, last) == 0 then
-        return true
-      end
+-- Returns whether a long window of these limits was not put back since Redis lost its data. `restored`: the key of
+-- restore, nil for none.
+local function is_lost(restored, layout, keys)
+  for _, group in ipairs(layout.groups) do
+    if restored and group.is_long and redis.call('HEXISTS', restored, keys[group.key]) == 0 then
+      return true
     end
   end
   return false
 end
 
--- Was it put back after this millisecond, and so has what had ended by then?
+-- Returns whether the limit's hash was put back after this millisecond: usage that had ended by then is in it.
 local function is_counted(restored, limit, key, ended_ms)
-  local at_ms = restored and is_long(limit) and redis.call('HGET', restored, key)
+  local at_ms = restored and limit.is_long and redis.call('HGET', restored, key)
   return at_ms and tonumber(at_ms) > ended_ms
 end
 
-local function numbers(args, first, count)
-  local found = {}
-  for at = 1, count do
-    found[at] = tonumber(args[first + at - 1])
-  end
-  return found
+-- Returns a cost by unit, from its packed form.
+local function cost_of(packed)
+  local requests, uncached, cached, output, total, spend = struct.unpack('<dddddd', packed)
+  return {requests, uncached, cached, output, total, spend}
 end

@@ -69,4 +69,4 @@ async def _left(url: str, organisation: str, tokens: int) -> int:
     lease = await RedisQuotaStore(scripts, timeout_seconds=60.0).reserve(probe)
     await scripts.close()
     assert isinstance(lease, Lease)
-    return lease.standings[0].remaining
+    return lease.limit_statuses[0].remaining

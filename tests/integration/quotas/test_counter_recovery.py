@@ -20,7 +20,7 @@ from gateway.ledger.journal import Journal
 from gateway.ledger.shipper import Shipper
 from gateway.quotas import counter_recovery
 from gateway.quotas.counter_recovery import Restorer, SpentUnknown
-from gateway.quotas.failover_store import GuardedQuotaStore
+from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
@@ -104,7 +104,7 @@ class House:
         nothing = self.asked(*limits, tokens=0, scope=scope)
         lease = await store.reserve(nothing)
         await store.release(lease)
-        return [standing.remaining for standing in lease.standings]
+        return [status.remaining for status in lease.limit_statuses]
 
     async def close(self):
         await self.scripts.close()
@@ -247,10 +247,10 @@ class Cut:
     def __init__(self, inner):
         self.inner, self.away = inner, False
 
-    async def reserve(self, reservation):
+    async def reserve(self, reservation, *, urgent=True):
         if self.away:
             raise QuotaUnavailable("away")
-        return await self.inner.reserve(reservation)
+        return await self.inner.reserve(reservation, urgent=urgent)
 
     def settle(self, lease, actual):
         return self.inner.settle(lease, actual)
@@ -268,7 +268,7 @@ async def test_local_grants_that_the_ledger_has_are_not_charged_again_when_redis
     async def ping():
         return not cut.away
 
-    store = GuardedQuotaStore(cut, LocalQuotaStore(time.monotonic), ping, time.monotonic)
+    store = FailoverQuotaStore(cut, LocalQuotaStore(time.monotonic), ping, time.monotonic)
     await house.uses(store, MONTH, tokens=300)
     cut.away = True
     for _ in range(4):
@@ -289,7 +289,7 @@ async def test_local_grants_that_nobody_has_put_back_are_charged(house):
     async def ping():
         return not cut.away
 
-    store = GuardedQuotaStore(cut, LocalQuotaStore(time.monotonic), ping, time.monotonic)
+    store = FailoverQuotaStore(cut, LocalQuotaStore(time.monotonic), ping, time.monotonic)
     await house.uses(store, MONTH, tokens=300)
     cut.away = True
     for _ in range(4):

@@ -7,7 +7,7 @@ import redis
 
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import LEASE_SECONDS, Cost, Lease, Once, QuotaUnavailable, Reservation
+from gateway.quotas.quota import LEASE_SECONDS, Cost, IdempotencyKey, Lease, QuotaUnavailable, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller
@@ -38,13 +38,15 @@ class Timed:
             organisation=self.organisation,
             scopes=(Scope(name="t", limits=(limit,)),),
             cost=Cost(prompt_tokens=tokens),
-            once=Once(name=f"{self.organisation}{key}", fingerprint="f") if key is not None else None,
+            idempotency_key=IdempotencyKey(name=f"{self.organisation}{key}", fingerprint="f")
+            if key is not None
+            else None,
         )
 
     async def left(self):
         lease = await self.store.reserve(self.asked(0))
         await self.store.release(lease)
-        return lease.standings[0].remaining
+        return lease.limit_statuses[0].remaining
 
 
 @pytest.fixture
@@ -124,14 +126,14 @@ async def test_what_is_settled_after_its_window_changes_nothing_in_the_next(time
     await timed.store.settle(less, Cost(prompt_tokens=10))
     await timed.store.settle(more, Cost(prompt_tokens=300))
     last = await timed.store.reserve(timed.asked(0, limit=budget))
-    assert last.standings[0].remaining == 950
+    assert last.limit_statuses[0].remaining == 950
 
 
 async def test_a_week_begins_on_monday(timed):
     weekly = Limit(unit="requests", amount=9, window=Window.of("week", "calendar"))
     timed.pass_by(1_800_230_400 - 1 - timed.clock.now)  # 17 January 2027, a Sunday, its last second
     lease = await timed.store.reserve(timed.asked(0, limit=weekly))
-    assert (lease.standings[0].remaining, lease.standings[0].reset_seconds) == (8, 1.0)
+    assert (lease.limit_statuses[0].remaining, lease.limit_statuses[0].reset_seconds) == (8, 1.0)
     timed.pass_by(1)
     lease = await timed.store.reserve(timed.asked(0, limit=weekly))
-    assert (lease.standings[0].remaining, lease.standings[0].reset_seconds) == (8, 7 * 86400.0)
+    assert (lease.limit_statuses[0].remaining, lease.limit_statuses[0].reset_seconds) == (8, 7 * 86400.0)

@@ -7,7 +7,14 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.quotas.limit import Limit, Scope, concurrency
-from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, RepeatRefused, Reservation
+from gateway.quotas.quota import (
+    Cost,
+    IdempotencyKey,
+    Lease,
+    QuotaUnavailable,
+    RepeatedReservationRefused,
+    Reservation,
+)
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown, Script
@@ -134,7 +141,7 @@ async def test_what_a_dead_gateway_has_reserved_stays_charged_and_a_late_settlem
     await store.settle(less, Cost(prompt_tokens=5))
     await store.settle(more, Cost(prompt_tokens=25))
     await store.release(never)
-    assert (await store.reserve(ask("probe", 0))).standings[0].remaining == 100 - 20 - 25 - 20
+    assert (await store.reserve(ask("probe", 0))).limit_statuses[0].remaining == 100 - 20 - 25 - 20
 
 
 async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once(scripts, monkeypatch):
@@ -144,11 +151,11 @@ async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once
 
     def ask(name, once=None):
         cost = Cost(prompt_tokens=30)
-        return Reservation(id=name, organisation="died too", scopes=(scope,), cost=cost, once=once)
+        return Reservation(id=name, organisation="died too", scopes=(scope,), cost=cost, idempotency_key=once)
 
-    key = Once(name="key", fingerprint="f")
+    key = IdempotencyKey(name="key", fingerprint="f")
     first = await dying.reserve(ask("first", key))
-    with pytest.raises(RepeatRefused):
+    with pytest.raises(RepeatedReservationRefused):
         await living.reserve(ask("second", key))
     monkeypatch.setattr("gateway.quotas.redis_store.LEASE_MS", 20)
     await dying.renew([first])
@@ -156,7 +163,7 @@ async def test_a_request_that_is_repeated_after_its_gateway_died_is_charged_once
     monkeypatch.undo()
     lease = await living.reserve(ask("second", key))
     await living.settle(lease, Cost(prompt_tokens=40))
-    assert (await living.reserve(ask("probe"))).standings[0].remaining == 100 - 40 - 30
+    assert (await living.reserve(ask("probe"))).limit_statuses[0].remaining == 100 - 40 - 30
 
 
 async def test_answers_come_in_the_order_of_the_calls(scripts):

@@ -32,7 +32,7 @@ from workers.worker import Health
 
 CHEAP = Prices.of(input=1, cached_input=None, output=2)
 DEAR = Prices.of(input=3, cached_input=None, output=4)
-TENANT = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="", overflows=True)
+TENANT = Tenant(id="acme", organisation="acme", key_id="k", plan=Plan(), group="", may_overflow=True)
 MODEL = Model(name="m", block_size=64, encoder=None, context_length=None, created=0, prices=CHEAP)
 REQUEST = InferenceRequest(
     surface=Surface.CHAT,
@@ -107,7 +107,7 @@ def test_without_a_price_of_its_own_a_provider_costs_what_the_model_does():
 @pytest.mark.parametrize(
     "ctx",
     [
-        msgspec.structs.replace(CONTEXT, tenant=replace(TENANT, overflows=False)),
+        msgspec.structs.replace(CONTEXT, tenant=replace(TENANT, may_overflow=False)),
         msgspec.structs.replace(CONTEXT, model=replace(MODEL, name="other")),
         msgspec.structs.replace(CONTEXT, request=msgspec.structs.replace(REQUEST, surface=Surface.TOKENIZE)),
     ],
@@ -182,8 +182,8 @@ async def test_who_gave_its_allowance_back_since_the_provider_rests_may_have_one
     fleet = fleet_of(rests, clock=clock)
 
     class Resting(LocalQuotaStore):
-        async def reserve(self, reservation):
-            decision = await super().reserve(reservation)
+        async def reserve(self, reservation, *, urgent=True):
+            decision = await super().reserve(reservation, urgent=urgent)
             if not fleet.now() - 1000.0:
                 fleet.rest(rests.id, 5.0)  # Another request has heard of it meanwhile.
             return decision

@@ -12,12 +12,12 @@ from gateway.quotas.escrow import Escrow
 from gateway.quotas.escrow_policy import AHEAD_MAX, CONCURRENT_EACH, rounded_up
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Once, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota import Cost, IdempotencyKey, Lease, QuotaUnavailable, Refusal, Reservation
 from policies.admission.limit_windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
 TOKENS = Limit(unit="total_tokens", amount=1_000_000, window=Window(seconds=60, reset="rolling"))
-PLACES = 4 * CONCURRENT_EACH
+PLACES = AHEAD_MAX * CONCURRENT_EACH
 PLAN = Scope(name="tenant:t", limits=(REQUESTS, TOKENS, concurrency(PLACES)))
 
 
@@ -42,12 +42,12 @@ class Slow(LocalQuotaStore):
         self.asked = []
         self.away = False
 
-    async def reserve(self, reservation):
+    async def reserve(self, reservation, *, urgent=True):
         self.asked.append(reservation.id)
         await self.may.wait()
         if self.away:
             raise QuotaUnavailable("away")
-        return await super().reserve(reservation)
+        return await super().reserve(reservation, urgent=urgent)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def running(store):
     """Requests that hold a place now, as the store has it."""
     probe = await LocalQuotaStore.reserve(store, asked(f"probe-{next(numbers)}"))
     store.release(probe)
-    return PLACES - probe.standings[2].remaining - 1
+    return PLACES - probe.limit_statuses[2].remaining - 1
 
 
 async def test_who_comes_to_a_busy_account_finds_a_lease_and_asks_nobody(ahead, store, clock):
@@ -108,8 +108,8 @@ async def test_what_was_used_is_what_is_charged_whoever_reserved_it(ahead, store
     await busy(ahead, clock, scope, times=20, prompt=10, output=10)
     assert ahead.taken > 10
     await ahead.close()
-    left = (await store.reserve(asked("probe", scope, prompt=0, output=0))).standings
-    assert [standing.remaining for standing in left] == [10_000 - 21, 1_000_000 - 20 * 150]
+    left = (await store.reserve(asked("probe", scope, prompt=0, output=0))).limit_statuses
+    assert [status.remaining for status in left] == [10_000 - 21, 1_000_000 - 20 * 150]
 
 
 async def test_one_request_alone_leaves_nothing_behind(ahead, store, clock):
@@ -120,13 +120,13 @@ async def test_one_request_alone_leaves_nothing_behind(ahead, store, clock):
     assert await running(store) == 0
 
 
-async def test_as_many_are_ahead_as_come_in_a_hundredth_of_a_second_and_no_more_than_four(
+async def test_as_many_leases_are_ahead_as_requests_come_in_15_milliseconds_and_no_more_than_eight(
     ahead, store, clock
 ):
     await busy(ahead, clock, gap=0.1, times=5)
     assert await running(store) == 1
     await busy(ahead, clock, gap=0.005, times=5)
-    assert await running(store) == 3
+    assert await running(store) == 4
     await busy(ahead, clock, gap=0.0001, times=9)
     assert await running(store) == AHEAD_MAX
 
@@ -143,7 +143,7 @@ async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypat
         await asyncio.sleep(0.001)
     while ahead._accounts:
         await asyncio.sleep(0.001)
-    assert not ahead._of
+    assert not ahead._keys_of
     sweeping.cancel()
 
 
@@ -203,7 +203,7 @@ async def test_a_lease_whose_window_has_ended_is_not_used_in_the_next(ahead, sto
     clock.now += 0.45
     lease = await ahead.reserve(asked("in the next window", scope))
     assert "in the next window" in store.asked
-    assert lease.standings[0].remaining == 10_000 - 1
+    assert lease.limit_statuses[0].remaining == 10_000 - 1
 
 
 async def test_limits_that_were_changed_hold_for_the_next_request(ahead, store, clock):
@@ -260,8 +260,8 @@ async def test_nobody_is_refused_for_what_is_ahead_here_of_others(ahead, store, 
     await busy(ahead, clock, scope)
     for at in range(63):
         assert isinstance(await LocalQuotaStore.reserve(store, asked(f"elsewhere-{at}", scope)), Lease)
-    once = Once(name="n", fingerprint="f") if repeatable else None
-    last = msgspec.structs.replace(asked("the last", scope, once=once), model="another")
+    once = IdempotencyKey(name="n", fingerprint="f") if repeatable else None
+    last = msgspec.structs.replace(asked("the last", scope, idempotency_key=once), model="another")
     assert isinstance(await ahead.reserve(last), Lease)
     too_many = msgspec.structs.replace(asked("too many", scope), model="another")
     assert isinstance(await ahead.reserve(too_many), Refusal)
@@ -352,8 +352,8 @@ async def test_while_redis_is_away_every_request_is_decided_by_itself(ahead, sto
 
 async def test_a_request_that_may_be_repeated_is_known_by_its_own_name(ahead, store, clock):
     await busy(ahead, clock)
-    once = Once(name="n", fingerprint="f")
-    lease = await ahead.reserve(asked("repeatable", once=once))
+    once = IdempotencyKey(name="n", fingerprint="f")
+    lease = await ahead.reserve(asked("repeatable", idempotency_key=once))
     assert lease.reservation.id == "repeatable"
     before = len(store.asked)
     ahead.settle(lease, Cost(prompt_tokens=1))
@@ -376,7 +376,7 @@ async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, c
         await busy(ahead, clock, Scope(name=f"tenant:{name}", limits=PLAN.limits))
     await asyncio.sleep(0)
     assert len(ahead._accounts) == 3
-    assert ahead._of == {"o": set(ahead._accounts)}
+    assert ahead._keys_of == {"o": set(ahead._accounts)}
     assert sum(len(account.ahead) for account in ahead._accounts.values()) == 3
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.quotas import failover_store, gateway_count
-from gateway.quotas.failover_store import GuardedQuotaStore
+from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
@@ -33,9 +33,9 @@ class Flaky(LocalQuotaStore):
         if self.away:
             raise QuotaUnavailable("away")
 
-    async def reserve(self, reservation):
+    async def reserve(self, reservation, *, urgent=True):
         self.check()
-        decision = await super().reserve(reservation)
+        decision = await super().reserve(reservation, urgent=urgent)
         if self.loses_answers:
             raise QuotaUnavailable("the connection was lost")
         return decision
@@ -67,7 +67,7 @@ def shared():
 
 @pytest.fixture
 def store(shared):
-    return GuardedQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic)
+    return FailoverQuotaStore(shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic)
 
 
 def ask(number, limits=(LIMIT,)):
@@ -145,7 +145,7 @@ async def test_each_time_that_it_does_not_last_coming_back_takes_twice_as_long(s
         pings += 1
         return await shared.ping()
 
-    store = GuardedQuotaStore(shared, LocalQuotaStore(lambda: now), ping, lambda: now)
+    store = FailoverQuotaStore(shared, LocalQuotaStore(lambda: now), ping, lambda: now)
     watching = asyncio.create_task(store.run())
     await until(lambda: pings == 1)
     taken = []
@@ -186,7 +186,7 @@ async def test_what_was_used_on_a_local_grant_is_charged_where_all_see_it(store,
     shared.away = False
     await store.settle(lease, Cost(prompt_tokens=1))
     assert shared.settled == ["r1/local"]
-    assert (await shared.reserve(ask(2))).standings[0].remaining == 1
+    assert (await shared.reserve(ask(2))).limit_statuses[0].remaining == 1
 
 
 async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store, shared, monkeypatch):
@@ -199,7 +199,7 @@ async def test_a_decision_that_was_made_and_never_heard_of_is_charged_once(store
     await until(lambda: not any(held.ends for held in shared._leases.values()))
     await store.settle(lease, Cost(prompt_tokens=1))
     assert shared.settled == ["r1/local"]
-    assert (await shared.reserve(ask(2))).standings[0].remaining == 1
+    assert (await shared.reserve(ask(2))).limit_statuses[0].remaining == 1
     watching.cancel()
 
 
@@ -209,7 +209,7 @@ async def test_a_local_grant_that_was_not_used_is_charged_nowhere(store, shared)
     shared.away = False
     await store.release(lease)
     assert shared.settled == []
-    assert (await shared.reserve(ask(2))).standings[0].remaining == 2
+    assert (await shared.reserve(ask(2))).limit_statuses[0].remaining == 2
 
 
 async def test_who_had_nothing_left_has_nothing_left_while_redis_is_away(store, shared):
@@ -278,7 +278,7 @@ async def test_leases_end_in_the_background(shared):
 
 
 async def test_while_redis_is_away_each_gateway_grants_its_part_of_every_limit(shared):
-    store = GuardedQuotaStore(
+    store = FailoverQuotaStore(
         shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: 2
     )
     tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
@@ -287,13 +287,13 @@ async def test_while_redis_is_away_each_gateway_grants_its_part_of_every_limit(s
     granted = await store.reserve(reserving(1, tokens, 48))
     assert isinstance(granted, Lease)
     assert granted.reservation.scopes[0].limits == (tokens,)
-    assert granted.standings[0].remaining == 1
+    assert granted.limit_statuses[0].remaining == 1
     refusal = await store.reserve(reserving(2, tokens, 2))
     assert (refusal.amount, refusal.retry_after_seconds) == (50, pytest.approx(72, abs=5))
 
 
 async def test_what_fits_the_whole_limit_and_not_a_part_of_it_may_come_again(shared):
-    store = GuardedQuotaStore(
+    store = FailoverQuotaStore(
         shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: 2
     )
     shared.away = True
@@ -303,7 +303,7 @@ async def test_what_fits_the_whole_limit_and_not_a_part_of_it_may_come_again(sha
 
 
 async def test_what_is_used_on_a_part_is_charged_to_the_whole(shared):
-    store = GuardedQuotaStore(
+    store = FailoverQuotaStore(
         shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: 4
     )
     tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
@@ -311,7 +311,7 @@ async def test_what_is_used_on_a_part_is_charged_to_the_whole(shared):
     lease = await store.reserve(reserving(1, tokens, 20))
     shared.away = False
     await store.settle(lease, Cost(prompt_tokens=13))
-    assert (await shared.reserve(reserving(2, tokens, 0))).standings[0].remaining == 87
+    assert (await shared.reserve(reserving(2, tokens, 0))).limit_statuses[0].remaining == 87
 
 
 async def test_who_wants_no_answer_without_redis_is_refused_until_it_is_back(store, shared):
@@ -331,20 +331,20 @@ def reserving(number, limit, tokens):
 
 async def test_gateways_know_how_many_they_are(own_valkey, monkeypatch):
     scripts = ScriptCaller(own_valkey.url)
-    one, two = gateway_count.Gateways(scripts), gateway_count.Gateways(scripts)
-    await one.say()
+    one, two = gateway_count.GatewayCount(scripts), gateway_count.GatewayCount(scripts)
+    await one.announce()
     assert one.count == 1
-    await two.say()
-    await one.say()
+    await two.announce()
+    await one.announce()
     assert (one.count, two.count) == (2, 2)
     monkeypatch.setattr(gateway_count, "GONE_MS", 100)
-    await two.say()
+    await two.announce()
     await asyncio.sleep(0.2)
-    await one.say()
+    await one.announce()
     assert one.count == 1
     own_valkey.kill()
     with pytest.raises(RedisDown):
-        await two.say()
+        await two.announce()
     assert two.count == 2
     await scripts.close()
 
@@ -355,4 +355,4 @@ async def test_what_was_seen_of_a_limit_is_kept_to_that_limit(store, shared):
         await store.reserve(ask(number, (wide, small)))
     shared.away = True
     changed = await store.reserve(ask(3, (LIMIT, wide)))
-    assert [standing.remaining for standing in changed.standings] == [2, 6]
+    assert [status.remaining for status in changed.limit_statuses] == [2, 6]

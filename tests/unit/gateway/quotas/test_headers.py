@@ -4,14 +4,14 @@ import pytest
 
 from gateway.quotas.headers import anthropic_headers, duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
-from gateway.quotas.quota import Refusal, Standing
+from gateway.quotas.quota import LimitStatus, Refusal
 from policies.admission.limit_windows import Window
 
 NOW = 1_800_000_000.0
 
 
 def standing(limit, remaining, reset=30.0, scope="tenant:t"):
-    return Standing(scope=scope, limit=limit, remaining=remaining, reset_seconds=reset)
+    return LimitStatus(scope=scope, limit=limit, remaining=remaining, reset_seconds=reset)
 
 
 REQUESTS = Limit(unit="requests", amount=10, window=Window.of("minute"))
@@ -48,9 +48,9 @@ def test_of_each_kind_the_limit_is_told_of_which_least_is_left():
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_refusal_tells_the_limit_that_refused_even_where_another_has_less_left(turned):
-    standings = [standing(OUTPUT, 1), standing(TOKENS, 900)]
+    limit_statuses = [standing(OUTPUT, 1), standing(TOKENS, 900)]
     refusal = Refusal(scope="tenant:t", limit=TOKENS, retry_after_seconds=1.0)
-    told = openai_headers(standings[::-1] if turned else standings, refusal)
+    told = openai_headers(limit_statuses[::-1] if turned else limit_statuses, refusal)
     assert told["x-ratelimit-limit-tokens"] == "1000"
     assert told["x-radixgate-limit"] == "tenant:t; total_tokens/minute"
 
