@@ -3,11 +3,12 @@
 import json
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.request import FORMS, GENERATING, Surface
+from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
 from gateway.telemetry.record import Progress
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, body_type, decode_request
@@ -36,7 +37,7 @@ WHAT = {
     Surface.COMPLETIONS: {"prompt": "hi"},
     Surface.EMBEDDINGS: {"input": ["hi", "ho"]},
 }
-PASSED_ON = [surface for surface in Surface if surface not in {Surface.MESSAGES, Surface.RESPONSES, *FORMS}]
+PASSED_ON = [surface for surface in Surface if surface not in {Surface.MESSAGES, Surface.RESPONSES, *FORM_SURFACES}]
 """What a worker is asked as it came, in JSON."""
 
 ADAPTERS = [
@@ -56,7 +57,7 @@ def test_every_field_that_is_not_the_gateways_reaches_the_worker_as_it_was(surfa
     sent = {"model": "m", **WHAT.get(surface, {}), **more}
     request = decode_request(surface, json.dumps(sent, indent=spaces).encode())
     call = WorkerCall(id="r", path="p", fields=request.fields, model="m", stream=False, cache_salt="s")
-    got = {name: json.loads(bytes(raw)) for name, raw in adapter.body(call).items()}
+    got = json.loads(msgspec.json.encode(adapter.body(call)))
     expected = {name: value for name, value in sent.items() if name not in GATEWAY_OWNED | OWNED_BY_ADAPTERS}
     assert {name: value for name, value in got.items() if name not in OWNED_BY_ADAPTERS} == expected
 
@@ -103,13 +104,13 @@ async def test_what_is_no_json_keeps_its_type_and_its_bytes_where_no_tokens_are_
 
 
 async def test_a_generated_answer_that_is_no_json_is_the_workers_failure():
-    for surface in GENERATING:
+    for surface in GENERATING_SURFACES:
         with pytest.raises(WorkerUnreachable):
             await passed(surface, b"<html>", "text/html")
 
 
 async def test_an_answer_that_is_nested_without_end_is_the_workers_failure():
-    for surface in GENERATING:
+    for surface in GENERATING_SURFACES:
         with pytest.raises(WorkerUnreachable):
             await passed(surface, b'{"choices":' + b"[" * 100_000, "application/json")
 
