@@ -25,12 +25,10 @@ import msgspec
 
 from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.quotas.escrow_policy import (
-    AHEAD_MAX,
     aged,
     covers,
-    has_ample_quota,
     is_outdated,
-    leases_ahead_max,
+    leases_affordable,
     rounded_up,
 )
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
@@ -46,14 +44,15 @@ from gateway.quotas.quota import (
 
 BUSY_SECONDS = 0.5
 """Two requests within this time are a reason to expect a third."""
-AHEAD_SECONDS = 0.015
-"""As many leases as requests come in this time, at least one, are ahead of one account: a decision takes up to the
-DELAY_SECONDS of radix_cache/redis/batch.py and a moment, and requests come in bursts."""
+AHEAD_SECONDS = 0.03
+"""As many leases as requests come in this time are ahead of an account: a decision takes up to the DELAY_SECONDS of
+radix_cache/redis/batch.py and a turn of the event loop, and requests come in bursts."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
 
 AccountKey = tuple[str, ...]
+"""Organisation, tenant, model, and the names of all scopes."""
 
 _scope_name = attrgetter("name")
 
@@ -76,9 +75,11 @@ class EscrowAccount:
     """Requests of the same scopes for the same model, and the leases ahead of them."""
 
     __slots__ = (
+        "_requests",
+        "_requests_before",
+        "_window_from",
+        "affordable",
         "ahead",
-        "ahead_max",
-        "ample",
         "asked_at",
         "gap_seconds",
         "last",
@@ -89,23 +90,32 @@ class EscrowAccount:
     def __init__(self, first: Reservation) -> None:
         self.last = first
         """The request that came last; leases ahead are like it."""
-        self.ahead_max = min([AHEAD_MAX, *(leases_ahead_max(limit) for _, limit in first.limits())])
         self.ahead: deque[LeaseAhead] = deque()
         self.asked_at, self.gap_seconds = float("-inf"), float("inf")
         """When the last request came, and how long after the one before."""
         self.limit_statuses: tuple[LimitStatus, ...] = ()
         """What the store said last, at `seen_at`."""
         self.seen_at = 0.0
-        self.ample = False
-        """Whether much was left of all limits then."""
+        self.affordable = 0
+        """How many leases might be ahead then."""
+        self._window_from = float("-inf")
+        self._requests = self._requests_before = 0
+        """Requests that came in the AHEAD_SECONDS since `_window_from`, and in the time like that before."""
+
+    def count(self, reservation: Reservation, now: float) -> None:
+        """Count a request that has come."""
+        self.last = reservation
+        self.gap_seconds, self.asked_at = now - self.asked_at, now
+        if now - self._window_from >= AHEAD_SECONDS:
+            self._window_from, self._requests_before, self._requests = now, self._requests, 0
+        self._requests += 1
 
     def leases_wanted(self, now: float) -> int:
-        """Return how many leases are to be ahead now."""
-        gap = self.gap_seconds
-        if not self.ample or gap > BUSY_SECONDS or now - self.asked_at > BUSY_SECONDS:
+        """Return how many leases are to be ahead now: as many as requests come until they are decided."""
+        if not self.affordable or self.gap_seconds > BUSY_SECONDS or now - self.asked_at > BUSY_SECONDS:
             return 0
-        wanted = AHEAD_MAX if gap * AHEAD_MAX < AHEAD_SECONDS else 1 + int(AHEAD_SECONDS / gap)
-        return wanted if wanted < self.ahead_max else self.ahead_max
+        wanted = self._requests if self._requests > self._requests_before else self._requests_before
+        return wanted if wanted < self.affordable else self.affordable
 
 
 class Escrow:
@@ -146,8 +156,7 @@ class Escrow:
         account = None
         if reservation.idempotency_key is None:
             account, now = self._account(reservation), self._clock()
-            account.last = reservation
-            account.gap_seconds, account.asked_at = now - account.asked_at, now
+            account.count(reservation, now)
             ahead = self._take(account, reservation.cost) if account.ahead else None
             if ahead is not None:
                 lease = ahead.decided.result() if ahead.decided.done() else await self._wait_for(ahead)
@@ -207,7 +216,8 @@ class Escrow:
 
     def _account(self, reservation: Reservation) -> EscrowAccount:
         """Return the request's account, a new one where other limits hold from now on."""
-        key = _key(reservation)
+        names = map(_scope_name, reservation.scopes)
+        key = (reservation.organisation, reservation.tenant, reservation.model, *names)
         account = self._accounts.get(key)
         if account is None or account.last.scopes != reservation.scopes:
             if account is not None:
@@ -229,9 +239,9 @@ class Escrow:
     def _learn(self, account: EscrowAccount, decision: Lease | Refusal, held: Cost, asked_at: float) -> None:
         """Take over what the store says of the limits; `held` is the cost of a lease ahead."""
         account.limit_statuses, account.seen_at = decision.limit_statuses, asked_at
-        account.ample = isinstance(decision, Lease) and has_ample_quota(decision, held)
-        if not account.ample:
-            self._give_back_all(account)
+        account.affordable = leases_affordable(decision, held) if isinstance(decision, Lease) else 0
+        while len(account.ahead) > account.affordable:
+            self._give_back(account.ahead.popleft())
 
     def _make_room(self, reservation: Reservation, refusal: Refusal) -> bool:
         """Give back leases ahead of the scope that refused a request, and return whether there were any."""
@@ -283,7 +293,8 @@ class Escrow:
 
     def _reserve_ahead(self, ended: Reservation) -> None:
         """Reserve leases like the last request, now that one has ended and others may come."""
-        account = self._accounts.get(_key(ended))
+        names = map(_scope_name, ended.scopes)
+        account = self._accounts.get((ended.organisation, ended.tenant, ended.model, *names))
         if account is None or ended.idempotency_key is not None or self._closed or self._resting():
             return
         now = self._clock()
@@ -302,7 +313,7 @@ class Escrow:
         try:
             decision = await self._store.reserve(reservation, urgent=False)
         except QuotaUnavailable:
-            account.ample = False
+            account.affordable = 0
             return None
         self._learn(account, decision, reservation.cost, now)
         if isinstance(decision, Refusal):
@@ -338,8 +349,3 @@ class Escrow:
         if isinstance(work, asyncio.Future):
             self._tasks.add(work)
             work.add_done_callback(self._tasks.discard)
-
-
-def _key(reservation: Reservation) -> AccountKey:
-    names = map(_scope_name, reservation.scopes)
-    return (reservation.organisation, reservation.tenant, reservation.model, *names)

@@ -1,20 +1,30 @@
 """How much quota may be reserved ahead of requests, and for how long: what limits can spare. See escrow.py."""
 
-from gateway.quotas.counter_recovery import HOUR_SECONDS
-from gateway.quotas.limit import CONCURRENCY, Limit
-from gateway.quotas.quota import UNIT_INDEX, Cost, Lease, LimitStatus
+from functools import lru_cache
 
-AHEAD_MAX = 8
+from gateway.quotas.counter_recovery import HOUR_SECONDS
+from gateway.quotas.limit import CONCURRENCY
+from gateway.quotas.quota import UNIT_INDEX, Cost, Lease, LimitStatus, Units
+
+AHEAD_MAX = 32
 """Leases ahead of one account."""
 CONCURRENT_EACH = 64
 """One lease ahead is held for so much concurrency: each takes a place from requests at other gateways."""
 LEFT_MIN, LEFT_OF_LONG_MIN = 256, 4096
 """How many times a lease's cost must be left of every limit, and of one with a long window: a lease that is unused
 when its gateway dies stays charged until the window ends."""
+AHEAD_AT_MIN = 4
+"""Leases ahead where just so much is left; where more is left, in proportion more."""
 LEFT_CONCURRENT_SHARE = 0.5
+"""The share of a limit of concurrency that must be left."""
 EARLY_SHARE = 1 / 60
 """The share of a smooth window's length by which it is charged before the use, at most: the charge has drained by
 then."""
+
+
+@lru_cache(maxsize=4096)
+def _units_of(cost: Cost) -> Units:
+    return cost.units
 
 
 def rounded_up(cost: Cost) -> Cost:
@@ -32,26 +42,26 @@ def rounded_up(cost: Cost) -> Cost:
     )
 
 
-def has_ample_quota(lease: Lease, held: Cost) -> bool:
-    """Return whether so much is left of every limit that a few more leases that hold this cost do not matter."""
+def leases_affordable(lease: Lease, held: Cost) -> int:
+    """Return how many leases of this cost may be ahead; none near a limit, where they would be missed elsewhere.
+
+    `lease` is the last one that was granted.
+    """
     if lease.shadow_refusals:
-        return False
-    units = held.units
+        return 0
+    units, found = _units_of(held), AHEAD_MAX
     for status in lease.limit_statuses:
-        limit, left = status.limit, status.remaining
+        limit = status.limit
         if limit.unit == CONCURRENCY:
-            if left < 2 * AHEAD_MAX or left < LEFT_CONCURRENT_SHARE * limit.amount:
-                return False
-        elif left < (LEFT_OF_LONG_MIN if limit.window.seconds > HOUR_SECONDS else LEFT_MIN) * (
-            units[UNIT_INDEX[limit.unit]] or 1
-        ):
-            return False
-    return True
-
-
-def leases_ahead_max(limit: Limit) -> int:
-    """Return how many leases may be ahead of this limit."""
-    return limit.amount // CONCURRENT_EACH if limit.unit == CONCURRENCY else AHEAD_MAX
+            enough = status.remaining >= LEFT_CONCURRENT_SHARE * limit.amount
+            leases = limit.amount // CONCURRENT_EACH if enough else 0
+        else:
+            least = LEFT_OF_LONG_MIN if limit.window.seconds > HOUR_SECONDS else LEFT_MIN
+            least *= units[UNIT_INDEX[limit.unit]] or 1
+            leases = AHEAD_AT_MIN * status.remaining // least if status.remaining >= least else 0
+        if leases < found:
+            found = leases
+    return found
 
 
 def is_outdated(lease: Lease, seconds: float) -> bool:

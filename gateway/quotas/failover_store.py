@@ -241,7 +241,8 @@ class FailoverQuotaStore:
         log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
 
     def _remember(self, reservation: Reservation, statuses: tuple[LimitStatus, ...]) -> None:
-        account = _account(reservation)
+        # The same as _account returns, for every request.
+        account = (reservation.organisation, reservation.model, *map(_scope_name, reservation.scopes))
         self._seen[account] = self._clock(), statuses
         self._seen.move_to_end(account)
         if len(self._seen) > SEEN_MAX:

@@ -33,11 +33,23 @@ def packed_cost(cost: Cost) -> bytes:
 class ScopeLayout:
     """The keys and limits of some scopes, as the functions in Redis take them."""
 
-    __slots__ = ("concurrency_keys", "keys", "limits", "packed", "restored_key", "scopes", "tag")
+    __slots__ = (
+        "concurrency_keys",
+        "keys",
+        "lease",
+        "limits",
+        "once",
+        "packed",
+        "restored_key",
+        "scopes",
+        "tag",
+    )
 
     def __init__(self, prefix: str, organisation: str, scopes: tuple[Scope, ...]) -> None:
         self.scopes = scopes
         self.tag = f"{prefix}:{{{organisation}}}"
+        self.lease, self.once = f"{self.tag}:lease:", f"{self.tag}:once:"
+        """The beginnings of leases' keys."""
         self.keys: list[str] = []
         """All keys except the lease's, which comes first: these are numbered from 2."""
         self.limits: list[tuple[Scope, Limit]] = []
@@ -51,11 +63,6 @@ class ScopeLayout:
         if any(is_long(limit) for _, limit in self.limits):
             self.keys.append(f"{self.tag}:whole")
             self.restored_key = len(self.keys) + 1
-
-    def lease_key(self, reservation: Reservation) -> str:
-        """Return the key of a reservation's lease."""
-        key = reservation.idempotency_key
-        return f"{self.tag}:lease:{reservation.id}" if key is None else f"{self.tag}:once:{key.name}"
 
     def _add(self, scope: Scope) -> list[int]:
         """Add a scope's limits and keys, and return the number of each limit's key."""

@@ -106,14 +106,6 @@ class RedisQuotaStore:
             await restorer.restore(reservation, self._put_back)
             restorable = False
 
-    def settle(self, lease: Lease, actual: Cost) -> "asyncio.Future[None]":
-        """See QuotaStore."""
-        return self._end(lease, actual)
-
-    def release(self, lease: Lease) -> "asyncio.Future[None]":
-        """See QuotaStore."""
-        return self._end(lease, None)
-
     async def check(self) -> bool:
         """Return whether a decision would have come in time.
 
@@ -148,13 +140,14 @@ class RedisQuotaStore:
             layout.restored_key if restorable else 0,
             layout.packed,
         ]
-        keys = [layout.lease_key(reservation), *layout.keys]
-        return self._scripts.call(self._reserve, keys, arguments, urgent=urgent)
+        lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
+        return self._scripts.call(self._reserve, [lease_key, *layout.keys], arguments, urgent=urgent)
 
     def _begin_renew(self, reservation: Reservation) -> "asyncio.Future[ScriptAnswer]":
         layout, once = self._layouts.of(reservation), reservation.idempotency_key
         fingerprint = once.fingerprint if once is not None else ""
-        keys = [layout.lease_key(reservation), *layout.concurrency_keys]
+        lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
+        keys = [lease_key, *layout.concurrency_keys]
         return self._scripts.call(
             self._renew, keys, [reservation.id, LEASE_MS, fingerprint, IDEMPOTENCY_MS], urgent=False
         )
@@ -193,15 +186,21 @@ class RedisQuotaStore:
             limit_statuses=limit_statuses,
         )
 
-    def _end(self, lease: Lease, actual: Cost | None) -> "asyncio.Future[None]":
-        """Settle or release a lease, and return a future that is done when Redis has answered."""
+    def release(self, lease: Lease) -> "asyncio.Future[None]":
+        """See QuotaStore."""
+        return self.settle(lease, None)
+
+    def settle(self, lease: Lease, actual: Cost | None) -> "asyncio.Future[None]":
+        """See QuotaStore; None releases the lease. The result is done when Redis has answered."""
         reservation, layout = lease.reservation, self._layouts.of(lease.reservation)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
             failure = None if answer.cancelled() else answer.exception()
             if failure is None and not answer.cancelled():
-                self._send_alerts(reservation, layout, answer.result())
+                alerts = answer.result()
+                if isinstance(alerts, list) and len(alerts) > 1:
+                    self._send_alerts(reservation, layout, alerts)
             if ended.done():
                 return
             if failure is None:
@@ -230,13 +229,11 @@ class RedisQuotaStore:
             ago_ms,
             layout.packed,
         ]
-        keys = [layout.lease_key(reservation), *layout.keys]
-        return self._scripts.call(self._finish, keys, arguments, urgent=False)
+        lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
+        return self._scripts.call(self._finish, [lease_key, *layout.keys], arguments, urgent=False)
 
-    def _send_alerts(self, reservation: Reservation, layout: ScopeLayout, answer: ScriptAnswer) -> None:
+    def _send_alerts(self, reservation: Reservation, layout: ScopeLayout, answer: list[int]) -> None:
         """Send the alerts that are due by the answer to a settlement."""
-        if not isinstance(answer, list):
-            return
         for at in range(1, len(answer), 2):
             scope, limit = layout.limits[answer[at] - 1]
             self._events.alert(LimitAlert.of(reservation, scope.name, limit, answer[at + 1]))

@@ -32,7 +32,7 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
     escrow: Annotated[
         bool,
         Meta(
-            description="Reserve quota in advance for busy accounts that are far from all limits, for up to eight "
+            description="Reserve quota in advance for busy accounts that are far from all limits, for up to 32 "
             "further requests of the same size and one second, so that requests do not wait for Redis."
         ),
     ] = True
