@@ -40,7 +40,8 @@ def test_a_budget_says_when_it_begins_anew_and_that_retrying_is_of_no_use():
     limit = Limit(unit="spend", amount=20_000_000, window=Window.of("month", "calendar"))
     error = BudgetExhausted(Refusal(scope="key:k1", limit=limit, retry_after_seconds=200_000.5))
     assert error.message == (
-        "The budget of 20 of spend per calendar month of key 'k1' does not suffice. It begins anew in 3 days."
+        "The budget of 20 of spend per calendar month of key 'k1' does not suffice. "
+        "The next budget begins in 3 days."
     )
     assert error.headers() == {
         "retry-after": "200001",

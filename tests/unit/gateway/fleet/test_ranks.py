@@ -41,18 +41,18 @@ def ranks(clock):
 
 def sent(ranks, *blocks, of=4, session=None):
     """The rank that a prompt goes to; it has had its answer by now."""
-    place = ranks.enter(WORKER, of, prompt(*blocks), session)
-    place.leave()
+    place = ranks.choose(WORKER, of, prompt(*blocks), session)
+    place.end()
     return place.number
 
 
 def test_a_worker_of_one_rank_has_nothing_to_choose(ranks):
-    assert ranks.enter(WORKER, 1, prompt(*path(1))) is None
+    assert ranks.choose(WORKER, 1, prompt(*path(1))) is None
 
 
 def test_what_continues_a_prompt_follows_it(ranks):
-    first = ranks.enter(WORKER, 4, prompt(*path(100)))
-    ahead = ranks.enter(WORKER, 4, prompt(*path(200)))
+    first = ranks.choose(WORKER, 4, prompt(*path(100)))
+    ahead = ranks.choose(WORKER, 4, prompt(*path(200)))
     for place in (first, ahead):
         place.first_token()
     assert first.number != ahead.number
@@ -61,7 +61,7 @@ def test_what_continues_a_prompt_follows_it(ranks):
 
 
 def test_a_burst_of_new_prompts_is_spread(ranks):
-    places = [ranks.enter(WORKER, 4, prompt(*path(100 * n + 4))) for n in range(1, 9)]
+    places = [ranks.choose(WORKER, 4, prompt(*path(100 * n + 4))) for n in range(1, 9)]
     assert sorted(place.number for place in places) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -71,10 +71,10 @@ def test_two_gateways_that_know_nothing_agree(ranks):
 
 
 def test_leaving_twice_is_leaving_once(ranks):
-    one, other = (ranks.enter(WORKER, 2, prompt(*path(2))) for _ in range(2))
-    one.leave()
-    one.leave()
-    other.leave()
+    one, other = (ranks.choose(WORKER, 2, prompt(*path(2))) for _ in range(2))
+    one.end()
+    one.end()
+    other.end()
     assert all(vars_of(load) == (0, 0) for load in ranks._workers[WORKER].loads)
 
 
@@ -83,26 +83,26 @@ def vars_of(load):
 
 
 def test_a_rank_says_itself_what_it_holds_before_anything_is_sent(ranks):
-    ranks.held(WORKER, 3, array("Q", path(40)), 4)
+    ranks.stored(WORKER, 3, array("Q", path(40)), 4)
     assert sent(ranks, *path(40)) == 3
 
 
 def test_a_path_that_is_evicted_from_its_end_is_as_long_as_what_is_left(ranks):
-    ranks.held(WORKER, 3, array("Q", path(40)), 4)
-    ranks.held(WORKER, 1, array("Q", path(40, 6)), 4)
-    ranks.gone(WORKER, 3, array("Q", path(42, 6)))
+    ranks.stored(WORKER, 3, array("Q", path(40)), 4)
+    ranks.stored(WORKER, 1, array("Q", path(40, 6)), 4)
+    ranks.removed(WORKER, 3, array("Q", path(42, 6)))
     assert sent(ranks, *path(40)) == 1
 
 
 def test_a_rank_that_is_emptied_holds_nothing_and_the_others_what_they_held(ranks):
     for rank in (1, 3):
-        ranks.held(WORKER, rank, array("Q", path(40)), 4)
-    ranks.emptied(WORKER, 3)
+        ranks.stored(WORKER, rank, array("Q", path(40)), 4)
+    ranks.cleared(WORKER, 3)
     assert ranks._workers[WORKER].matched(array("Q", path(40))) == [0, 8, 0, 0]
 
 
 def test_a_worker_that_lost_its_caches_is_begun_anew(ranks):
-    ranks.held(WORKER, 3, array("Q", path(40)), 4)
+    ranks.stored(WORKER, 3, array("Q", path(40)), 4)
     ranks.forget(WORKER)
     assert sent(ranks, *path(40)) == 0
 
@@ -136,7 +136,7 @@ def test_one_busy_reading_alone_says_nothing(ranks, clock):
 
 
 def test_what_a_rank_says_of_what_was_sent_from_here_is_not_counted_twice(ranks, clock):
-    places = [ranks.enter(WORKER, 4, prompt(*path(100 * n))) for n in (1, 2)]
+    places = [ranks.choose(WORKER, 4, prompt(*path(100 * n))) for n in (1, 2)]
     own = EngineLoad(streams=1, tokens_queued=513)
     for place in places:
         heard(ranks, clock, place.number, own)

@@ -82,8 +82,8 @@ def test_audio_is_a_medium_too(encoder):
 
 def test_a_prompt_with_an_image_is_not_refused_for_an_estimated_length(tokenizer_encoder):
     prompt = prompt_of(tokenizer_encoder, "hi", CAT, length_max=64)
-    assert not prompt.counted
-    assert prompt_of(tokenizer_encoder, "hi", length_max=64).counted
+    assert not prompt.count_exact
+    assert prompt_of(tokenizer_encoder, "hi", length_max=64).count_exact
 
 
 def test_no_text_can_be_written_that_is_an_image(encoder):

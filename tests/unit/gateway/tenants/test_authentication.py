@@ -68,7 +68,7 @@ async def test_a_wrong_key_is_refused():
     [
         ({"disabled": True}, AccountDisabled, "account_disabled"),
         ({"networks": ((Network("198.51.100.0/24"),),)}, AddressNotAllowed, "address_not_allowed"),
-        ({"may": frozenset({"usage"})}, ScopeNotAllowed, "scope_not_allowed"),
+        ({"key_scopes": frozenset({"usage"})}, ScopeNotAllowed, "scope_not_allowed"),
     ],
 )
 async def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
@@ -79,7 +79,7 @@ async def test_a_right_key_that_may_not_is_told_why(tenant, error, code):
 
 async def test_a_key_for_usage_reads_usage():
     assert (
-        await authentication(may=frozenset({"usage"})).authenticate("right", nobody_asks, "usage")
+        await authentication(key_scopes=frozenset({"usage"})).authenticate("right", nobody_asks, "usage")
     ).id == "acme"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.tenant import Access, Plan
+from gateway.domain.tenant import ModelAccess, Plan
 from gateway.settings.tenants import (
     ApiKeySettings,
     IsolationSettings,
@@ -137,7 +137,7 @@ def test_isolation_groups_cannot_be_taken_for_tenants():
 
 
 def test_access_to_models_is_by_pattern_and_deny_wins():
-    plan = Access(allow=("llama-*", "gpt"), deny=("*-70b",))
+    plan = ModelAccess(allow=("llama-*", "gpt"), deny=("*-70b",))
     assert [plan.allows(m) for m in ("llama-8b", "llama-70b", "gpt", "gpt-4")] == [True, False, True, False]
 
 

@@ -73,7 +73,7 @@ async def encoded(encoder, request, of="acme"):
 async def test_a_chat_is_asked_for_with_all_that_its_template_looks_at(encoder, engine):
     more = {"tools": [{"type": "function"}], "chat_template_kwargs": {"a": 1}, "temperature": 1}
     prompt = await encoded(encoder, chat(**more))
-    assert (list(prompt.tokens), prompt.counted) == ([1, 2, 3], True)
+    assert (list(prompt.tokens), prompt.count_exact) == ([1, 2, 3], True)
     del more["temperature"]
     assert engine.asked == [("m", {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more})]
 
@@ -123,13 +123,13 @@ async def test_what_was_not_used_for_long_is_forgotten(encoder, engine):
 )
 async def test_what_the_engine_cannot_say_is_text(encoder, engine, request_):
     prompts = await encoder.encode(request_, tenant(), None)
-    assert all(prompt.tokens is None and not prompt.counted for prompt in prompts)
+    assert all(prompt.tokens is None and not prompt.count_exact for prompt in prompts)
     assert engine.asked == []
 
 
 async def test_tokens_stay_what_they_are(encoder, engine):
     prompt = await encoded(encoder, complete([7, 8]))
-    assert (list(prompt.tokens), prompt.counted, engine.asked) == ([7, 8], True, [])
+    assert (list(prompt.tokens), prompt.count_exact, engine.asked) == ([7, 8], True, [])
 
 
 async def test_a_refusal_makes_it_text_and_the_next_prompt_is_asked_for(encoder, engine):

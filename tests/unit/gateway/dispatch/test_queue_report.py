@@ -4,20 +4,20 @@ import pytest
 
 from gateway.dispatch.queue_report import (
     WAITING_MAX,
+    ModelQueueReport,
     QueueReport,
-    QueueShown,
-    ReceivedShown,
-    WaitingShown,
-    merged,
+    TenantShareReport,
+    WaitingRequestReport,
+    merge_reports,
 )
 
 
 def received(tenant, units, *, weight=1.0, due=0.5, waiting=0):
-    return ReceivedShown(tenant=tenant, weight=weight, units=units, share=0.0, due=due, waiting=waiting)
+    return TenantShareReport(tenant=tenant, weight=weight, units=units, share=0.0, due=due, waiting=waiting)
 
 
 def request(seconds, gateway="one"):
-    return WaitingShown(
+    return WaitingRequestReport(
         tenant="a",
         service_class="chat",
         gateway=gateway,
@@ -31,7 +31,7 @@ def request(seconds, gateway="one"):
 
 
 def report(name, *, tenants=(), requests=(), queue="m", waiting=0):
-    shown = QueueShown(
+    shown = ModelQueueReport(
         queue=queue,
         model=queue,
         waiting=waiting,
@@ -48,7 +48,7 @@ def test_shares_and_evenness_are_of_all_gateways_together():
     # Each gateway alone serves one of them only; together each has what its weight is due.
     one = report("one", tenants=[received("a", 100.0)])
     two = report("two", tenants=[received("b", 300.0, weight=3.0), received("idle", 100.0, due=0.0)])
-    (queue,) = merged([one, two]).queues
+    (queue,) = merge_reports([one, two]).queues
     found = {shown.tenant: (shown.share, shown.due) for shown in queue.tenants}
     assert found == {"b": (0.6, 0.75), "a": (0.2, 0.25), "idle": (0.2, 0.0)}
     assert queue.evenness == pytest.approx(1.0)
@@ -56,7 +56,7 @@ def test_shares_and_evenness_are_of_all_gateways_together():
 
 def test_what_one_tenant_has_at_several_gateways_adds_up():
     parts = [report(name, tenants=[received("a", 5.0, waiting=2)], waiting=2) for name in ("one", "two")]
-    found = merged(parts)
+    found = merge_reports(parts)
     (queue,) = found.queues
     assert [(one.units, one.waiting, one.share, one.due) for one in queue.tenants] == [(10.0, 4, 1.0, 1.0)]
     assert (queue.waiting, queue.waiting_tokens, queue.drain_units_per_second) == (4, 40, 5.0)
@@ -66,7 +66,7 @@ def test_what_one_tenant_has_at_several_gateways_adds_up():
 def test_who_has_waited_longest_anywhere_is_listed_first_and_the_list_is_bounded():
     one = report("one", requests=[request(float(at)) for at in range(WAITING_MAX)])
     two = report("two", requests=[request(at + 0.5, "two") for at in range(WAITING_MAX)])
-    (queue,) = merged([one, two]).queues
+    (queue,) = merge_reports([one, two]).queues
     seconds = [each.waited_seconds for each in queue.requests]
     assert len(seconds) == WAITING_MAX
     assert seconds == sorted(seconds, reverse=True)
@@ -74,5 +74,5 @@ def test_who_has_waited_longest_anywhere_is_listed_first_and_the_list_is_bounded
 
 
 def test_queues_that_only_one_gateway_has_are_there_too():
-    found = merged([report("one", queue="m"), report("two", queue="m#batch")])
+    found = merge_reports([report("one", queue="m"), report("two", queue="m#batch")])
     assert [queue.queue for queue in found.queues] == ["m", "m#batch"]
