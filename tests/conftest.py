@@ -21,7 +21,7 @@ import hypothesis  # its plugin would load it in the summary, where CPython 3.11
 import pytest
 import uvloop
 
-from gateway.domain.request import GENERATING
+from gateway.domain.request import GENERATING_SURFACES
 from gateway.runtime.server import ServingGateway, serving
 from gateway.settings.sources import load_settings
 from gateway.tenants.keys import NewKey, new_key, pepper
@@ -230,7 +230,7 @@ class RunningGateway:
     def knows_shapes(self) -> None:
         """Teach the gateway the shape of whole answers: it asks workers for streams from now on."""
         for worker in self.here.gateway.fleet:
-            for surface in GENERATING:
+            for surface in GENERATING_SURFACES:
                 worker.response_shapes.learn(surface, b'{"choices":[{"index":0,"message":{}}]}')
 
     async def until(self, true: Callable[[], object], seconds: float = 60.0) -> float:

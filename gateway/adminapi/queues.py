@@ -5,10 +5,10 @@ part of the OpenAPI document.
 """
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
-from gateway.dispatch.queue_report import AllQueues, QueueReport
+from gateway.dispatch.queue_report import QueueReport, QueueReporter
 
 
-def operations(queues: AllQueues) -> list[Operation]:
+def operations(queues: QueueReporter) -> list[Operation]:
     """Return the operation that shows the queues."""
 
     async def show_queues(request: OperationRequest) -> OperationResponse:

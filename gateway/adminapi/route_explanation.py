@@ -13,7 +13,7 @@ from gateway.adminapi.operation import Operation, OperationRequest, OperationRes
 from gateway.adminapi.problems import Problem
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.context import RequestContext
-from gateway.domain.errors import Forbidden, GatewayError
+from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.fleet.worker import Worker
@@ -125,7 +125,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
     model = services.catalogue.find(request.model)
     if not tenant.allows(model.name):
-        raise Forbidden(request.model)
+        raise ModelNotAllowed(request.model)
     model = services.model_selection.split(model, request, tenant)
     ctx = RequestContext(
         id="explain", tenant=tenant, model=model, request=request, received_at=services.clock()
@@ -232,7 +232,7 @@ def _out(worker: Worker, ctx: RequestContext, now: float) -> WorkerRanked:
     state = worker.health.health.value
     if ctx.model.name not in worker.models:
         reason = f"does not serve {ctx.model.name}"
-    elif worker.provider is not None and not ctx.tenant.overflows:
+    elif worker.provider is not None and not ctx.tenant.may_overflow:
         reason = f"a provider, and {ctx.tenant.id} has not consented to providers (overflow: deny)"
     elif worker.able and (seconds := worker.rests_until - now) > 0:
         reason = f"a provider that asks for no requests for another {seconds:.0f} seconds (retry-after)"

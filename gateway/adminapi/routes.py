@@ -18,7 +18,7 @@ from gateway.database.tenant_store import TenantStore
 from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.dispatch.queue_report import AllQueues
+from gateway.dispatch.queue_report import QueueReporter
 from gateway.pipeline import Services
 from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
 from gateway.tenants.operator_lifecycle import OperatorLifecycle
@@ -46,7 +46,7 @@ class AdminApiServices:
     registry: WorkerRegistry
     decode: Decode
     """Decodes a request that is to be explained."""
-    queues: AllQueues
+    queues: QueueReporter
     file_plans: Callable[[], Collection[str]]
     """Names of the settings file's plans."""
 

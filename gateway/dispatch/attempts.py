@@ -130,7 +130,7 @@ class Attempts:
                 tenant, _new_blocks(request, placement, self._fleet)
             )
             if attempt.recorded:
-                # Not on the decode worker of a pair: the next request with this prefix would have to compute it there.
+                # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
                 self._index.record(
                     prompt.namespace, prompt.hashes, placement.prefill_worker.id, request.ctx.id
                 )
@@ -184,7 +184,10 @@ class Attempts:
         self._fleet.broke(request.attempt.placement.worker)
 
     def failed(self, request: PendingRequest, cause: WorkerUnreachable) -> None:
-        """Note that no answer came. Raises WorkerTimeout, WorkerError or Overloaded if no other worker may be tried."""
+        """Note that no answer came.
+
+        Raises WorkerTimeout, WorkerError or Overloaded if no other worker may be tried.
+        """
         attempt = request.attempt
         assert attempt is not None
         if request.progress.trace is not None:
@@ -312,7 +315,7 @@ class Attempts:
             self._preemption.remove(preemptible)
 
     def _answered(self, request: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
-        """Note the first bytes of an answer: unless the worker refused, the prompt is computed, its blocks are there."""
+        """Note the first bytes of an answer: unless the worker refused, the prompt's blocks are computed."""
         placement, progress, fleet = attempt.placement, request.progress, self._fleet
         if progress.trace is not None:
             progress.mark("first_byte")

@@ -38,7 +38,7 @@ def cost_of(used: ChargedTokens | None, prices: Prices | None) -> Cost | None:
 def not_yet_settled(
     used: ChargedTokens | None, cost: Cost | None, earlier: Units
 ) -> tuple[ChargedTokens | None, int]:
-    """Return what the accounts add to what earlier attempts under the client's own key were settled to, and its price.
+    """Return the tokens to charge beyond what earlier attempts under the idempotency key paid, and their price.
 
     All attempts together come to the dearest of them, in tokens of the prompt, of the answer, and in money: as
     quotas charge them. Cached tokens are some of the prompt's.

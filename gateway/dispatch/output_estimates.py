@@ -26,8 +26,8 @@ class OutputEstimates:
     def reserved(self, ctx: RequestContext, scopes: Sequence[Scope], prompt_tokens: int) -> int:
         """Return the tokens to reserve within these limits: the client's own bound, else the expected ones.
 
-        An expectation is no reason to refuse a request whose answer may be short: it shrinks to fit the smallest
-        limit.
+        An expectation is no reason to refuse a request, since the answer may be short: it shrinks to fit the
+        smallest limit.
         """
         asked = ctx.request.output_tokens_max
         if asked is not None:

@@ -1,4 +1,4 @@
-"""One request on its way to a worker: what it asks for, its ticket in the queue, and the workers that failed at it."""
+"""One request on its way to a worker: its content, its ticket in the queue, and the workers that failed at it."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -33,7 +33,7 @@ class Attempt:
 
 
 class PendingRequest:
-    """One request on its way to a worker. Made once per request; the rooms of dispatch keep their notes on it here."""
+    """One request on its way to a worker, made once per request; the steps of dispatch keep their notes here."""
 
     __slots__ = (
         "attempt",

@@ -12,7 +12,7 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
-from gateway.fleet.ranks import RankPlace, Ranks
+from gateway.fleet.ranks import Ranks, RankShare
 from gateway.fleet.worker import Worker
 from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.store import SharedTicket
@@ -47,7 +47,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The placement's name among all gateways."""
     decode_ticket: SharedTicket | None = None
     """Of a pair, the name of what is reserved on the decode worker."""
-    rank: RankPlace | None = None
+    rank: RankShare | None = None
     """The data-parallel rank that computes the prompt, where the prefill worker has several."""
     provider_lease: Lease | None = None
     """What is reserved of the limits of an outside provider."""
@@ -110,9 +110,10 @@ class Placements:
         match: PrefixMatch | None,
         provider_lease: Lease | None = None,
     ) -> Placement:
-        """Reserve what the request takes on the route's workers; `uncached_tokens` of its prompt are computed there.
+        """Reserve what the request takes on the route's workers.
 
-        `session`: equal for the requests of one conversation. `now`: seconds on the monotonic clock.
+        `uncached_tokens`: tokens of its prompt that are computed there. `session`: equal for the requests of one
+        conversation. `now`: seconds on the monotonic clock.
         """
         worker = prefill_worker = self._fleet[route.worker]
         if route.prefill_worker is not None:
@@ -123,7 +124,7 @@ class Placements:
             tokens_ahead += queued - load.computed(prefill_worker.learnt.speed)
         rank = None
         if prefill_worker.report.ranks > 1:
-            rank = self._ranks.enter(prefill_worker.id, prefill_worker.ranks, prompt, session)
+            rank = self._ranks.choose(prefill_worker.id, prefill_worker.ranks, prompt, session)
         upstream: Upstream = worker.adapter
         decode_ticket, share = None, None
         if prefill_worker is not worker:
@@ -163,19 +164,19 @@ class Placements:
         """Free everything that was reserved; see SharedQueue.leave for the result."""
         placement.load_share.end()
         if placement.rank is not None:
-            placement.rank.leave()
+            placement.rank.end()
         known_elsewhere = self._queue.leave(placement.ticket, cost_change)
         if placement.decode_ticket is not None:
             self._queue.leave(placement.decode_ticket, 0.0)
         return known_elsewhere
 
     def give_back(self, placement: Placement) -> None:
-        """Free a placement whose request left in the moment it was given."""
+        """Free a placement that was given in the moment in which its request left."""
         self.end(placement, 0.0)
 
 
 def prefill_worker_of(route: Route) -> WorkerId:
-    """Return the worker whose window the prompt takes on this route."""
+    """Return the worker that prefills the prompt on this route; the prompt takes room in its window."""
     return route.prefill_worker or route.worker
 
 

@@ -77,7 +77,7 @@ class Preemption:
         return bool(self._enough_for_any(needs))
 
     def make_room(self, needs: Sequence[Need]) -> bool:
-        """Cut attempts off, the last ones first, so that the first need that can be met is met; False if none can."""
+        """Cut attempts off, the last ones first, for the first need that can be met; return False if none can."""
         attempts = self._enough_for_any(needs)
         for attempt in attempts:
             self.remove(attempt)

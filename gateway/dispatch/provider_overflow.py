@@ -5,8 +5,8 @@
     the provider says that it is full (429, Retry-After)  --->  it rests; the next provider, or a turn here
     at a limit of the provider's  --------------------------->  the next provider, or a turn here; asked again later
 
-A provider is never ranked beside our own workers: nothing of its cache is in the index, and no policy could say what
-it costs in milliseconds. Batch work can wait, and goes there only where no worker serves its model.
+A provider is never ranked beside our own workers: nothing of its cache is in the index, and no policy could tell
+its cost in milliseconds. Batch work can wait, and goes there only where no worker serves its model.
 """
 
 from collections.abc import Collection
@@ -68,7 +68,7 @@ class ProviderOverflow:
     def overflows_at(
         self, request: PendingRequest, arrived_at: float, without: Collection[WorkerId] = ()
     ) -> float | None:
-        """Return when the request has waited long enough for a worker, and a provider may have room; None: never."""
+        """Return when the request has waited long enough and a provider may have room; None for never."""
         ttft_seconds = request.service_class.ttft_seconds
         moments = (
             max(arrived_at + _after_seconds(worker, ttft_seconds), self._back_at(request, worker))
@@ -102,7 +102,7 @@ class ProviderOverflow:
 
     def _able(self, request: PendingRequest, *, resting: bool = False) -> list[Worker]:
         asked = request.ctx.request
-        if not request.ctx.tenant.overflows or not (asked.generates or asked.form is not None):
+        if not request.ctx.tenant.may_overflow or not (asked.generates or asked.form is not None):
             return []
         return self._fleet.providers(request.ctx.model.name, resting=resting)
 

@@ -1,7 +1,7 @@
-"""Who waits, how long, why, and what each tenant has received against its share: for operators.
+"""A report on the waiting rooms for operators: the waiting requests, and what each tenant received and is due.
 
-Each gateway says it of its own waiting rooms (`queue_report`); of several reports one is made (`merged`): work that
-was given adds up, and shares and evenness are those of all gateways together.
+Each gateway reports its own waiting rooms (`queue_report`); the reports of all gateways are merged into one
+(`merge_reports`): the work done adds up, and shares and evenness are those of all gateways together.
 """
 
 import os
@@ -22,39 +22,47 @@ from policies.queueing.protocol import Ticket
 from radix_cache.redis.scripts import ScriptCaller
 
 WAITING_MAX = 200
-"""Requests of a queue that are listed, those that have waited longest first."""
+"""Requests of a queue that a report lists at most, those that have waited longest first."""
 
 TENANTS_MAX = 1024
+"""Tenants of a queue that a report lists at most."""
 
 
-class WaitingShown(msgspec.Struct, kw_only=True):
-    """One request. `gateway`: where it waits. `target_in_seconds`: until its class wants the first token."""
+class WaitingRequestReport(msgspec.Struct, kw_only=True):
+    """A request that waits for a worker."""
 
     tenant: str
     service_class: str = msgspec.field(name="class")
     gateway: str
+    """The gateway at which the request waits, as host name and process id."""
     waited_seconds: float
     target_in_seconds: float | None
+    """Seconds until the service class wants the first token; None without a target."""
     uncached_tokens: int
     cached_tokens: int
     cost: float
+    """In the cost units of the queue policy."""
     why: str
+    """Why the request still waits, in words."""
 
 
-class ReceivedShown(msgspec.Struct, kw_only=True):
-    """One tenant. `units`: work of late, in cost units; `share`: of all that was given; `due`: its weight among
-    those who have waited in the last minute, 0 for who has not."""
+class TenantShareReport(msgspec.Struct, kw_only=True):
+    """What one tenant has received of a queue's work, and what it was due."""
 
     tenant: str
     weight: float
     units: float
+    """Recent work for the tenant, in cost units."""
     share: float
+    """The tenant's part of the recent work for all tenants."""
     due: float
+    """The tenant's part of the weights of all tenants that waited in the last minute; 0 if it did not wait."""
     waiting: int
+    """Requests of the tenant that wait now."""
 
 
-class QueueShown(msgspec.Struct, kw_only=True):
-    """One queue. `evenness`: Jain's index of what those who waited have received over their weights."""
+class ModelQueueReport(msgspec.Struct, kw_only=True):
+    """One queue: the requests that wait for a model, and the tenants' shares."""
 
     queue: str
     model: str
@@ -62,23 +70,27 @@ class QueueShown(msgspec.Struct, kw_only=True):
     waiting_tokens: int
     drain_units_per_second: float
     evenness: float
-    tenants: list[ReceivedShown]
-    requests: list[WaitingShown]
+    """Jain's fairness index of the work that waiting tenants received, relative to their weights."""
+    tenants: list[TenantShareReport]
+    requests: list[WaitingRequestReport]
 
 
 class QueueReport(msgspec.Struct, kw_only=True):
-    """`shared`: all gateways give turns together. `gateways`: how many live; `told`: those whose queues these are,
-    by host and process. `preemptions`: batch requests that gave way."""
+    """The queues of one or more gateways."""
 
     shared: bool
+    """Whether all gateways keep one order of turns together."""
     gateways: int
+    """Gateways that are alive."""
     told: list[str]
+    """The gateways that this report covers, as host name and process id."""
     preemptions: int
-    queues: list[QueueShown]
+    """Batch requests that were preempted."""
+    queues: list[ModelQueueReport]
 
 
-class AllQueues:
-    """The queues of all gateways, for whoever looks. `heard`: see TurnReader."""
+class QueueReporter:
+    """Reports the queues of all gateways. `heard` has the handlers of messages from other gateways (TurnReader)."""
 
     def __init__(self, dispatch: Dispatch, scripts: ScriptCaller, keys: QueueKeys) -> None:
         self._dispatch = dispatch
@@ -94,17 +106,17 @@ class AllQueues:
         self.close = self._reports.close
 
     async def report(self) -> QueueReport:
-        """What they all say; without those that are silent."""
+        """Return the report of all gateways, without those that do not answer in time."""
         texts = await self._reports.of_others()
         others = []
         for text in texts:
-            with suppress(msgspec.DecodeError):  # One of another version says it in other words.
+            with suppress(msgspec.DecodeError):  # A gateway of another version reports in another form.
                 others.append(msgspec.json.decode(text, type=QueueReport))
-        return merged([queue_report(self._dispatch), *others])
+        return merge_reports([queue_report(self._dispatch), *others])
 
 
 def queue_report(dispatch: Dispatch) -> QueueReport:
-    """All queues of this gateway."""
+    """Return the report of this gateway."""
     queue, name = dispatch.queue, f"{socket.gethostname()}/{os.getpid()}"
     return QueueReport(
         shared=queue.shared,
@@ -115,9 +127,9 @@ def queue_report(dispatch: Dispatch) -> QueueReport:
     )
 
 
-def merged(reports: Sequence[QueueReport]) -> QueueReport:
-    """What several gateways say. The first knows how many there are."""
-    queues = defaultdict[str, list[QueueShown]](list)
+def merge_reports(reports: Sequence[QueueReport]) -> QueueReport:
+    """Return one report of several; the first one tells how many gateways there are."""
+    queues = defaultdict[str, list[ModelQueueReport]](list)
     for report in reports:
         for queue in report.queues:
             queues[queue.queue].append(queue)
@@ -130,10 +142,10 @@ def merged(reports: Sequence[QueueReport]) -> QueueReport:
     )
 
 
-def _together(parts: Sequence[QueueShown]) -> QueueShown:
+def _together(parts: Sequence[ModelQueueReport]) -> ModelQueueReport:
     requests = sorted((one for part in parts for one in part.requests), key=lambda one: -one.waited_seconds)
     tenants = _received(one for part in parts for one in part.tenants)
-    return QueueShown(
+    return ModelQueueReport(
         queue=parts[0].queue,
         model=parts[0].model,
         waiting=sum(part.waiting for part in parts),
@@ -145,8 +157,11 @@ def _together(parts: Sequence[QueueShown]) -> QueueShown:
     )
 
 
-def _received(parts: Iterable[ReceivedShown]) -> list[ReceivedShown]:
-    """By tenant, most first. Who has waited at one of the gateways is owed its share of all."""
+def _received(parts: Iterable[TenantShareReport]) -> list[TenantShareReport]:
+    """Return the shares by tenant, the most work first.
+
+    A tenant that has waited at one gateway is due its share of the work at all gateways.
+    """
     units, waiting, weights, owed = Counter[str](), Counter[str](), dict[str, float](), set[str]()
     for part in parts:
         units[part.tenant] += part.units  # type: ignore[assignment]  # a Counter counts anything that adds up
@@ -156,7 +171,7 @@ def _received(parts: Iterable[ReceivedShown]) -> list[ReceivedShown]:
             owed.add(part.tenant)
     given, due = sum(units.values()), sum(weights[tenant] for tenant in owed)
     found = [
-        ReceivedShown(
+        TenantShareReport(
             tenant=tenant,
             weight=weight,
             units=units[tenant],
@@ -169,11 +184,11 @@ def _received(parts: Iterable[ReceivedShown]) -> list[ReceivedShown]:
     return sorted(found, key=lambda one: (-one.units, one.tenant))[:TENANTS_MAX]
 
 
-def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway: str) -> QueueShown:
+def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway: str) -> ModelQueueReport:
     now, waiting = dispatch.fleet.now(), sorted(room.waiting(), key=lambda ticket: ticket.arrived_at)
     counts = Counter(ticket.tenant for ticket in waiting)
     behind = name.endswith(BATCH) and not room.goes_first
-    return QueueShown(
+    return ModelQueueReport(
         queue=name,
         model=room.model,
         waiting=len(waiting),
@@ -181,11 +196,11 @@ def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway:
         drain_units_per_second=room.drained_per_second(),
         evenness=room.evenness(),
         tenants=[
-            ReceivedShown(**one._asdict(), waiting=counts[one.tenant])
+            TenantShareReport(**one._asdict(), waiting=counts[one.tenant])
             for one in room.account.tenant_shares(now)
         ],
         requests=[
-            WaitingShown(
+            WaitingRequestReport(
                 tenant=ticket.tenant,
                 service_class=ticket.service_class,
                 gateway=gateway,

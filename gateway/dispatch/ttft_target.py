@@ -1,4 +1,4 @@
-"""The time to first token that a request's service class wants: which routes meet it, and what happens if none does."""
+"""The time to first token that a service class wants: which routes meet it, and what happens if none does."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

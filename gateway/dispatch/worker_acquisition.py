@@ -4,8 +4,8 @@
     shared   rank --- Redis says when and where ----> placement    ranked again when its turn has come
 
 Where turns are given may change while a request waits (gateway/queueing/shared/membership.py): it then asks anew,
-and keeps its ticket's number. Its service class and its client's own timeout say when it is too late: the request is
-then let go before it costs a prefill.
+and keeps its ticket's number. Its service class and its client's own timeout say when it is too late: the request
+is then let go before it costs a prefill.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -69,7 +69,7 @@ class WorkerAcquisition:
         self._targets = TtftTargets(fleet, clock)
 
     async def acquire(self, request: PendingRequest) -> Placement:
-        """Return a placement in the request's turn; at a provider, if its tenant consents and no worker here takes it.
+        """Return a placement in the request's turn, at a provider if the tenant consents and no worker has room.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed.
         """
@@ -90,7 +90,7 @@ class WorkerAcquisition:
                         return placement
                 seconds = self._overflow.back_in_seconds(request, request.failed) if no_worker else None
                 if seconds is not None:
-                    raise Overloaded(seconds, by_workers=True) from err
+                    raise Overloaded(seconds, reported_by_workers=True) from err
                 raise
             except Demoted:
                 placement = await self.at_provider(request, "no worker here in time")
@@ -171,7 +171,7 @@ class WorkerAcquisition:
         return None
 
     async def second_placement(self, request: PendingRequest, first: Placement) -> Placement | None:
-        """Return one more placement for the same request, at no cost; None unless there is room that none waits for."""
+        """Return one more placement for the same request, at no cost; None unless there is room without a queue."""
         decision = self._rank(request, without=(first.worker.id, first.prefill_worker.id))
         if self._rooms.requests_wait_beside(request.ctx.model.name):
             return None
@@ -201,7 +201,7 @@ class WorkerAcquisition:
 
     async def at_provider(self, request: PendingRequest, why: str) -> Placement | None:
         """Return a placement at a provider, which takes no turn here; None without room or the tenant's consent."""
-        if not request.ctx.tenant.overflows:
+        if not request.ctx.tenant.may_overflow:
             return None
         taken = await self._overflow.take(request, why, request.failed)
         if taken is None:
@@ -270,7 +270,10 @@ class WorkerAcquisition:
         return self._place(request, route, turn.uncached_tokens, shared, decision.match)
 
     def _rank(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
-        """Rank the workers as of now. A class that prefers another worker to being late gets those in time, if any."""
+        """Rank the workers as of now.
+
+        A service class that prefers another worker to being late gets the workers in time, if there are any.
+        """
         failed = request.failed
         decision = self._router.ranked(
             request.ctx,
@@ -289,7 +292,7 @@ class WorkerAcquisition:
     def _shared_routes(
         self, request: PendingRequest, decision: Decision, known: dict[WorkerId, Route]
     ) -> list[SharedRoute]:
-        """Return the routes as Redis knows them: by the worker whose window they take; of two the better counts."""
+        """Return the routes as Redis knows them: one for each worker that prefills, the better one of two."""
         ranking = {prefill_worker_of(route): route for route in reversed(decision.routes)}
         known.update(ranking)
         return [
@@ -297,7 +300,7 @@ class WorkerAcquisition:
         ]
 
     def _shared_route(self, request: PendingRequest, route: Route) -> SharedRoute:
-        """Return a route whose cost Redis can compute, however many tokens are queued when the turn is given."""
+        """Return a route with a cost that Redis can compute for any number of tokens queued at the turn."""
         worker = prefill_worker_of(route)
         queued = self._fleet[worker].load.all_tokens_queued
         return SharedRoute(

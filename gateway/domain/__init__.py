@@ -1,1 +1,1 @@
-"""The values that all rooms share: the request and its context, the model, the tenant, the errors a client can see."""
+"""Values that all packages share: the request and its context, model, tenant, and the errors for clients."""

@@ -1,21 +1,23 @@
-"""Exchange: the promise of one HTTP exchange with a client, as the pipeline sees it.
+"""One HTTP exchange with a client, as the request pipeline sees it; `gateway/web` implements it.
 
-The pipeline knows no HTTP library: it reads a key and a request, and writes an answer. `web/` implements this.
+The pipeline knows no HTTP library: it reads credentials and a request, and writes an answer.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.domain.errors import GatewayError
-from gateway.domain.request import InferenceRequest, Surface, QueueHeaders
+from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
 
 
 class Exchange(Protocol):
+    """One HTTP request of a client and the answer to it, independent of the API and the HTTP library."""
+
     @property
     def id(self) -> str:
-        """Names the request in headers, logs, traces, and at the worker."""
+        """The request's id in headers, logs and traces, and at the worker."""
         ...
 
     @property
@@ -25,73 +27,84 @@ class Exchange(Protocol):
 
     @property
     def traceparent(self) -> str | None:
-        """The caller's W3C trace context."""
+        """The client's W3C trace context."""
         ...
 
     @property
     def api_key(self) -> str | None:
-        """The API key as presented; None if there is none."""
+        """The API key as presented; None where the request has none."""
         ...
 
     @property
     def caller(self) -> tuple[str, str] | None:
-        """Tenant and key of somebody who was let in before, whose work this is now; None: the key says who asks."""
+        """The ids of tenant and key for work that was authenticated earlier, such as a batch; else None."""
         ...
 
     @property
     def idempotency_key(self) -> str | None:
-        """The client's `Idempotency-Key`. Raises BadRequest for one that is none."""
+        """The client's `Idempotency-Key`. Raises BadRequest for a malformed one."""
         ...
 
     @property
     def queue_headers(self) -> QueueHeaders:
-        """What it asks of the queue. Raises BadRequest."""
+        """What the client's headers ask of the queue. Raises BadRequest."""
         ...
 
     @property
     def address(self) -> Address | None:
-        """Where the client is; None if nobody knows."""
+        """The client's IP address; None where it is unknown."""
         ...
 
     @property
     def started(self) -> bool:
-        """Has anything been sent?"""
+        """Whether any part of the answer has been sent."""
         ...
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
-        """The body, decoded. Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded."""
+        """Read and decode the request body.
+
+        Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
+        """
         ...
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        """The prompt has so many tokens, as far as is known before a worker has seen it.
+        """Record the prompt's token count for answers that report it before the worker has answered.
 
-        `output_tokens_max`: the bound of its answer, where it is not the client's.
+        Args:
+            prompt_tokens: Tokens of the prompt as far as the gateway knows them.
+            output_tokens_max: The bound of the answer, where it differs from the client's.
         """
         ...
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        """A streamed answer begins."""
+        """Begin a streamed answer by sending its status and headers."""
         ...
 
     async def comment(self) -> None:
-        """A sign of life before a streamed answer begins, which begins it. Raises ConnectionResetError."""
+        """Send an SSE comment to a waiting client; the first one begins the streamed answer.
+
+        Raises ConnectionResetError.
+        """
         ...
 
     async def write(self, data: bytes) -> None:
-        """More of a streamed answer. Raises ConnectionResetError when the client has left, or no longer reads."""
+        """Send the next bytes of a streamed answer.
+
+        Raises ConnectionResetError when the client has disconnected, or no longer reads.
+        """
         ...
 
     async def end(self) -> None:
-        """A streamed answer is complete."""
+        """Complete a streamed answer."""
         ...
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """A whole answer at once."""
+        """Send a complete answer that is not streamed."""
         ...
 
     async def fail(self, error: GatewayError) -> None:
-        """The error in the API's own shape: as an answer, or as the last frame of a stream that has started.
+        """Send an error in the API's own shape: as the answer, or as the last event of a stream that has begun.
 
-        A client that is gone is no error here.
+        It does not raise when the client has disconnected.
         """
         ...

@@ -1,4 +1,4 @@
-"""Model: one entry of the catalogue, and what turns its requests into tokens."""
+"""The catalogue's entry for one model, and the interface of what turns its requests into tokens."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,66 +10,78 @@ from gateway.domain.tenant import Tenant
 from gateway.quotas.prices import Prices
 from radix_cache.blocks import TOKEN_BYTES, BlockHasher, Hashes, Tokens
 
-TEXT_MARK, CHAT_MARK = b"\xff\xff\xff\xff", b"\xfe\xff\xff\xff"
-"""What canonical text is hashed after: bytes that no text has, and as a token id none that exists. So neither
-tokens nor the prompt of a completion can look like a chat."""
+TEXT_HASH_PREFIX, CHAT_HASH_PREFIX = b"\xff\xff\xff\xff", b"\xfe\xff\xff\xff"
+"""Bytes that are hashed before canonical text: no text contains them, and as a token id they name no token. So
+neither token ids nor the prompt of a completion can have the hashes of a chat."""
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One prompt: token ids, or canonical text where there is no tokenizer.
-
-    `counted`: the number of tokens is the worker's own, where the encoder is exact; not so with media in it.
-    `mark`: what kind of text it is.
-    """
+    """One prompt as token ids, or as canonical text where the gateway has no tokenizer."""
 
     tokens: Tokens | None
     text: bytes | bytearray = b""
-    counted: bool = True
-    mark: bytes = TEXT_MARK
+    """Canonical text, where there are no token ids."""
+    count_exact: bool = True
+    """Whether the worker will count as many tokens, given an exact encoder; False for a prompt with media."""
+    hash_prefix: bytes = TEXT_HASH_PREFIX
+    """Hashed before the text: TEXT_HASH_PREFIX or CHAT_HASH_PREFIX."""
 
     def __len__(self) -> int:
-        """Tokens; estimated for text."""
+        """Return the number of tokens; for text it is an estimate."""
         return len(self.tokens) if self.tokens is not None else -(-len(self.text) // TOKEN_BYTES)
 
     def hashes(self, hasher: BlockHasher) -> Hashes:
+        """Return the chained hashes of the prompt's full blocks."""
         if self.tokens is not None:
             return hasher.of_tokens(self.tokens)
-        return hasher.of_text(self.text, self.mark)
+        return hasher.of_text(self.text, self.hash_prefix)
 
 
 class PromptEncoder(Protocol):
-    """Turns a request into its prompts. `exact`: token counts are those of the worker."""
+    """Turns a request into its encoded prompts."""
 
     exact: bool
+    """Whether token counts equal the worker's own."""
 
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:
-        """One entry a prompt. `length_max`: tokens that prompt and answer may have together, where that is known.
+        """Return the request's prompts, encoded.
 
-        Raises BadRequest for a prompt that the model's template refuses, PromptTooLong for one of which the length
-        in bytes says that it cannot fit (the caller counts the tokens of the others), TenantQueueFull for a tenant
-        of which too many prompts are being encoded.
+        A prompt that exceeds `length_max` by its length in bytes alone is refused here; the caller counts the
+        tokens of the others.
+
+        Args:
+            request: The decoded request.
+            tenant: The tenant that sent it.
+            length_max: Tokens that prompt and answer may have together; None where that is unknown.
+
+        Raises:
+            BadRequest: The model's chat template refuses the prompt.
+            PromptTooLong: A prompt is certainly longer than `length_max`.
+            TenantQueueFull: Too many prompts of the tenant are being encoded.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model that can be asked for.
-
-    `name`: what workers call it. `block_size`: tokens per index block. `context_length`: None where the worker
-    decides. `created`: seconds since 1970, as clients are told. `prices`: None where it costs nothing. `splits`:
-    names and weights of the models that its requests are divided among; `fallbacks`: names of those that answer
-    where nobody serves it (dispatch/choices). `hands_tokens`: surfaces of which the prompts go to workers as ids.
-    """
+    """A model that clients can request."""
 
     name: str
+    """The model's name at the workers."""
     block_size: int
+    """Tokens per block of the prefix index."""
     encoder: PromptEncoder
     context_length: int | None
+    """Tokens that prompt and answer may have together; None where the worker decides."""
     created: int
+    """Seconds since 1970, as clients see them in the list of models."""
     prices: Prices | None = None
+    """None where usage costs nothing."""
     splits: tuple[tuple[str, float], ...] = ()
+    """Names and weights of the models among which requests for this one are divided (canaries)."""
     fallbacks: tuple[str, ...] = ()
-    hands_tokens: frozenset[Surface] = frozenset()
+    """Names of the models that answer where no worker serves this one (gateway/models/model_selection.py)."""
+    surfaces_sent_as_ids: frozenset[Surface] = frozenset()
+    """The APIs on which prompts go to workers as token ids."""

@@ -1,4 +1,4 @@
-"""A request's prompt as the hashed blocks that routing and quotas work with; the text itself is not in it."""
+"""A request's prompt as routing and quotas see it: hashed blocks and token counts, without the text."""
 
 from array import array
 
@@ -21,9 +21,8 @@ class PromptBlocks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exact: bool
     """True when the tokens are the worker's own; False when they are estimated."""
     output_tokens_max: int | None = None
-    """The bound of each answer where it differs from the client's: what the tenant's plan leaves if the client set
-    none, and what the context has left if the client accepts less than it asked for.
-    """
+    """The bound of each answer where it differs from the client's; else None. It is what the tenant's plan leaves
+    if the client set no bound, and what the context has left if the client accepts a shorter answer."""
     ids: bytes | None = None
     """The prompt's token ids as JSON, where the worker receives them in place of the text."""
 

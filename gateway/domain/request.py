@@ -27,13 +27,12 @@ class Surface(StrEnum):
     DETOKENIZE = "detokenize"
 
 
-GENERATING = frozenset({Surface.CHAT, Surface.COMPLETIONS})
+GENERATING_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS})
 """The APIs that a worker answers with generated tokens. Requests of the Messages and Responses APIs are translated
 to one of these."""
 
-
-FORMS = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
-"""The APIs with requests that come with a file, as multipart/form-data."""
+FORM_SURFACES = frozenset({Surface.TRANSCRIPTIONS, Surface.TRANSLATIONS})
+"""The APIs that take a file: their requests come as multipart/form-data."""
 
 
 class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,7 +47,7 @@ class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 NO_QUEUE_HEADERS = QueueHeaders()
-"""Of a client that asks nothing of the queue."""
+"""For a client that asks nothing of the queue."""
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -58,31 +57,31 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     model: str
     """The model by the name that the client used."""
     fields: Mapping[str, msgspec.Raw]
-    """The client's top-level fields as raw JSON, without those that the gateway owns."""
+    """The client's top-level fields as raw JSON, without the fields that the gateway sets itself."""
     prompt: list[Any]
     """The messages of a chat, or a list of prompts that are texts or token ids."""
     stream: bool
     include_usage: bool
-    """Whether the client asked for the usage frame of a stream."""
+    """Whether the client asked for a usage chunk at the end of the stream."""
     choices: int
-    """Answers asked for, of each prompt."""
+    """Answers requested for each prompt (`n`)."""
     output_tokens_max: int | None
     """The client's bound on the tokens of each answer; None where the client set none."""
-    shortens: bool = False
-    """Whether a shorter answer will do where the model's context leaves less room."""
+    accepts_shorter_answers: bool = False
+    """Whether the client takes a shorter answer where the model's context leaves less room than it asked for."""
     form: tuple[FormPart, ...] | None = None
-    """The parts of a request that came as a form; see WorkerCall."""
+    """The parts of a request that came as a form; None for a JSON body."""
     body_bytes: int = 0
-    """Length of the JSON body; 0 of a form."""
+    """Length of the JSON body; 0 for a form."""
 
     generates: bool = False
-    """Whether a worker generates tokens. If not, nothing of the request stays in a worker's prefix cache either.
-    Follows from the API."""
+    """Whether a worker generates tokens; derived from the API. If not, nothing of the request stays in a worker's
+    prefix cache either."""
     answers: int = 0
-    """Answers that are generated: so many choices of each prompt. Follows from the other fields."""
+    """Answers that are generated: the choices of all prompts together; derived from the other fields."""
 
     def __post_init__(self) -> None:
-        generates = self.surface in GENERATING
+        generates = self.surface in GENERATING_SURFACES
         answers = 0
         if generates:
             answers = self.choices * (len(self.prompt) if self.surface is Surface.COMPLETIONS else 1)
@@ -91,5 +90,5 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def output_tokens_min(self) -> int:
-        """Tokens of an answer that the prompt has to leave room for."""
-        return 1 if self.shortens else self.output_tokens_max or int(self.generates)
+        """Tokens of the answer for which the context must have room beside the prompt."""
+        return 1 if self.accepts_shorter_answers else self.output_tokens_max or int(self.generates)

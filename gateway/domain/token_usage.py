@@ -3,7 +3,7 @@
 import msgspec
 
 TOKENS_MAX = 2**40
-"""More tokens than any request has: a worker that reports more has counted wrong."""
+"""More tokens than any request can have: larger counts from a worker are wrong."""
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens that the worker had cached; None if it does not report them, which is not zero."""
+        """Prompt tokens that the worker had cached; None, which is not zero, if the worker does not report them."""
         details = self.prompt_tokens_details
         return details.cached_tokens if details is not None else None
 
@@ -41,7 +41,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
     def plausible(self) -> bool:
         """Whether these counts are possible.
 
-        Impossible counts would go into quotas, estimates and counters that only ever rise.
+        Impossible counts would spoil quotas, estimates and counters that never decrease.
         """
         details, output = self.prompt_tokens_details, self.completion_tokens or 0
         cached = (details.cached_tokens or 0) if details is not None else 0
@@ -49,7 +49,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
 
 def read_usage(raw: bytes | msgspec.Raw) -> TokenUsage | None:
-    """Return the usage that stands in an answer; None where it is absent, malformed or impossible."""
+    """Return the usage in an answer; None where it is absent, malformed or impossible."""
     try:
         usage: TokenUsage | None = _USAGE.decode(raw)
     except msgspec.ValidationError:
@@ -83,6 +83,5 @@ class ChargedTokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     prompt_tokens: int
     cached_tokens: int | None = None
-    """Those of the prompt tokens that were cached; None where the worker does not report them."""
-
+    """How many of the prompt tokens were cached; None where the worker does not report that."""
     output_tokens: int = 0

@@ -108,7 +108,7 @@ class Catalogue:
                 prices=prices_from(settings.prices),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
-                hands_tokens=SURFACES_SENT_AS_IDS[settings.prompt_ids],
+                surfaces_sent_as_ids=SURFACES_SENT_AS_IDS[settings.prompt_ids],
             )
             aliases.update(dict.fromkeys(settings.aliases, settings.name))
         return CatalogueContents(

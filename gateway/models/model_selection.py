@@ -86,7 +86,7 @@ class ModelSelection:
 
     def is_served(self, model: str, tenant: Tenant) -> bool:
         """Return whether a worker, or a provider that the tenant may overflow to, serves the model."""
-        return bool(self._fleet.serving(model) or (tenant.overflows and self._fleet.providers(model)))
+        return bool(self._fleet.serving(model) or (tenant.may_overflow and self._fleet.providers(model)))
 
     def _find(self, name: str) -> Model | None:
         try:

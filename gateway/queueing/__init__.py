@@ -1,1 +1,1 @@
-"""Where requests wait for their turn: `waiting_room` is one queue of one gateway; `shared/` keeps the order of all."""
+"""Where requests wait for their turn: `waiting_room` is a queue of one gateway, `shared/` that of all gateways."""

@@ -10,7 +10,7 @@ from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_rooms import WaitingRooms
 
 MODELS_MAX = 64
-"""Models whose queues one call looks at."""
+"""Models that one call looks at the queues of."""
 
 
 class QueuePeer:
@@ -21,19 +21,21 @@ class QueuePeer:
         self._rooms = rooms
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
-        """Return all queues, or those whose workers also serve the queue `beside`."""
+        """Return all queues, or those that share workers with the queue `beside`."""
         model = model_of(beside) if beside is not None else None
-        ours = (worker for worker in self._fleet if worker.provider is None)
-        serving = (worker for worker in ours if model is None or model in worker.models)
-        models = sorted({model for worker in serving for model in worker.models})[:MODELS_MAX]
+        models = sorted(self._fleet.models_beside(model))[:MODELS_MAX]
         return [*models, *(queue_of(model, background=True) for model in models)]
 
     def update_others(self, loads: Loads, *, all_workers: bool) -> None:
         """Take over the loads of the other gateways; with `all_workers`, they have none on any other worker."""
-        for worker in self._fleet:
-            load = loads.get(worker.id, NO_TOTALS if all_workers else None)
-            if load is not None:
-                worker.load.update_others(load)
+        if all_workers:
+            for worker in self._fleet:
+                worker.load.update_others(loads.get(worker.id, NO_TOTALS))
+            return
+        for identity, load in loads.items():
+            known = self._fleet.get(identity)
+            if known is not None:
+                known.load.update_others(load)
 
     def adopt_tag(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
         """Keep a tenant's tag as Redis has it, in case Redis goes away."""

@@ -16,7 +16,7 @@ class RoomCounters:
     """The counters of one queue policy in one waiting room."""
 
     def __init__(self, policy: QueuePolicy, counted_from: int = 0, carried: Iterable[Ticket] = ()) -> None:
-        """`counted_from`: tickets below this number had their turn from another policy, except those `carried` over."""
+        """Count tickets from number `counted_from` on, and those `carried` over from the policy before."""
         self._policy = policy
         self._now = self._adopted = QueueCounters()
         self._counted_from = counted_from

@@ -68,7 +68,7 @@ class Waiters(Generic[Placed]):
         self._least = None
 
     def for_a_turn(self) -> list[Ticket]:
-        """Return the tickets that can use a turn: those whose tasks were not cancelled."""
+        """Return the tickets that can use a turn: their tasks were not cancelled."""
         return [waiter.ticket for waiter in self.by_number.values() if not waiter.turn.done()]
 
     def least_tokens(self) -> int:

@@ -8,8 +8,8 @@
                +--> its patience is over: AdmissionTimeout, or what the service class says
 
 Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `room_made`; the request
-whose turn it is has its placement before its task runs, so that no later arrival can take it. A request that would
-rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order, and no
+that has its turn gets its placement before its task runs, so that no later arrival can take it. A request that
+would rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order, and no
 other request takes that worker; others may go to the free one.
 
 Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times the
@@ -91,7 +91,7 @@ class WaitingRoom(Generic[Placed]):
         goes_first: Callable[[], bool] | None = None,
         has_room: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
     ) -> None:
-        """`give_back` ends a placement whose request left in the moment it was given.
+        """`give_back` ends a placement that was given in the moment in which its request left.
 
         `goes_first` returns whether no request in another room goes before those that wait here; None: always.
         `has_room` returns whether a worker outside the given set may have room for so many uncached tokens.
@@ -124,7 +124,7 @@ class WaitingRoom(Generic[Placed]):
         return len(self.waiters) + len(self._elsewhere)
 
     def ticket(self, asked: QueuedRequest, before: Ticket | None = None) -> Ticket:
-        """Return a ticket with the next number, or with the number and arrival that the request has had `before`."""
+        """Return a ticket with the next number, or with the number and arrival of the ticket `before`."""
         if before is None:
             number, arrived_at = self._number, self._clock()
             self._number += 1
@@ -201,7 +201,8 @@ class WaitingRoom(Generic[Placed]):
     ) -> Placed:
         """Return a placement in the ticket's turn.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `patience` and `place` raise.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `patience` and `place`
+        raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
             waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future())

@@ -24,7 +24,7 @@ class WaitingRooms(Generic[Placed]):
         window: WorkerWindow,
         clock: Callable[[], float],
     ) -> None:
-        """`give_back` ends a placement whose request left in the moment it was given."""
+        """`give_back` ends a placement that was given in the moment in which its request left."""
         self.rules = rules
         """Of every room."""
         self._fleet = fleet
@@ -81,6 +81,10 @@ class WaitingRooms(Generic[Placed]):
         """Return whether a worker outside `closed` may have room; True without workers, so that waits end."""
         window = self._window.tokens
         able = self._fleet.serving(model)
+        ordered = self._fleet.least_loaded(model)
+        if ordered is not None:
+            fewest = ordered.fewest_tokens_queued(closed)
+            return fewest is not None and worth_ranking_again(fewest, tokens, window)
         return not able or any(
             w.id not in closed and worth_ranking_again(w.load.all_tokens_queued, tokens, window) for w in able
         )
@@ -99,9 +103,7 @@ class WaitingRooms(Generic[Placed]):
         waiting = [queue for queue, room in self._rooms.items() if room]
         if not waiting:
             return False
-        ours = (worker for worker in self._fleet if worker.provider is None)
-        beside = {other for worker in ours if model in worker.models for other in worker.models}
-        return any(queue in beside for queue in waiting)
+        return not self._fleet.models_beside(model).isdisjoint(waiting)
 
     def _none_waits_beside(self, model: str) -> bool:
         return not self.requests_wait_beside(model)

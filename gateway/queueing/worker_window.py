@@ -6,7 +6,7 @@ from gateway.queueing.shared.shared_queue import SharedQueue
 class WorkerWindow:
     """This gateway's part of every worker's window, in uncached prompt tokens.
 
-    The whole window is this gateway's where all gateways decide together; a gateway that decides alone has its share.
+    It is the whole window where all gateways decide together; a gateway that decides alone has its share of it.
     """
 
     def __init__(self, queue: SharedQueue, tokens_of_all: int) -> None:

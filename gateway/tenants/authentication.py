@@ -69,7 +69,7 @@ class Authentication:
             raise AccountDisabled
         if tenant.networks and not tenant.allows_from(address()):
             raise AddressNotAllowed
-        if scope not in tenant.may:
+        if scope not in tenant.key_scopes:
             raise ScopeNotAllowed(scope)
         return tenant
 
@@ -89,7 +89,7 @@ class Authentication:
             raise KeysUnavailable from err
         if found.disabled:
             raise AccountDisabled
-        if INFERENCE not in found.may:
+        if INFERENCE not in found.key_scopes:
             raise ScopeNotAllowed(INFERENCE)
         return found
 

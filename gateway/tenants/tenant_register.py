@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.tenant import Access, ContextBounds, Plan, Tenant
+from gateway.domain.tenant import ContextBounds, ModelAccess, Plan, Tenant
 from gateway.quotas.limit import Scope
 from gateway.settings.tenants import (
     ApiKeySettings,
@@ -253,15 +253,15 @@ class TenantRegister:
             ),
             group=isolation_group(tenant.id, tenant.isolation),
             scopes=tuple(scopes),
-            access=tuple(level for level in access if level != Access()),
-            may=frozenset(key.scopes),
+            model_access=tuple(level for level in access if level != ModelAccess()),
+            key_scopes=frozenset(key.scopes),
             networks=tuple(networks for networks in (tenant.addresses, key.addresses) if networks),
             disabled=tenant.disabled or (organisation is not None and organisation.disabled),
-            context=_context(tenant, plan),
-            closed=(tenant.without_redis or plan.without_redis) == "closed",
+            context_bounds=_context_bounds(tenant, plan),
+            refused_without_redis=(tenant.without_redis or plan.without_redis) == "closed",
             cache_blocks_max=tenant.cache_blocks_max or plan.cache_blocks_max,
             service_class=key.service_class,
-            overflows=(tenant.overflow or plan.overflow) == "allow",
+            may_overflow=(tenant.overflow or plan.overflow) == "allow",
         )
         of_all = organisation.limits if organisation is not None else ()
         return found, next_end(now, tenant.limits, plan.limits, key.limits, of_all)
@@ -277,11 +277,11 @@ NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccessSettings(allow=
 """Used in place of a plan that does not exist: a lost row must not lift all limits."""
 
 
-def _context(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:
+def _context_bounds(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:
     lengths = tenant.context_lengths or plan.context_lengths
     return ContextBounds(
-        longest=tenant.context_length_max or plan.context_length_max,
-        by_models=tuple((bound.models, bound.max) for bound in lengths),
+        tokens_max=tenant.context_length_max or plan.context_length_max,
+        by_model_patterns=tuple((bound.models, bound.max) for bound in lengths),
     )
 
 
@@ -295,5 +295,5 @@ def isolation_group(tenant: str, isolation: IsolationSettings) -> str:
     return f"group:{isolation.group}" if isolation.mode == "group" else f"tenant:{tenant}"
 
 
-def _access(models: ModelAccessSettings) -> Access:
-    return Access(allow=models.allow, deny=models.deny)
+def _access(models: ModelAccessSettings) -> ModelAccess:
+    return ModelAccess(allow=models.allow, deny=models.deny)

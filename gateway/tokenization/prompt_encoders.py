@@ -31,7 +31,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.errors import PromptTooLong
-from gateway.domain.model import CHAT_MARK, EncodedPrompt
+from gateway.domain.model import CHAT_HASH_PREFIX, EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.media.media_parts import ChatMedia, may_have_media, media_tokens
@@ -99,7 +99,7 @@ class TextEncoder:
         if media:
             texts, digests = media.split(text.decode())
             text = b"".join(_interleave(map(str.encode, texts), (bytes(media_tokens(d)) for d in digests)))
-        return EncodedPrompt(tokens=None, text=text, mark=CHAT_MARK)
+        return EncodedPrompt(tokens=None, text=text, hash_prefix=CHAT_HASH_PREFIX)
 
 
 class TokenizerEncoder:
@@ -175,7 +175,7 @@ class TokenizerEncoder:
             if not digests:
                 return [EncodedPrompt(tokens=parts[0])]
             tokens = _concatenate(_interleave(parts, map(media_tokens, digests)))
-            return [EncodedPrompt(tokens=tokens, counted=False)]
+            return [EncodedPrompt(tokens=tokens, count_exact=False)]
         texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
         self._check_length(texts, request, length_max)
         encoded = iter(await self._encode_batch(texts, tenant, special=True))

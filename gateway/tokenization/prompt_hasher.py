@@ -38,7 +38,7 @@ class PromptHasher:
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
         lengths = list(map(len, prompts))
         longest = lengths[0] if len(lengths) == 1 else max(lengths)
-        exact = ctx.model.encoder.exact and all(prompt.counted for prompt in prompts)
+        exact = ctx.model.encoder.exact and all(prompt.count_exact for prompt in prompts)
         if exact:
             _check_length(ctx, longest, length_max)
         hashed = self.namespace(ctx.model, ctx.tenant.group)
@@ -49,7 +49,7 @@ class PromptHasher:
             exact=exact,
             output_tokens_max=(
                 _output_bound_by_context(ctx, longest * (1 if exact else ESTIMATE_MARGIN), length_max)
-                if ctx.request.shortens
+                if ctx.request.accepts_shorter_answers
                 else _output_bound_by_plan(ctx, longest)
             ),
             ids=await _ids_as_json(prompts[0])
@@ -107,7 +107,7 @@ def _can_send_ids(ctx: RequestContext) -> bool:
     The answer must be the same for both, and the client must not have sent token ids itself.
     """
     return (
-        ctx.request.surface in ctx.model.hands_tokens
+        ctx.request.surface in ctx.model.surfaces_sent_as_ids
         and not TEXT_FIELDS & ctx.request.fields.keys()
         and not isinstance(ctx.request.prompt[0], list | array)
     )
@@ -117,7 +117,7 @@ def _length_max(ctx: RequestContext) -> int | None:
     """Return the tokens that prompt and answer may have together; None where only the worker knows."""
     if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
         return None
-    served, planned = ctx.model.context_length, ctx.tenant.context.of(ctx.model.name)
+    served, planned = ctx.model.context_length, ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)
     if served is None or (planned is not None and planned < served):
         return planned
     return served
@@ -142,7 +142,7 @@ def _output_bound_by_context(ctx: RequestContext, prompt_tokens: int, length_max
 
 def _output_bound_by_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
     """Return the answer's bound under the tenant's plan for a client that set none: workers know no plans."""
-    bound = ctx.tenant.context.of(ctx.model.name)
+    bound = ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)
     if bound is None or ctx.request.output_tokens_max is not None or not ctx.request.generates:
         return None
     # An estimated prompt may only seem to fill the bound: leaving one token would give no answer.

@@ -134,7 +134,7 @@ class WorkerEncoder:
         if tokens is not None:
             return [EncodedPrompt(tokens=tokens)]
         return [
-            prompt if prompt.tokens is not None else msgspec.structs.replace(prompt, counted=False)
+            prompt if prompt.tokens is not None else msgspec.structs.replace(prompt, count_exact=False)
             for prompt in await self._text.encode(request, tenant, length_max)
         ]
 

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 
 from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, ShuttingDown
-from gateway.domain.request import FORMS, Surface
+from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.domain.tenant import INFERENCE, USAGE, Tenant
 from gateway.pipeline import Services, serve
 from gateway.process.drain_state import DrainState
@@ -170,7 +170,7 @@ def tenant_app(
     inference_handlers = {
         surface.value: inference_handler(
             dialect_factory(surface, responses),
-            exchange_type=FormExchange if surface in FORMS else HttpExchange,
+            exchange_type=FormExchange if surface in FORM_SURFACES else HttpExchange,
         )
         for surface in Surface
     } | {

@@ -153,7 +153,7 @@ def dispatch_of(
 
 
 class _DispatchFollowsFleet:
-    """Gives turns when workers have room again, and tells other gateways of resting providers; see FleetListener."""
+    """Gives turns when workers have room again, and tells other gateways of resting providers (FleetListener)."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch

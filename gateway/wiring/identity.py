@@ -1,4 +1,4 @@
-"""Who verifies tokens: of tenants and of operators."""
+"""Makes what verifies the tokens of identity providers: those of tenants and those of operators."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from gateway.tenants.token_verifier import TokenVerifier
 
 
-def tokens(settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor) -> "TokenVerifier | None":
-    """Who verifies tokens; None where the settings name no issuer. Raises SettingsProblem."""
+def token_verifier(
+    settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor
+) -> "TokenVerifier | None":
+    """Return the verifier of tenants' tokens; None where the settings name no issuer. Raises SettingsProblem."""
     if not settings.authentication.tokens:
         return None
     try:
@@ -38,7 +40,7 @@ def tokens(settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor
 def operator_issuers(
     settings: Settings, stack: AsyncExitStack, supervisor: LoopSupervisor
 ) -> "Sequence[Issuer[OperatorIssuerSettings]]":
-    """Who says what operators may do. Raises SettingsProblem."""
+    """Return the issuers of operators' tokens, with their signing keys kept current. Raises SettingsProblem."""
     if not settings.admin.issuers:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""What a gateway keeps in its database: tenants, usage, responses, files, batches. Each has its own connections."""
+"""Makes the stores of tenants, usage, responses, files and batches, with separate database connections."""
 
 import secrets
 from collections.abc import Iterator
@@ -28,35 +28,38 @@ from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, regi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """`tenants` is who is asked; the others are None without a database."""
+    """The stores of a gateway; all but `tenants` and `batch_counts` are None without a database."""
 
     tenants: FileDirectory
+    """The directory that requests are authenticated against."""
     directory: SqlDirectory | None
+    """The tenants of the settings and of the database together; `tenants` reads it where it exists."""
     ledger: Ledger | None
     responses: ResponseStore | None
     background: BackgroundStore | None
+    """Responses that are made in the background."""
     tenant_files: TenantFiles | None
     batches: BatchStore | None
     batch_counts: BatchCounts
 
     @classmethod
-    def opened(cls, settings: Settings, secret: bytes, stack: AsyncExitStack) -> "Records":
-        """Nothing is connected yet; the stack closes it. Raises SettingsProblem."""
-        directory, kept = _directory(settings, secret, stack), _database(settings, stack)
-        answers = _database(settings, stack)
+    def create(cls, settings: Settings, secret: bytes, stack: AsyncExitStack) -> "Records":
+        """Make the stores, which connect later and are closed by the stack. Raises SettingsProblem."""
+        directory = _directory(settings, secret, stack)
+        files_database, responses_database = _database(settings, stack), _database(settings, stack)
         return cls(
             tenants=_tenants(settings, secret, directory),
             directory=directory,
             ledger=_ledger(settings, stack),
-            responses=_responses(settings, answers) if answers is not None else None,
-            background=BackgroundStore(answers) if answers is not None else None,
-            tenant_files=_tenant_files(settings, kept) if kept is not None else None,
-            batches=BatchStore(kept, secrets.token_hex(8)) if kept is not None else None,
+            responses=_responses(settings, responses_database) if responses_database is not None else None,
+            background=BackgroundStore(responses_database) if responses_database is not None else None,
+            tenant_files=_tenant_files(settings, files_database) if files_database is not None else None,
+            batches=BatchStore(files_database, secrets.token_hex(8)) if files_database is not None else None,
             batch_counts=BatchCounts(),
         )
 
     def loops(self) -> Iterator[tuple[str, Loop]]:
-        """By the names they are supervised under; the directory's own begins earlier."""
+        """Yield the background loops with their names; the loop of the directory is started earlier."""
         if self.responses is not None:
             yield "responses", self.responses.run
         if self.tenant_files is not None:
@@ -67,12 +70,12 @@ class Records:
 
 def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> FileDirectory:
     directory = database if database is not None else register_from_settings(settings, pepper(secret))
-    alone = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
-    return OpenUntilTenants(directory) if alone else directory
+    local_only = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
+    return OpenUntilTenants(directory) if local_only else directory
 
 
 def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:
-    """What the settings' tenants and the database's are in together."""
+    """Return the directory of the tenants of the settings and of the database; None without a database."""
     database = _database(settings, stack)
     if database is None:
         return None
@@ -85,7 +88,7 @@ def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlD
 
 
 def _ledger(settings: Settings, stack: AsyncExitStack) -> Ledger | None:
-    """With connections of its own: what it writes keeps nobody's keys waiting."""
+    """Return the ledger; it has its own connections, so that its writes do not delay key look-ups."""
     database = _database(settings, stack)
     if database is None:
         return None
@@ -106,7 +109,7 @@ def _responses(settings: Settings, database: Database) -> ResponseStore:
 
 
 def _tenant_files(settings: Settings, database: Database) -> TenantFiles:
-    """Raises SettingsProblem."""
+    """Return the store of tenants' files, on disk or in S3. Raises SettingsProblem."""
     files = settings.files
     contents: ContentStore = DirectoryStore(Path(settings.state_directory) / files.directory)
     if files.s3 is not None:
@@ -137,6 +140,6 @@ def _database(settings: Settings, stack: AsyncExitStack) -> Database | None:
 
 
 def _upgrades(settings: Settings, database: Database) -> bool:
-    """May a gateway bring its tables up to date?"""
+    """Return whether the gateway may upgrade its database tables."""
     upgrade = settings.database.upgrade
     return upgrade == "always" or (upgrade == "auto" and database.file is not None)

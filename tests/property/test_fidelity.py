@@ -37,7 +37,9 @@ WHAT = {
     Surface.COMPLETIONS: {"prompt": "hi"},
     Surface.EMBEDDINGS: {"input": ["hi", "ho"]},
 }
-PASSED_ON = [surface for surface in Surface if surface not in {Surface.MESSAGES, Surface.RESPONSES, *FORM_SURFACES}]
+PASSED_ON = [
+    surface for surface in Surface if surface not in {Surface.MESSAGES, Surface.RESPONSES, *FORM_SURFACES}
+]
 """What a worker is asked as it came, in JSON."""
 
 ADAPTERS = [

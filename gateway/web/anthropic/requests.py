@@ -55,7 +55,7 @@ def decode_message_request(body: bytes) -> MessageRequest:
     request = decode_request(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
         # As at Anthropic: clients ask for more tokens than the context of most models here has left.
-        chat=msgspec.structs.replace(request, shortens=True),
+        chat=msgspec.structs.replace(request, accepts_shorter_answers=True),
         stops=frozenset(read.stop_sequences or ()),
         warms_cache=read.max_tokens == 0,
     )

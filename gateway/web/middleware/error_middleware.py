@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from gateway.domain.errors import ForbiddenHost, GatewayError, InternalError, MethodNotAllowed, NotFound
+from gateway.domain.errors import GatewayError, HostNotAllowed, InternalError, MethodNotAllowed, NotFound
 from gateway.web.request_identity import new_request_id
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def error_middleware(
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not _LOOPBACK.fullmatch(request.headers.get("Host", "")) and local_names_only():
-            return error_answer(ForbiddenHost(), request)
+            return error_answer(HostNotAllowed(), request)
         try:
             return await handler(request)
         except web.HTTPNotFound:

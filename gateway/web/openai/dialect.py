@@ -51,4 +51,4 @@ class OpenAIDialect:
 
     def error_event(self, error: GatewayError) -> bytes:
         """Return the error as a server-sent event in OpenAI's shape."""
-        return error.frame()
+        return error.server_sent_event()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.request import FORMS, Surface
+from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.web.anthropic import wire as anthropic
 from gateway.web.openai.inference_requests import body_type
 from gateway.web.openapi import stored_objects_paths
@@ -65,7 +65,7 @@ def tenant_api_document(version: str) -> Json:
         "AnthropicError": ANTHROPIC_ERROR,
         "Answer": {"type": "object"},
     }
-    schemas |= {surface: {"$ref": "#/components/schemas/SpeechForm"} for surface in FORMS}
+    schemas |= {surface: {"$ref": "#/components/schemas/SpeechForm"} for surface in FORM_SURFACES}
     paths = {
         f"/v1/{surface.value}": {"post": _inference(surface, schemas[surface])} for surface in _SUMMARIES
     }
@@ -99,7 +99,7 @@ def tenant_api_document(version: str) -> Json:
 def _bodies() -> Mapping[Surface | str, Any]:
     """Return the struct that decodes the body of each API."""
     return {
-        **{surface: body_type(surface) for surface in _SUMMARIES if surface not in FORMS},
+        **{surface: body_type(surface) for surface in _SUMMARIES if surface not in FORM_SURFACES},
         Surface.MESSAGES: anthropic.MessagesBody,
         Surface.RESPONSES: responses.ResponsesBody,
         "count_tokens": anthropic.CountTokensBody,
@@ -113,10 +113,10 @@ def _inference(surface: Surface, body: Json) -> Json:
         content["text/event-stream"] = {}
     if surface is Surface.SPEECH:
         content = {"audio/*": {}, **content}
-    if surface in FORMS:
+    if surface in FORM_SURFACES:
         content = {"text/*": {}, **content}
     answer = {"description": "The answer", "content": content}
-    request_body = form_body(body) if surface in FORMS else json_body(body)
+    request_body = form_body(body) if surface in FORM_SURFACES else json_body(body)
     return operation(_SUMMARIES[surface], answer, anthropic_errors=surface is Surface.MESSAGES) | request_body
 
 

@@ -106,7 +106,7 @@ def finished_response(
 def failed_response(response: Json, error: GatewayError) -> Json:
     """Return the response as failed, without output."""
     code = "rate_limit_exceeded" if error.status == 429 else "server_error"
-    message, _ = error.called(FIELD_NAMES)
+    message, _ = error.message_and_param(FIELD_NAMES)
     return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 

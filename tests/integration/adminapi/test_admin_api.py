@@ -218,7 +218,7 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
         for method, path, body, status, detail in (
             ("GET", "/plans/none", None, 404, "There is no plan 'none'."),
             ("GET", "/nothing", None, 404, "There is nothing at GET /admin/v1/nothing."),
-            ("DELETE", "/plans", None, 405, "This address answers GET only."),
+            ("DELETE", "/plans", None, 405, "This path allows only the methods GET."),
             ("PUT", "/plans/p", {"concurency": 1}, 400, "$.concurency: unknown setting (did you mean"),
             ("PUT", "/plans/p", {"name": "q"}, 400, "$.name: the path says 'p'."),
             ("PUT", "/tenants/a", {"plan": "none"}, 409, "There is no plan 'none', neither in the"),

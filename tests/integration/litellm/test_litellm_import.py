@@ -168,13 +168,13 @@ def test_models_are_those_that_were_allowed_by_their_own_names(directory, key, m
 
 
 def test_a_key_for_management_asks_no_models(directory):
-    assert directory.by_key("sk-admin").may == {"usage"}
-    assert "inference" in directory.by_key("sk-user").may
+    assert directory.by_key("sk-admin").key_scopes == {"usage"}
+    assert "inference" in directory.by_key("sk-user").key_scopes
 
 
 def test_a_key_in_its_grace_period_has_the_rules_of_its_successor(directory):
     before, after = directory.by_key("sk-before"), directory.by_key("sk-new")
-    assert (before.id, before.access) == (after.id, after.access)
+    assert (before.id, before.model_access) == (after.id, after.model_access)
 
 
 def test_addresses_hold_for_everybody(directory):
