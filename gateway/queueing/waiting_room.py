@@ -9,8 +9,8 @@
 
 Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `room_made`; the request
 that has its turn gets its placement before its task runs, so that no later arrival can take it. A request that
-would rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order, and no
-other request takes that worker; others may go to the free one.
+would rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order,
+and no other request takes that worker; others may go to the free one.
 
 Where several gateways give turns together, the order is kept in Redis, and the room counts, bounds and times the
 requests that wait; see gateway/queueing/shared/shared_queue.py.
