@@ -1,53 +1,61 @@
--- One queue per model, and the load of every worker, for all gateways: whose turn it is, and where there is room.
+-- One queue per model, and the load of every worker, for all gateways: which request has its turn, and where there is
+-- room.
 --
---   admit --- room, and nobody waits -----------------------> placed --first--> answering --end--> gone
+--   admit --- room, and no request waits -------------------> placed --first--> answering --end--> gone
 --     +--> waiting --turn: load is taken, its owner told--> granted --claim--^
 --             ^                                                |
 --             +--- the owner has asked anew <--- 250 ms over --+
 --
--- A queue whose name ends in "#batch" gives turns only while nobody waits in the others that a call names.
--- Turns are given as policies/queueing/sfq.py says, room as policies/admission says; a property test holds this
--- file to them. Who stands first waits until it has room where it is worth going: smaller ones do not slip past it,
--- but others may go to workers that nobody before them waits for.
+-- A queue whose name ends in "#batch" gives turns only while no request waits in the other queues that a call names.
+-- Turns are given as policies/queueing/sfq.py says, room as policies/admission says; a property test holds this file to
+-- them. The request that goes first waits until a worker that it accepts has room: smaller requests do not pass it
+-- there, but others may go to workers that no request before them waits for.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
 --       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed
 --       3 places      hash: id -> record          4 owned    sorted set of ids, by name: "gateway:number"
 --       5 grants      sorted set: id -> ms by which it has to be claimed
 --       6 ended       sorted set: id -> ms until which it is remembered
---       7 turns       stream: what was granted to whom; that gateways came or went
+--       7 turns       stream: turns that were granted, and that gateways came or went
 --       then for every queue
 --       1 meta        hash: v, the virtual time; n, the last number; g, when it gave a turn beside others
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
 -- ARGV  1 gateway  2 window in tokens  3 hold, see policies/admission; '': any worker with room will do
---       4 number of queues, their names; then what the verb says
--- Gives {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
+--       4 number of queues, their names; then the arguments of the verb
+-- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
--- Every verb may be repeated, and comes to the same. Loops are bounded by the constants below.
+-- Every verb may be repeated with the same result. Loops are bounded by the constants below.
+--
+-- Records  waiting    asks for a turn: `routes`, `number`          granted    has a turn until its deadline in grants
+--          placed     its load is taken: `worker`, `tokens`        answering  the same, its prefill is done
 local verbs = {}
-local CLAIM_MS, ENDED_MS = 250, 10000
+local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX, UNPACKED_MAX = 10, 8, 4, 256
 
--- What `look` keeps from call to call: records by what they are packed as, and how many.
+-- Records that `look` has unpacked, by their packed form, from call to call; and how many.
 local unpacked, unpacked_count = {}, 0
 
--- Set anew by every call; redis.call is not there yet when a library is loaded.
-local call, now, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more, queued
+-- When ids that have ended were last removed from `ended`, in ms.
+local ended_swept = 0
+
+-- Set anew by every call; redis.call is not there yet when a library is loaded. `known_loads` has the loads that this
+-- call has read: {tokens, streams, KV tokens} by worker.
+local call, now, gateways, loads, places, owned, grants, ended, turns, window, hold, queues, at, more, known_loads
 
 local function open(keys, args)
   call = redis.call
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
-  window, hold, queues, more, queued = tonumber(args[2]), tonumber(args[3]), {}, false, {}
+  window, hold, queues, more, known_loads = tonumber(args[2]), tonumber(args[3]), {}, false, {}
   local count = tonumber(args[4])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
     local queue = {name = args[4 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4], background = string.sub(args[4 + i], -6) == '#batch'}
+      tickets = keys[k + 4], finishes = {}, background = string.sub(args[4 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
   at = 5 + count
@@ -69,8 +77,8 @@ local function read(id)
   return found and cmsgpack.unpack(found)
 end
 
--- The same, not to be changed. Who stands first is looked at by verb after verb: to unpack it each time would cost more
--- than all else of a look.
+-- Returns a record that is not to be changed. The request that goes first is looked at by verb after verb: to unpack it
+-- each time would cost more than the rest of a look.
 local function look(id)
   local found = call('HGET', places, id)
   if found and not unpacked[found] then
@@ -90,25 +98,32 @@ local function load_of(packed)
   return tokens, streams, kv
 end
 
-local function load_changes(worker, tokens, streams, kv)
-  local tokens_now, streams_now, kv_now = load_of(call('HGET', loads, worker))
-  if streams_now + streams == 0 then
-    queued[worker] = 0
+-- Reads the loads of the workers that this call has not read.
+local function read_loads(workers)
+  local missing = {}
+  for _, worker in ipairs(workers) do
+    if not known_loads[worker] then missing[#missing + 1] = worker end
+  end
+  if #missing == 0 then return end
+  for i, packed in ipairs(call('HMGET', loads, unpack(missing))) do known_loads[missing[i]] = {load_of(packed)} end
+end
+
+local function change_load(worker, tokens, streams, kv)
+  read_loads({worker})
+  local load = known_loads[worker]
+  load[1], load[2], load[3] = load[1] + tokens, load[2] + streams, load[3] + kv
+  if load[2] == 0 then
+    known_loads[worker] = {0, 0, 0}
     call('HDEL', loads, worker)
   else
-    queued[worker] = tokens_now + tokens
-    call('HSET', loads, worker, struct.pack(LOAD, tokens_now + tokens, streams_now + streams, kv_now + kv))
+    call('HSET', loads, worker, struct.pack(LOAD, load[1], load[2], load[3]))
   end
 end
 
-local function take(record) load_changes(record.worker, record.tokens, 1, record.kv) end
+local function take(record) change_load(record.worker, record.tokens, 1, record.kv) end
 
 local function free(record)
-  load_changes(record.worker, record.state == 'answering' and 0 or -record.tokens, -1, -record.kv)
-end
-
-local function packed_loads(workers)
-  return #workers > 0 and call('HMGET', loads, unpack(workers)) or {}
+  change_load(record.worker, record.state == 'answering' and 0 or -record.tokens, -1, -record.kv)
 end
 
 local function workers_of(routes)
@@ -117,24 +132,14 @@ local function workers_of(routes)
   return workers
 end
 
--- So that `queued` has the workers of these routes; each is read once in a call.
-local function read_queued(routes)
-  for _, route in ipairs(routes) do
-    if not queued[route[1]] then
-      local workers = workers_of(routes)
-      for i, packed in ipairs(packed_loads(workers)) do queued[workers[i]] = load_of(packed) end
-      return
-    end
-  end
-end
-
--- The cheapest route that is worth going and has room now, at a worker that is not in `closed`; those that it waits
--- for are added. `slack`: as hold. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
+-- Returns the cheapest route that is worth going and has room now, at a worker that is not in `closed`; without one, the
+-- workers that the request waits for are added to `closed`. `slack`: as hold. Routes are {worker, uncached tokens,
+-- fixed ms, ms per queued token}.
 local function best(routes, closed, slack)
-  read_queued(routes)
+  read_loads(workers_of(routes))
   local costs, least, found = {}, math.huge, nil
   for i, route in ipairs(routes) do
-    local ahead = queued[route[1]]
+    local ahead = known_loads[route[1]][1]
     local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + route[2] <= window
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) and not closed[route[1]] then found = i end
@@ -151,24 +156,41 @@ end
 
 local function ticket_of(id, record) return record.tenant .. '\0' .. string.format('%016d', record.number) .. '\0' .. id end
 
--- A tenant's first tickets, so many of them, in their order.
+-- Returns a tenant's first tickets, so many of them, in their order.
 local function tickets_of(queue, tenant, count)
   return call('ZRANGEBYLEX', queue.tickets, '[' .. tenant .. '\0', '(' .. tenant .. '\1', 'LIMIT', 0, count)
 end
 
 local function member(ticket, tenant) return ticket and string.sub(ticket, #tenant + 2, #tenant + 17) .. '\0' .. tenant end
 
-local function passed(queue) return tonumber(call('HGET', queue.meta, 'v') or '0') end
+-- The virtual time, read once in a call.
+local function passed(queue)
+  if not queue.passed then queue.passed = tonumber(call('HGET', queue.meta, 'v') or '0') end
+  return queue.passed
+end
 
-local function finish_of(queue, tenant) return tonumber(call('ZSCORE', queue.finish, tenant) or passed(queue)) end
+-- The finish tag of a tenant, read once in a call.
+local function finish_of(queue, tenant)
+  if not queue.finishes[tenant] then queue.finishes[tenant] = tonumber(call('ZSCORE', queue.finish, tenant) or '') end
+  return queue.finishes[tenant] or passed(queue)
+end
 
 local function finish_at(queue, tenant, tag)
+  -- Kept as it is read again: text has all its digits.
+  queue.finishes[tenant] = tag
   if call('ZADD', queue.finish, text(tag), tenant) == 1 and call('ZCARD', queue.finish) > FINISH_MAX then
     call('ZREMRANGEBYRANK', queue.finish, 0, 99)
+    queue.finishes = {}
   end
 end
 
--- A tenant's tickets or its tag change in `how`; its place among the active ones follows.
+-- How many tenants wait, read once until that changes.
+local function waiting_tenants(queue)
+  if not queue.waiting then queue.waiting = call('ZCARD', queue.active) end
+  return queue.waiting
+end
+
+-- Changes a tenant's tickets or its tag by `how`, and its place among the active ones accordingly.
 local function with_tenant(queue, tenant, how)
   local before = tickets_of(queue, tenant, 1)[1]
   local start = before and tonumber(call('ZSCORE', queue.active, member(before, tenant)))
@@ -176,6 +198,7 @@ local function with_tenant(queue, tenant, how)
   local after = tickets_of(queue, tenant, 1)[1]
   if before and before ~= after then call('ZREM', queue.active, member(before, tenant)) end
   if after then call('ZADD', queue.active, text(tag), member(after, tenant)) end
+  queue.waiting = nil
 end
 
 local function enqueue(queue, id, record)
@@ -195,8 +218,12 @@ local function dequeue(queue, id, record)
   end)
 end
 
--- What a tenant is charged with changes; so does its next start.
+-- Changes what a tenant is charged with, and so its next start.
 local function charge(queue, record, cost)
+  if waiting_tenants(queue) == 0 then
+    finish_at(queue, record.tenant, finish_of(queue, record.tenant) + cost / record.weight)
+    return
+  end
   with_tenant(queue, record.tenant, function(start)
     local tag = (start or finish_of(queue, record.tenant)) + cost / record.weight
     finish_at(queue, record.tenant, tag)
@@ -205,13 +232,17 @@ local function charge(queue, record, cost)
 end
 
 local function give_turn(queue, record, start)
-  call('HSET', queue.meta, 'v', text(math.max(passed(queue), start)))
+  if start > passed(queue) then
+    queue.passed = start
+    call('HSET', queue.meta, 'v', text(start))
+  end
   finish_at(queue, record.tenant, start + record.cost / record.weight)
 end
 
--- Who goes first of those that are not passed: the ticket of the tenant with the least start, its record and that
--- start; what has no record is dropped. `round.behind`: of so many tenants that stand first nobody is left to look at.
--- They remain first when turns are given, since whoever gets one moves back.
+-- Returns the request that goes first of those that are not passed: the id of the ticket of the tenant with the least
+-- start tag, its record and that tag; tickets without a record are dropped. `round.behind`: so many tenants that stand
+-- first have no request left to look at. They remain first when turns are given, since a tenant that gets one moves
+-- back.
 local function head(queue, round)
   for _ = 1, SWEPT_MAX do
     if not round.tenant then
@@ -234,13 +265,14 @@ local function head(queue, round)
       round.behind = round.behind + 1
     else
       call('ZREM', queue.active, round.active)
+      queue.waiting = nil
     end
     round.tenant = nil
   end
 end
 
--- A turn for whoever goes first of those that do not rather wait. `round`: who was passed so far, and the workers
--- that they wait for; nobody who was passed is looked at twice.
+-- Gives a turn to the request that goes first of those that do not rather wait for another worker. `round`: the requests
+-- that were passed so far, and the workers that they wait for; a request that was passed is not looked at twice.
 local function grant_one(queue, mine, round)
   local id, record, start, route
   repeat
@@ -272,10 +304,10 @@ local function grant_one(queue, mine, round)
   return true
 end
 
-local function somebody_waits_before(queue)
+local function requests_wait_before(queue)
   if not queue.background then return false end
   for _, other in ipairs(queues) do
-    if not other.background and call('ZCARD', other.active) > 0 then return true end
+    if not other.background and waiting_tenants(other) > 0 then return true end
   end
   return false
 end
@@ -285,11 +317,11 @@ local function by_last(one, other)
   return one.last < other.last
 end
 
--- The queues that may give a turn, those first that gave one longest ago; and the number of the turn given last.
+-- Returns the queues that may give a turn, those first that gave one longest ago; and the number of the last turn.
 local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
-    if queue.background == background and call('ZCARD', queue.active) > 0 and not somebody_waits_before(queue) then
+    if queue.background == background and waiting_tenants(queue) > 0 and not requests_wait_before(queue) then
       local round = {passed = {}, count = 0, behind = 0, closed = {}}
       found[#found + 1] = {at = i, queue = queue, round = round, last = tonumber(call('HGET', queue.meta, 'g') or '0')}
       last = math.max(last, found[#found].last)
@@ -299,8 +331,9 @@ local function in_turn(background)
   return found, last
 end
 
--- Gives out what room there is; of several queues one turn each, lest a model whose requests pile up keeps another
--- one from the workers of both. Of more than GRANTS_MAX the rest is given when the caller asks again, at once.
+-- Gives out what room there is; of several queues one turn each, so that a model whose requests pile up does not keep
+-- another one from the workers of both. Of more than GRANTS_MAX turns the rest is given when the caller asks again, at
+-- once.
 local function grant(mine)
   local given = 0
   for _, background in ipairs({false, true}) do
@@ -321,7 +354,7 @@ local function grant(mine)
   more = given == GRANTS_MAX
 end
 
--- An id goes, whatever it was: waiting, granted, placed or answering.
+-- Removes an id in any state: waiting, granted, placed or answering.
 local function drop(id, record, change)
   local queue = queues[record.queue]
   if record.state == 'waiting' then
@@ -363,21 +396,23 @@ local function routes_of(args)
   return routes
 end
 
--- {worker, tokens queued, streams, KV tokens, ...} of these workers.
+-- Returns {worker, tokens queued, streams, KV tokens, ...} of these workers.
 local function loads_of(workers)
-  local packed, told = packed_loads(workers), {}
+  read_loads(workers)
+  local found = {}
   for i, worker in ipairs(workers) do
-    local tokens, streams, kv = load_of(packed[i])
-    told[4 * i - 3], told[4 * i - 2], told[4 * i - 1], told[4 * i] = worker, tokens, streams, kv
+    local load = known_loads[worker]
+    found[4 * i - 3], found[4 * i - 2], found[4 * i - 1], found[4 * i] = worker, load[1], load[2], load[3]
   end
-  return told
+  return found
 end
 
--- admit: a place if there is room and nobody waits, else a ticket. Of the first queue; a batch queue is told of
---   those that go before it.
+-- admit: a place if there is room and no request waits, else a ticket. Of the first queue; with a batch queue come the
+--   queues that go before it.
 --   id, tenant, weight, cost, KV tokens, number of routes, routes
--- Outcome 1 {worker, tokens, loads, v, F}, 0 waits {'', 0, loads, v, F}, -1 it has ended already.
--- For one that waits already: its routes are these from now on. One whose turn has come has its place.
+-- Outcome 1 {worker, tokens, loads, virtual time, finish tag}, 0 waits {'', 0, loads, virtual time, finish tag}, -1 it has
+-- ended already.
+-- Of a ticket that waits already, the routes are these from now on. One whose turn has come has its place.
 function verbs.admit(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
   local id, queue = next_arg(args), queues[1]
@@ -392,7 +427,7 @@ function verbs.admit(keys, args)
     grant(id)
   elseif not known then
     call('ZADD', owned, 0, id)
-    local free = call('ZCARD', queue.active) == 0 and not somebody_waits_before(queue)
+    local free = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
     local route = free and best(routes, {}, hold)
     if route then
       local start = math.max(passed(queue), finish_of(queue, record.tenant))
@@ -410,7 +445,7 @@ function verbs.admit(keys, args)
   -- Placed just now, or as it stands.
   if record.state ~= 'placed' then record = read(id) end
   if record.state == 'granted' then
-    -- Its owner asks, since it has not heard of its turn: it need not claim it.
+    -- Its owner asks, since it was not told of its turn yet: it need not claim it.
     record.state = 'placed'
     write(id, record)
     call('ZREM', grants, id)
@@ -420,7 +455,7 @@ function verbs.admit(keys, args)
     loads_of(workers_of(routes)), text(passed(queue)), text(finish_of(queue, record.tenant)))
 end
 
--- spare: a place that nobody waits for, in any of these queues, batch work apart; else nothing. It takes no turn.
+-- spare: a place that no request waits for in any of these queues, batch work apart; else nothing. It takes no turn.
 --   id, tenant, weight, cost, KV tokens, number of routes, routes
 -- Outcome 1 {worker, tokens, loads}, 0 there is none {'', 0, loads}, -1 it has ended already.
 function verbs.spare(keys, args)
@@ -433,7 +468,7 @@ function verbs.spare(keys, args)
   if not known then
     local free = true
     for _, queue in ipairs(queues) do
-      free = free and (queue.background or call('ZCARD', queue.active) == 0)
+      free = free and (queue.background or waiting_tenants(queue) == 0)
     end
     local route = free and best(routes, {})
     if not route then return answer(0, '', 0, loads_of(workers_of(routes))) end
@@ -446,9 +481,9 @@ function verbs.spare(keys, args)
   return answer(1, known.worker, known.tokens, loads_of(workers_of(routes)))
 end
 
--- claim: the owner of a turn takes it, for the ticket it was given to or for another one of that tenant.
---   id, another id or '', number of routes, routes (of the one that shall go, as they are now)
--- Outcome 1 {id that goes, worker, tokens, loads}, -1 it is no longer there.
+-- claim: the owner of a turn takes it, for the ticket that it was given to or for another ticket of that tenant.
+--   id, another id or '', number of routes, routes (of the ticket that is to go, as they are now)
+-- Outcome 1 {id that goes, worker, tokens, loads}, -1 the turn is no longer there.
 function verbs.claim(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
   local id, other = next_arg(args), next_arg(args)
@@ -481,7 +516,7 @@ function verbs.claim(keys, args)
   return answer(1, goes, record.worker, record.tokens, loads_of({record.worker}))
 end
 
--- release: a first token came, or the request has ended, wherever it stood.
+-- release: the first token came, or the request has ended, in any state.
 --   id, 'first' or 'end', units by which what was used differs from its cost
 -- Outcome 1 {loads}, 0 it was not there.
 function verbs.release(keys, args)
@@ -489,13 +524,17 @@ function verbs.release(keys, args)
   local id, first, change = next_arg(args), next_arg(args) == 'first', tonumber(next_arg(args))
   local record = read(id)
   if not first then
-    call('ZREMRANGEBYSCORE', ended, '-inf', now)
+    -- Not at every end: an id that is remembered longer does no harm.
+    if now < ended_swept or now - ended_swept >= SWEEP_MS then
+      ended_swept = now
+      call('ZREMRANGEBYSCORE', ended, '-inf', now)
+    end
     call('ZADD', ended, now + ENDED_MS, id)
   end
   if not record then return answer(0, {}) end
   if first then
     if record.state == 'placed' then
-      load_changes(record.worker, -record.tokens, 0, 0)
+      change_load(record.worker, -record.tokens, 0, 0)
       record.state = 'answering'
       write(id, record)
     end
@@ -506,7 +545,7 @@ function verbs.release(keys, args)
   return answer(1, loads_of(record.worker and {record.worker} or {}))
 end
 
--- expire: turns that nobody claims go to the next.
+-- expire: turns that were not claimed go to the next request.
 --   ms by which the clock is ahead: 0
 function verbs.expire(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
@@ -520,7 +559,7 @@ function verbs.expire(keys, args)
   return answer(1)
 end
 
--- beat: the gateway lives on for so long; 0: it leaves.
+-- beat: the gateway's lease is renewed for so long; 0: it leaves.
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
@@ -537,7 +576,7 @@ function verbs.beat(keys, args)
   return answer(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(call('HKEYS', loads)))
 end
 
--- reap: a gateway whose lease is over holds nothing any more.
+-- reap: what a gateway holds whose lease is over is freed.
 --   the gateway, ms by which the clock is ahead: 0
 function verbs.reap(keys, args)
   if not open(keys, args) then return {-2, -1, 0} end
@@ -552,7 +591,7 @@ function verbs.reap(keys, args)
   return answer(1)
 end
 
--- join: a gateway begins, or begins again: what it holds is this, and nothing else.
+-- join: a gateway begins, or begins again: it holds these places, and nothing else.
 --   lease in ms, id of this call, 1 if it is the first part of several, number of places,
 --   places {id, queue, tenant, weight, cost, KV tokens, worker, tokens (0: answering)},
 --   number of services, services {queue, tenant, units over weight}: given while Redis was away, added once
