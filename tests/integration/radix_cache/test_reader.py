@@ -77,6 +77,7 @@ async def test_a_backlog_of_what_was_read_from_the_log_is_passed_over(pair):
     assert len(asked) <= 4
     # What comes afterwards is heard as ever.
     teller.index.hold(SPACE, path(5000), W)
+    await teller.arrived()
     await listener.arrived()
     assert listener.index.replica.blocks == 1002
     assert len(asked) <= 4
