@@ -25,8 +25,8 @@ CALLS_WAITING_MAX = 10_000
 class ScriptCaller:
     """A client of one Redis server or one cluster, which connects on demand.
 
-    The URL is one of RedisAddress, redis+sentinel:// (see sentinel.py), or redis+cluster:// with some of its servers. The constructor raises
-    ValueError.
+    The URL is one of RedisAddress, redis+sentinel:// (see sentinel.py), or redis+cluster:// with some of its
+    servers. The constructor raises ValueError.
     """
 
     def __init__(self, url: str) -> None:

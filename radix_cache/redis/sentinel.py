@@ -53,7 +53,7 @@ class SentinelAddress(RedisAddress):
         return await RedisAddress.connect(primary, on_lost, on_message)
 
     async def _primary(self) -> tuple[str, int]:
-        # Only gateways whose Redis is watched by sentinels need redis-py.
+        # redis-py is needed only where sentinels watch the Redis.
         from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
         from redis.exceptions import RedisError
 

@@ -113,12 +113,18 @@ class RedisServer:
                 call.repeated = True
                 self.send(call)
         elif isinstance(reply, hiredis.ReplyError):
-            if str(reply).startswith(NOT_PRIMARY_ERRORS) and not call.repeated and self._connection is not None:
+            if (
+                str(reply).startswith(NOT_PRIMARY_ERRORS)
+                and not call.repeated
+                and self._connection is not None
+            ):
                 # After a failover: the next connection asks the sentinels again.
                 self._connection.close()
                 call.repeated = True
                 self.send(call)
-            elif call.script is not None and not call.repeated and str(reply).startswith(UNKNOWN_SCRIPT_ERRORS):
+            elif (
+                call.script is not None and not call.repeated and str(reply).startswith(UNKNOWN_SCRIPT_ERRORS)
+            ):
                 call.repeated = True
                 self.forget_script(call)
                 self.send(call)
