@@ -89,8 +89,8 @@ class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         weight = 1 / (1 + thousands)
         one, length = weight, thousands * weight  # the weighted regressor
         off = weight * (ttft_ms - self.fixed_ms - self.ms_per_token * tokens)
-        limit = CLIPPED_AT * self.error_ms
-        residual = min(max(off, -limit), limit)
+        far, limit = abs(off), CLIPPED_AT * self.error_ms
+        residual = off if far <= limit else limit if off > 0 else -limit
 
         p, q, r = self.fixed_variance, self.covariance, self.slope_variance
         towards_fixed, towards_slope = p * one + q * length, q * one + r * length
@@ -100,12 +100,14 @@ class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         p = (p - gain_fixed * towards_fixed) / FORGETTING
         q = (q - gain_fixed * towards_slope) / FORGETTING
         r = (r - gain_slope * towards_slope) / FORGETTING
-        shrink = min(1.0, VARIANCE_MAX / (p + r))
+        shrink = VARIANCE_MAX / (p + r) if p + r > VARIANCE_MAX else 1.0
         # One sample at most doubles the usual error.
-        usual = self.error_ms + ERROR_RATE * (min(abs(off), 11 * self.error_ms) - self.error_ms)
+        usual = self.error_ms + ERROR_RATE * (min(far, 11 * self.error_ms) - self.error_ms)
+        fixed_ms = self.fixed_ms + gain_fixed * residual
+        ms_per_token = self.ms_per_token + gain_slope * residual / THOUSAND
         return PrefillFit(
-            fixed_ms=_within(self.fixed_ms + gain_fixed * residual, FIXED_MS),
-            ms_per_token=_within(self.ms_per_token + gain_slope * residual / THOUSAND, MS_PER_TOKEN),
+            fixed_ms=min(max(fixed_ms, FIXED_MS[0]), FIXED_MS[1]),
+            ms_per_token=min(max(ms_per_token, MS_PER_TOKEN[0]), MS_PER_TOKEN[1]),
             error_ms=max(usual, 0.001),
             fixed_variance=p * shrink,
             slope_variance=r * shrink,
@@ -180,7 +182,3 @@ def predicted_ttft_p95_ms(speed: Speed, error_ms: float, tokens: int) -> float:
 def _between(one: float, other: float, weight: float) -> float:
     """Return the weighted geometric mean."""
     return float(one ** (1 - weight) * other**weight)
-
-
-def _within(value: float, bounds: tuple[float, float]) -> float:
-    return min(max(value, bounds[0]), bounds[1])

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from random import Random
 from typing import Protocol
 
+from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.speeds import FleetSpeeds
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
@@ -17,6 +19,9 @@ log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
 PROBE_SECONDS_NOT_UP = 0.5
+
+RANKED_MAX = 32
+"""Of more workers than this, a request is ranked on a shortlist."""
 
 
 class FleetListener(Protocol):
@@ -44,10 +49,17 @@ class FleetListener(Protocol):
 
 
 class Fleet:
-    """All workers of this gateway. `clock`: seconds, never backwards."""
+    """All workers of this gateway."""
 
-    def __init__(self, workers: Iterable[Worker], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        workers: Iterable[Worker],
+        clock: Callable[[], float] = time.monotonic,
+        random: Random | None = None,
+    ) -> None:
+        """`clock`: seconds, never backwards. `random` decides the order of workers with equal load."""
         self._clock = clock
+        self._random = random if random is not None else Random()
         self._speeds = FleetSpeeds()
         self._workers = {worker.id: worker for worker in workers}
         self._listeners: list[FleetListener] = []
@@ -56,6 +68,9 @@ class Fleet:
         # By model: the workers that may get new requests, and whether one of them is on trial. Cleared when the
         # health, the models or the sleep of any worker change, so that a request does not look at all workers.
         self._routable: dict[str, tuple[list[Worker], bool]] = {}
+        self._least_loaded: dict[str, LeastLoaded] = {}
+        self._beside: dict[str | None, frozenset[str]] = {}
+        self._context_lengths: dict[str, int | None] = {}
 
     def subscribe(self, listener: FleetListener) -> None:
         """Notify this listener from now on."""
@@ -103,6 +118,43 @@ class Fleet:
             and not worker.report.asleep
         ]
 
+    def least_loaded(self, model: str) -> LeastLoaded | None:
+        """Return the model's workers in the order of their load; None where every request looks at all of them.
+
+        That is where at most RANKED_MAX workers may get a new request, or where workers are halves of pairs.
+        """
+        known = self._routable.get(model)
+        if known is None or len(known[0]) <= RANKED_MAX:
+            return None
+        found = self._least_loaded.get(model)
+        if found is None:
+            workers = [w for w in self._workers.values() if model in w.models and w.provider is None]
+            found = self._least_loaded[model] = LeastLoaded(model, workers, self._random)
+        found.update(self._clock())
+        return found if found.able > RANKED_MAX and not found.halves else None
+
+    def models_beside(self, model: str | None) -> frozenset[str]:
+        """Return the models of our own workers that serve `model`, itself included; of all our workers for None."""
+        found = self._beside.get(model)
+        if found is None:
+            ours = (worker for worker in self._workers.values() if worker.provider is None)
+            serving = (worker for worker in ours if model is None or model in worker.models)
+            found = self._beside[model] = frozenset(each for worker in serving for each in worker.models)
+        return found
+
+    def _members_changed(self) -> None:
+        """Look up anew which workers serve which models."""
+        self._routable.clear()
+        self._beside.clear()
+        self._context_lengths.clear()
+
+    def _models_changed(self) -> None:
+        """Look up anew which workers serve which models, and keep their order anew."""
+        self._members_changed()
+        for ordered in self._least_loaded.values():
+            ordered.close()
+        self._least_loaded.clear()
+
     def _find_routable(self, model: str) -> tuple[list[Worker], bool]:
         found = [
             worker
@@ -115,9 +167,14 @@ class Fleet:
         return found, any(worker.health.on_trial for worker in found)
 
     def context_length(self, model: str) -> int | None:
-        """Return the longest context in tokens that a worker of our own reports for the model; None if none does."""
-        found = (w.report.context_lengths.get(model) for w in self._workers.values() if w.provider is None)
-        return max((length for length in found if length is not None), default=None)
+        """Return the longest context in tokens that a worker of our own reports; None if none reports one."""
+        if model not in self._context_lengths:
+            found = (
+                w.report.context_lengths.get(model) for w in self._workers.values() if w.provider is None
+            )
+            longest = max((length for length in found if length is not None), default=None)
+            self._context_lengths[model] = longest
+        return self._context_lengths[model]
 
     def providers(self, model: str, *, resting: bool = False) -> list[Worker]:
         """Return the providers that may get a new request for this model; with `resting`, also those that rest."""
@@ -207,7 +264,10 @@ class Fleet:
     def add(self, worker: Worker) -> None:
         """Let a worker join; it is probed at once."""
         self._workers[worker.id] = worker
-        self._routable.clear()
+        self._members_changed()
+        for model, ordered in self._least_loaded.items():
+            if model in worker.models and worker.provider is None:
+                ordered.add(worker)
         log.info("worker %s (%s) joins", worker.id, worker.kind)
         if self._group is not None:
             self._start_probing(worker)
@@ -215,7 +275,9 @@ class Fleet:
     def remove(self, worker: WorkerId) -> None:
         """Let a worker leave: close its connections and forget what it cached."""
         leaving = self._workers.pop(worker)
-        self._routable.clear()
+        self._members_changed()
+        for ordered in self._least_loaded.values():
+            ordered.remove(worker)
         log.info("worker %s (%s) has left", worker, leaving.kind)
         if (probing := self._probes.pop(worker, None)) is not None:
             probing.cancel()
@@ -257,14 +319,18 @@ class Fleet:
             worker.began_at = self._clock()
             worker.response_shapes.forget()
         slept = worker.report.asleep
+        if worker.report.context_lengths != report.context_lengths:
+            self._context_lengths.clear()
         worker.report, worker.reported = report, True
         if not worker.models_fixed and worker.models != frozenset(report.models):
             worker.models = frozenset(report.models)
-            self._routable.clear()
+            self._models_changed()
         if slept != report.asleep:
             self._routable.clear()
             self._slept_or_woke(worker)
         worker.load.reported(report.load)
+        for changed in worker.load.on_change:
+            changed()
         self._speeds.joined(worker.models, worker.learnt)
         for listener in self._listeners:
             listener.reported(worker)
@@ -304,7 +370,10 @@ class Fleet:
 
     def _move(self, worker: Worker, state: HealthState, reason: str) -> None:
         before, worker.health = worker.health, state
-        self._routable.clear()
+        if before.routable is not state.routable or before.on_trial is not state.on_trial:
+            self._routable.clear()
+            for changed in worker.load.on_change:
+                changed()
         if before.health is state.health:
             return
         if state.routable and (worker.began_at is None or before.health is Health.DOWN):
@@ -322,7 +391,7 @@ class Fleet:
             for listener in self._listeners:
                 listener.cache_lost(worker.id)
         if down and not state.circuit_open and all(self.serving(model) for model in worker.models):
-            # Other workers can serve the requests that it has not begun to answer. Without others it may yet come back.
+            # Other workers can serve what it has not begun to answer. Without others it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; a worker that is gone may leave nothing to wait for.
         for listener in self._listeners:

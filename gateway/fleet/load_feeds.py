@@ -1,10 +1,10 @@
 """The load feeds of all workers: what engines publish of how busy they are, and how fast they have been.
 
-    a rank's reading --> its ranks' loads (ranks.py), and, once all ranks are heard, the worker's (loads.py)
-                     `-> what a prompt token took so far (prefill_rate.py), where routing begins with its speed
-    silence          --> loads.py and ranks.py go by what the worker says when it is asked, or by what is known here
+    a rank's reading --> the rank's load (ranks.py); once all ranks were heard, the worker's load (loads.py)
+                     `-> the milliseconds a prompt token took so far (prefill_rate.py): routing starts with them
+    silence          --> loads.py and ranks.py use what the worker's probes report, or what this gateway sent
 
-Every gateway process listens to all of them: a reading is a hundred bytes, and nothing is written for others.
+Every gateway process listens to all load feeds: a reading is a hundred bytes, and nothing is passed on.
 """
 
 import asyncio
@@ -27,67 +27,70 @@ from workers.load_reports.load_feed import SILENT_SECONDS, LoadListener, LoadSou
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 60.0
+"""How long after a failure a load feed is listened to again."""
+
 LISTENERS_MAX = 2048
-"""Ranks that are listened to, with two descriptors each; workers beyond are asked."""
+"""Ranks that are listened to, with two descriptors each; the load of workers beyond comes from their probes."""
 
 
 @dataclass(slots=True)
-class _Rank:
-    """`heard_at`: None before its first reading."""
+class _RankFeed:
+    """The load feed of one data-parallel rank, and what it said last."""
 
     listener: LoadListener
     rate: PrefillRate = field(default_factory=PrefillRate)
     load: EngineLoad = NO_LOAD
     heard_at: float | None = None
+    """When the last reading came; None before the first."""
     task: "asyncio.Task[None] | None" = None
 
 
 @dataclass(slots=True)
-class _Feed:
-    """One worker's, of all its ranks."""
+class _WorkerFeed:
+    """The load feeds of all ranks of one worker."""
 
     sources: tuple[LoadSource, ...]
-    ranks: list[_Rank]
+    ranks: list[_RankFeed]
 
 
 @dataclass(slots=True)
 class LoadFeeds:
-    """`follow` as workers say where they publish; `close` at the end.
-
-    `told_speed`: a worker's engine says how many milliseconds a prompt token has taken it.
-    """
+    """The load feeds that this gateway listens to. Call `follow` after each report, and `close` at the end."""
 
     ranks: Ranks
-    told_speed: Callable[[Worker, float], None]
+    reported_speed: Callable[[Worker, float], None]
+    """Called with the milliseconds that a prompt token has taken a worker, as its engine reports them."""
     clock: Callable[[], float] = time.monotonic
-    _feeds: dict[WorkerId, _Feed] = field(default_factory=dict)
+    """Seconds, never backwards."""
+    _feeds: dict[WorkerId, _WorkerFeed] = field(default_factory=dict)
     _beyond: set[WorkerId] = field(default_factory=set)
     _ending: "set[asyncio.Task[None]]" = field(default_factory=set)
     _context: zmq.asyncio.Context | None = None
 
     def follow(self, worker: Worker, sources: tuple[LoadSource, ...]) -> None:
-        """The worker publishes there (nowhere: no source). Call it again and again."""
-        at = self._feeds.get(worker.id)
-        if (at.sources if at is not None else ()) == sources:
+        """Listen to a worker at these sources from now on; without a source, not at all."""
+        feed = self._feeds.get(worker.id)
+        if (feed.sources if feed is not None else ()) == sources:
             return
         self._stop(worker.id)
         if not sources or not self._has_room(worker, len(sources)):
             return
         if self._context is None:
             self._context = zmq.asyncio.Context()
-            # Those that are closed go a moment later than others come.
+            # Sockets that are closed go a moment after their successors are opened.
             self._context.set(zmq.MAX_SOCKETS, 2 * LISTENERS_MAX)
-        context = self._context
-        at = self._feeds[worker.id] = _Feed(sources, [_Rank(LoadListener(one, context)) for one in sources])
-        for number, rank in enumerate(at.ranks):
-            rank.task = asyncio.create_task(self._listen(worker, at, number))
+        listeners = [_RankFeed(LoadListener(source, self._context)) for source in sources]
+        feed = self._feeds[worker.id] = _WorkerFeed(sources, listeners)
+        for number, rank in enumerate(feed.ranks):
+            rank.task = asyncio.create_task(self._listen(worker, feed, number))
 
     def forget(self, worker: WorkerId) -> None:
-        """It is no more of the fleet."""
+        """Stop listening to a worker that has left the fleet."""
         self._beyond.discard(worker)
         self._stop(worker)
 
     async def close(self) -> None:
+        """Stop listening to all workers."""
         for worker in list(self._feeds):
             self._stop(worker)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -95,26 +98,30 @@ class LoadFeeds:
             self._context.destroy(linger=0)
 
     def _stop(self, worker: WorkerId) -> None:
-        if (at := self._feeds.pop(worker, None)) is None:
+        feed = self._feeds.pop(worker, None)
+        if feed is None:
             return
-        for rank in at.ranks:
+        for rank in feed.ranks:
             assert rank.task is not None
             rank.task.cancel()
             self._ending.add(rank.task)
             rank.task.add_done_callback(self._ending.discard)
 
     def _has_room(self, worker: Worker, count: int) -> bool:
+        """Return whether `count` more ranks can be listened to; log once if they cannot."""
         if sum(len(feed.ranks) for feed in self._feeds.values()) + count <= LISTENERS_MAX:
             self._beyond.discard(worker.id)
             return True
         if worker.id not in self._beyond:
             self._beyond.add(worker.id)
             log.warning(
-                "worker %s is asked how busy it is: %d load feeds are heard", worker.id, LISTENERS_MAX
+                "the load of worker %s is known from its probes alone: %d load feeds are listened to already",
+                worker.id,
+                LISTENERS_MAX,
             )
         return False
 
-    async def _listen(self, worker: Worker, feed: _Feed, number: int) -> None:
+    async def _listen(self, worker: Worker, feed: _WorkerFeed, number: int) -> None:
         listener = feed.ranks[number].listener
         while True:
             try:
@@ -122,11 +129,12 @@ class LoadFeeds:
                     async for reading in readings:
                         self._heard(worker, feed, number, reading)
             except OSError as err:
-                # This feed's loss: the worker is asked instead.
+                # Without the feed the worker's probes report its load.
                 log.warning("the load feed of worker %s cannot be heard: %s", worker.id, err)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _heard(self, worker: Worker, feed: _Feed, number: int, reading: LoadStat) -> None:
+    def _heard(self, worker: Worker, feed: _WorkerFeed, number: int, reading: LoadStat) -> None:
+        """Take over one reading of the rank of this number."""
         rank, now = feed.ranks[number], self.clock()
         rank.load, rank.heard_at = reading.load, now
         self.ranks.heard(worker.id, number, reading.load, worker.ranks)
@@ -134,4 +142,4 @@ class LoadFeeds:
             worker.load.heard(sum((one.load for one in feed.ranks), NO_LOAD))
         if rank.rate.read(reading.prefilled_tokens, reading.prefill_us):
             rates = [one.rate.ms_per_token for one in feed.ranks if one.rate.ms_per_token is not None]
-            self.told_speed(worker, min(rates))
+            self.reported_speed(worker, min(rates))

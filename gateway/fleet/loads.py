@@ -12,6 +12,7 @@ microsecond later, must see it. The work of the other gateways is what Redis rep
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -57,12 +58,11 @@ class WorkerLoad:
     """When the worker's load feed last reported all of its ranks."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, never backwards."""
+    external: EngineLoad = NO_LOAD
+    """The work that reached the worker without any gateway."""
+    on_change: tuple["partial[None]", ...] = ()
+    """Called after every change of the load, and of what else ranks the worker among others."""
     _external: ExternalLoad = field(default_factory=ExternalLoad)
-
-    @property
-    def external(self) -> EngineLoad:
-        """The work that reached the worker without any gateway."""
-        return self._external.load
 
     @property
     def is_heard(self) -> bool:
@@ -80,16 +80,24 @@ class WorkerLoad:
         if others.tokens_queued < before or (others.tokens_queued and not self.all_tokens_queued):
             self.busy_since = self.clock()
         self.others = others
+        for changed in self.on_change:
+            changed()
 
     def reported(self, load: EngineLoad | None) -> None:
         """Take over the load that a probe reports, unless a load feed knows better."""
         if not self.is_heard:
-            self._external.update(self._beyond_gateways(load), self.clock(), 0.0)
+            self._update_external(load, self.clock(), 0.0)
 
     def heard(self, load: EngineLoad) -> None:
         """Take over the load that the worker's load feed reports for all ranks together."""
         self.heard_at = self.clock()
-        self._external.update(self._beyond_gateways(load), self.heard_at, EXTERNAL_SECONDS)
+        self._update_external(load, self.heard_at, EXTERNAL_SECONDS)
+
+    def _update_external(self, load: EngineLoad | None, now: float, window_seconds: float) -> None:
+        self._external.update(self._beyond_gateways(load), now, window_seconds)
+        self.external = self._external.load
+        for changed in self.on_change:
+            changed()
 
     def _beyond_gateways(self, load: EngineLoad | None) -> EngineLoad:
         """Return the part of the engine's load that no gateway sent."""
@@ -122,6 +130,8 @@ class LoadShare:
         load.tokens_queued += uncached_tokens
         load.kv_tokens += kv_tokens
         load.streams += 1
+        for changed in load.on_change:
+            changed()
 
     @property
     def tokens_computing(self) -> int:
@@ -135,6 +145,8 @@ class LoadShare:
             load.tokens_queued -= self.tokens_queued
             load.busy_since = load.clock()
             self.tokens_queued = 0
+            for changed in load.on_change:
+                changed()
 
     def end(self) -> None:
         """Take the request off the worker's load."""
@@ -145,3 +157,5 @@ class LoadShare:
             load.kv_tokens -= self._kv_tokens
             load.streams -= 1
             self._load = None
+            for changed in load.on_change:
+                changed()

@@ -1,4 +1,4 @@
-"""What makes a worker a provider: somebody else runs it for money, and it gets what no worker here can take."""
+"""The terms of an outside provider: a paid service that gets the requests which no worker of our own can take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,27 +9,29 @@ from gateway.quotas.prices import Prices
 from workers.adapter import WorkerUnreachable
 
 REST_SECONDS = 1.0
-"""After a 429 that does not say for how long."""
+"""How long a provider gets no requests after a 429 that does not name a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """`prices`: of models that cost there what they do not cost here. `after_seconds`: how long a request waits for
-    a worker of ours; None: for its class's target. `rest_seconds_max`: so long it is let alone at most. `limits`:
-    what all gateways together may ask of it."""
+    """The terms on which requests are sent to an outside provider."""
 
     prices: Mapping[str, Prices] = field(default_factory=dict)
+    """Prices by model, where the provider charges other prices than ours."""
     after_seconds: float | None = None
+    """How long a request waits for a worker of our own first; None: for the target of its service class."""
     rest_seconds_max: float = 60.0
+    """Longest time for which the provider gets no requests when it asks for a rest."""
     limits: tuple[Limit, ...] = ()
+    """What all gateways together may use of the provider."""
 
     def prices_of(self, model: Model) -> Prices | None:
-        """None where it costs nothing."""
+        """Return what the provider charges for the model; None where it costs nothing."""
         return self.prices.get(model.name, model.prices)
 
     def rest_seconds(self, cause: WorkerUnreachable) -> float:
-        """How long it wants to be asked for nothing, being busy; 0 where it does not say so."""
-        told = cause.retry_after_seconds
-        if told is None:
+        """Return for how many seconds a busy provider should get no requests; 0 if it asks for no rest."""
+        asked_seconds = cause.retry_after_seconds
+        if asked_seconds is None:
             return min(REST_SECONDS, self.rest_seconds_max) if cause.rate_limited else 0.0
-        return min(told, self.rest_seconds_max)
+        return min(asked_seconds, self.rest_seconds_max)

@@ -1,12 +1,13 @@
-"""The data-parallel ranks of workers: what each holds, as far as this gateway knows, and what is under way there.
+"""The data-parallel ranks of workers: what each rank holds, as far as this gateway knows, and its work under way.
 
-    entered     its path is the rank's from now on, so that the next one with the same prefix follows it
-    heard       a rank's load feed says how busy it is: what is not from here comes on top of what is
-    events      of workers that this gateway follows: what a rank stored, and what it evicted
-    emptied     the rank holds nothing, or the worker is gone
+    choose      a request goes to a rank; its path counts as held there from now on, so that the next request with
+                the same prefix follows it
+    heard       a rank's load feed reports its load: what this gateway did not send comes on top of what it sent
+    stored, removed, cleared    KV events of workers that this gateway follows
+    forget      the worker's caches are lost, or it has left the fleet
 
-The index counts a worker as one; this is a hint beside it, each gateway's own, and bounded: what was touched least
-recently is forgotten first, the ends of paths before their beginnings.
+The prefix index counts a worker as one; what is known here is a hint beside it, each gateway's own, and bounded:
+the least recently used blocks are forgotten first, the ends of paths before their beginnings.
 """
 
 import math
@@ -23,38 +24,41 @@ from workers.load_reports.engine_loads import EngineLoad
 from workers.load_reports.load_feed import SILENT_SECONDS
 
 BLOCKS_MAX = 131_072
-"""Of one worker: about 15 MB."""
+"""Blocks that are remembered of one worker: about 15 MB."""
+
 EXTERNAL_SECONDS = 0.25
-"""What has ended here is counted there until a reading or two later."""
+"""For this long after a request has ended here, its rank may still report it."""
 
 
-class RankPlace:
-    """One request on one rank. Leaving twice is leaving once."""
+class RankShare:
+    """One request's share of the load of a data-parallel rank. Ending it twice has no effect."""
 
     __slots__ = ("_load", "_tokens", "number")
 
     def __init__(self, number: int, load: DataParallelRankLoad, uncached_tokens: int) -> None:
         self.number = number
+        """The number of the rank."""
         self._load: DataParallelRankLoad | None = load
         self._tokens = uncached_tokens
         load.tokens_queued += uncached_tokens
         load.streams += 1
 
     def first_token(self) -> None:
-        """Its prompt is computed."""
+        """Take the request's prompt off the queue: its prefill is done."""
         if self._load is not None:
             self._load.tokens_queued -= self._tokens
             self._tokens = 0
 
-    def leave(self) -> None:
+    def end(self) -> None:
+        """Take the request off the rank's load."""
         self.first_token()
         if self._load is not None:
             self._load.streams -= 1
             self._load = None
 
 
-class _Worker:
-    """Its ranks. A block's holders are the bits of a number."""
+class _RankedWorker:
+    """The ranks of one worker: their loads, and their blocks; the ranks that hold a block are bits of a number."""
 
     def __init__(self, ranks: int) -> None:
         self.loads = [DataParallelRankLoad() for _ in range(ranks)]
@@ -63,7 +67,7 @@ class _Worker:
         self.holders: OrderedDict[int, int] = OrderedDict()
 
     def all_loads(self, now: float) -> list[DataParallelRankLoad]:
-        """Of everyone, as far as ranks tell."""
+        """Return each rank's load: what this gateway sent, and what a rank with a live feed has beyond that."""
         return [
             load
             if now - heard_at >= SILENT_SECONDS
@@ -75,7 +79,7 @@ class _Worker:
         ]
 
     def matched(self, hashes: Hashes) -> list[int]:
-        """Leading blocks by rank."""
+        """Return how many leading blocks of the path each rank holds."""
         counts, left = [len(hashes)] * len(self.loads), (1 << len(self.loads)) - 1
         for depth, block in enumerate(hashes):
             lost = left & ~self.holders.get(block, 0)
@@ -87,7 +91,7 @@ class _Worker:
         return counts
 
     def touch(self, hashes: Hashes, rank: int) -> None:
-        """The rank has this path, or is about to."""
+        """Note that the rank holds this path, or is about to."""
         for block in reversed(hashes):
             self.holders[block] = self.holders.get(block, 0) | 1 << rank
             self.holders.move_to_end(block)
@@ -95,13 +99,14 @@ class _Worker:
             self.holders.popitem(last=False)
 
     def add(self, hashes: Hashes, rank: int) -> None:
-        """The rank says so; whatever comes before a block that it is known to have is known, too."""
+        """Note that the rank stored this path; what comes before a block that it holds is known already."""
         at = len(hashes)
         while at and not self.holders.get(hashes[at - 1], 0) >> rank & 1:
             at -= 1
         self.touch(hashes[at:], rank)
 
     def drop(self, hashes: Iterable[int], rank: int) -> None:
+        """Note that the rank does not hold these blocks."""
         for block in hashes:
             holders = self.holders.get(block, 0) & ~(1 << rank)
             if holders:
@@ -111,66 +116,68 @@ class _Worker:
 
 
 class Ranks:
-    """Of all workers that have several. `clock`: seconds, never backwards."""
+    """The data-parallel ranks of all workers that have several. `clock`: seconds, never backwards."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._workers: dict[WorkerId, _Worker] = {}
+        self._workers: dict[WorkerId, _RankedWorker] = {}
 
-    def enter(
+    def choose(
         self, worker: WorkerId, ranks: int, prompt: PromptBlocks, session: int | None = None
-    ) -> RankPlace | None:
-        """The rank that a prompt goes to; None where there is nothing to choose. `session`: equal for the turns of
-        one conversation."""
+    ) -> RankShare | None:
+        """Choose the rank that computes a prompt, and count the request there; None for a worker with one rank.
+
+        `session`: equal for the turns of one conversation.
+        """
         if ranks < 2:
             self._workers.pop(worker, None)
             return None
-        at = self._workers.get(worker)
-        if at is None or len(at.loads) != ranks:
-            at = self._workers[worker] = _Worker(ranks)
+        known = self._workers.get(worker)
+        if known is None or len(known.loads) != ranks:
+            known = self._workers[worker] = _RankedWorker(ranks)
         hashes = prompt.hashes
-        held = [prompt.matched_tokens(blocks) for blocks in at.matched(hashes)]
+        held = [prompt.matched_tokens(blocks) for blocks in known.matched(hashes)]
         home = session if session is not None else hashes[0] if hashes else prompt.prompt_tokens
-        number = best_rank(at.all_loads(self._clock()), held, prompt.prompt_tokens, home)
-        at.touch(hashes, number)
-        return RankPlace(number, at.loads[number], prompt.prompt_tokens - held[number])
+        number = best_rank(known.all_loads(self._clock()), held, prompt.prompt_tokens, home)
+        known.touch(hashes, number)
+        return RankShare(number, known.loads[number], prompt.prompt_tokens - held[number])
 
     def loads(self, worker: WorkerId) -> list[DataParallelRankLoad]:
-        """What each of its ranks has, as far as is known; none where it has one."""
+        """Return the load of each rank, as far as it is known; nothing for a worker with one rank."""
         at = self._workers.get(worker)
         return at.all_loads(self._clock()) if at is not None else []
 
     def heard(self, worker: WorkerId, rank: int, load: EngineLoad, ranks: int) -> None:
-        """The rank's load feed says what it has, from whomever; it is one of so many."""
+        """Take over the whole load that a rank's feed reports; the worker has `ranks` of them."""
         if ranks > 1 and worker not in self._workers:
-            self._workers[worker] = _Worker(ranks)
+            self._workers[worker] = _RankedWorker(ranks)
         if (at := self._at(worker, rank)) is not None:
             own, now = at.loads[rank], self._clock()
             beyond = load.excess_over(own.streams, own.tokens_queued, 0)
             at.external[rank].update(beyond, now, EXTERNAL_SECONDS)
             at.heard_at[rank] = now
 
-    def held(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
-        """The rank itself, one of so many, says that it holds this path."""
+    def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
+        """Take over a KV event: the rank holds this path; the worker has `ranks` of them."""
         if ranks > 1 and worker not in self._workers:
-            self._workers[worker] = _Worker(ranks)
+            self._workers[worker] = _RankedWorker(ranks)
         if (at := self._at(worker, rank)) is not None:
             at.add(hashes, rank)
 
-    def gone(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
-        """It says that it does not hold these any more."""
+    def removed(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
+        """Take over a KV event: the rank does not hold these blocks any more."""
         if (at := self._at(worker, rank)) is not None:
             at.drop(hashes, rank)
 
-    def emptied(self, worker: WorkerId, rank: int) -> None:
-        """It says that it holds nothing."""
+    def cleared(self, worker: WorkerId, rank: int) -> None:
+        """Take over a KV event: the rank holds nothing."""
         if (at := self._at(worker, rank)) is not None:
             at.drop(list(at.holders), rank)
 
     def forget(self, worker: WorkerId) -> None:
-        """All its caches are lost, or it is no more of the fleet."""
+        """Forget a worker whose caches are lost, or which has left the fleet."""
         self._workers.pop(worker, None)
 
-    def _at(self, worker: WorkerId, rank: int) -> _Worker | None:
+    def _at(self, worker: WorkerId, rank: int) -> _RankedWorker | None:
         at = self._workers.get(worker)
         return at if at is not None and rank < len(at.loads) else None

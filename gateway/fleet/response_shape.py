@@ -3,12 +3,12 @@
     whole   {"id": "a", "choices": [{"message": {"content": "Hi", "refusal": null}}], "service_tier": null}
     stream  {"id": "a", "choices": [{"delta": {"content": "Hi"}}]}
 
-Which fields these are differs with the engine, its version and its flags, and its next version has others: a table
-of them would be wrong soon. So the first plain answer of each API that a worker gives after its start is passed as
-it came, and its shape is kept; what is put together later has the same shape.
+Which fields these are differs with the engine, its version and its flags; a fixed table would soon be wrong. So the
+first whole answer of each API that a worker gives after its start is passed on as it came, and its shape is kept;
+answers that are put together from streams later get the same shape.
 
-Names and blanks are kept, never what an answer says. Where a name may be somebody's own (a token below `logprobs`,
-a key of `metadata`), nobody looks: it would come back in the answers of others.
+Field names and blank values are kept, never what an answer says. Where names may be a client's own (tokens below
+`logprobs`, keys of `metadata`), no shape is learnt: the names would come back in the answers of other clients.
 """
 
 from collections.abc import Mapping
@@ -20,34 +20,40 @@ import msgspec
 from gateway.domain.request import Surface
 
 NAMES_MAX = 64
+"""Fields that are learnt of one object."""
+
 NAME_LENGTH_MAX = 64
+"""Length of the longest field name that is learnt."""
 
 LEVELS: Mapping[str, Any] = {
     "choices": {"message": {}},
     "usage": {"prompt_tokens_details": {}, "completion_tokens_details": {}},
 }
-"""Objects whose fields are the engine's own."""
+"""The objects whose field names are the engine's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectShape:
-    """Of one object. `names`: its fields in their order; `blank`: those that were null or an empty list."""
+    """The fields of one JSON object in a whole answer."""
 
     names: tuple[str, ...]
+    """All field names, in their order."""
     blank: Mapping[str, Any]
+    """The fields that were null or an empty list."""
     inner: Mapping[str, "ObjectShape"]
+    """The shapes of the objects in it, by field name."""
 
-    def filled(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """The same with every blank that it lacks, in this order; what is unknown comes last."""
+    def filled(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the object with the blank fields that it lacks, in this order; unknown fields come last."""
         whole: dict[str, Any] = {}
         for name in self.names:
-            if name in said:
-                whole[name] = self._inside(name, said[name])
+            if name in value:
+                whole[name] = self._filled_inside(name, value[name])
             elif name in self.blank:
                 whole[name] = self.blank[name]
-        return {**whole, **{name: value for name, value in said.items() if name not in whole}}
+        return {**whole, **{name: field for name, field in value.items() if name not in whole}}
 
-    def _inside(self, name: str, value: Any) -> Any:
+    def _filled_inside(self, name: str, value: Any) -> Any:
         shape = self.inner.get(name)
         if shape is None:
             return value
@@ -57,17 +63,17 @@ class ObjectShape:
 
 
 class ResponseShapes:
-    """Of one worker's answers, by API."""
+    """The shapes of one worker's whole answers, by API."""
 
     def __init__(self) -> None:
         self._known: dict[Surface, ObjectShape] = {}
 
     def of(self, surface: Surface) -> ObjectShape | None:
-        """None: no whole answer of it has been seen."""
+        """Return the shape of the API's whole answers; None if none was seen yet."""
         return self._known.get(surface)
 
     def learn(self, surface: Surface, body: bytes) -> None:
-        """A whole answer that the worker gave; what is none teaches nothing."""
+        """Keep the shape of the API's first whole answer; a body that is no JSON answer is ignored."""
         if surface in self._known:
             return
         try:
@@ -79,21 +85,21 @@ class ResponseShapes:
             self._known[surface] = _shape(whole, LEVELS)
 
     def forget(self) -> None:
-        """It has gone: who comes back may be another version."""
+        """Forget all shapes: the worker may come back as another version."""
         self._known.clear()
 
 
-def _shape(said: Mapping[str, Any], levels: Mapping[str, Any]) -> ObjectShape:
-    names = tuple(name for name in said if len(name) <= NAME_LENGTH_MAX)[:NAMES_MAX]
-    inner = {name: _first(said[name]) for name in names if name in levels}
+def _shape(value: Mapping[str, Any], levels: Mapping[str, Any]) -> ObjectShape:
+    names = tuple(name for name in value if len(name) <= NAME_LENGTH_MAX)[:NAMES_MAX]
+    inner = {name: _first_object(value[name]) for name in names if name in levels}
     return ObjectShape(
         names=names,
-        blank={name: said[name] for name in names if said[name] is None or said[name] == []},
+        blank={name: value[name] for name in names if value[name] is None or value[name] == []},
         inner={name: _shape(one, levels[name]) for name, one in inner.items() if one is not None},
     )
 
 
-def _first(value: Any) -> dict[str, Any] | None:
-    """Of a list its first: choices are alike."""
+def _first_object(value: Any) -> dict[str, Any] | None:
+    """Return the object; of a list the first, since choices are alike; None if there is none."""
     one = value[0] if isinstance(value, list) and value else value
     return one if isinstance(one, dict) else None

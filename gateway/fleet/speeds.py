@@ -48,15 +48,17 @@ class LearntSpeed:
     be another GPU than theirs; without a rating, what its engine reports does.
     """
 
-    __slots__ = ("_fleet", "_rated_ms_per_token", "_reported_ms_per_token", "_seen", "_speed", "own")
+    __slots__ = ("_rated_ms_per_token", "_seen", "_speed", "fleet", "own", "reported_ms_per_token")
 
     def __init__(self, speed: Speed | None = None, *, rated_ms_per_token: float | None = None) -> None:
         """`rated_ms_per_token`: milliseconds of prefill for one token, as the settings rate the worker."""
         self._rated_ms_per_token = rated_ms_per_token
-        self._reported_ms_per_token: float | None = None
+        self.reported_ms_per_token: float | None = None
+        """What a prompt token has taken the engine by its own report; None: it does not report it."""
         self._speed = self._rated(speed if speed is not None else Speed())
         self.own = SpeedSamples(PrefillFit.from_speed(self._speed), self._speed.step_ms)
-        self._fleet: SpeedSamples | None = None
+        self.fleet: SpeedSamples | None = None
+        """The samples of all workers that serve the same models; None: it shares none yet."""
         self._seen = (0, 0)
 
     @property
@@ -67,7 +69,7 @@ class LearntSpeed:
     @property
     def speed(self) -> Speed:
         """The speed to predict with, as of the last sample."""
-        fleet = self._fleet
+        fleet = self.fleet
         if fleet is None:
             return self._speed
         seen = (self.own.version, fleet.version)
@@ -79,15 +81,15 @@ class LearntSpeed:
 
     def join(self, fleet: SpeedSamples) -> None:
         """Share the samples of the workers that serve the same models, from now on."""
-        if self._fleet is not fleet:
-            self._fleet = fleet
+        if self.fleet is not fleet:
+            self.fleet = fleet
             if not self.own.fit.samples and fleet.version:
                 self._begin(fleet)
 
     def report(self, ms_per_token: float, fleet: SpeedSamples) -> None:
         """Take over what a token has taken the engine, by its own report."""
-        self._reported_ms_per_token = ms_per_token
-        self._fleet = fleet
+        self.reported_ms_per_token = ms_per_token
+        self.fleet = fleet
         if not self.own.fit.samples:
             self._begin(fleet)
         elif not self.own.fit.settled:
@@ -112,7 +114,7 @@ class LearntSpeed:
     def _rated(self, known: Known) -> Known:
         rating = self._rated_ms_per_token
         if rating is None:
-            rating = self._reported_ms_per_token
+            rating = self.reported_ms_per_token
         return replace(known, ms_per_token=rating) if rating is not None else known
 
 
@@ -129,15 +131,17 @@ class FleetSpeeds:
         self, models: frozenset[str], learnt: LearntSpeed, *, tokens: int, ttft_ms: float
     ) -> None:
         """Learn from a first token that came `ttft_ms` after dispatch, with `tokens` uncached tokens to compute."""
-        samples = self._of(models)
-        learnt.join(samples)
+        samples = self._by_models.get(models) or self._of(models)
+        if learnt.fleet is not samples:
+            learnt.join(samples)
         samples.learn_prefill(tokens, ttft_ms)
         learnt.own.learn_prefill(tokens, ttft_ms)
 
     def step(self, models: frozenset[str], learnt: LearntSpeed, *, tpot_ms: float) -> None:
         """Learn from a stream whose tokens came `tpot_ms` apart on average."""
-        samples = self._of(models)
-        learnt.join(samples)
+        samples = self._by_models.get(models) or self._of(models)
+        if learnt.fleet is not samples:
+            learnt.join(samples)
         samples.learn_step(tpot_ms)
         learnt.own.learn_step(tpot_ms)
 

@@ -6,6 +6,7 @@ from gateway.fleet.loads import NO_TOTALS, WorkerLoad
 from gateway.fleet.provider import Provider
 from gateway.fleet.response_shape import ResponseShapes
 from gateway.fleet.speeds import LearntSpeed
+from policies.latency_model import computed_tokens
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerReport
 from workers.adapters.disaggregation import disaggregation_profile
@@ -85,10 +86,16 @@ class Worker:
 
     def snapshot(self, now: float) -> WorkerSnapshot:
         """Return the worker as policies see it at this moment."""
-        load, report, speed, disaggregation = self.load, self.report, self.learnt.speed, self.disaggregation
+        load, report, speed = self.load, self.report, self.learnt.speed
+        disaggregation = None
+        if self.role is not Role.BOTH or report.role is not Role.BOTH:
+            disaggregation = self.disaggregation
         age = now - self.began_at if self.began_at is not None else 0.0
         others, external = load.others, load.external
         tokens_queued = load.tokens_queued + others.tokens_queued
+        computed = 0
+        if tokens_queued:
+            computed = computed_tokens(1000 * (load.clock() - load.busy_since), tokens_queued, speed)
         if disaggregation is not None and disaggregation.role is Role.PREFILL:
             # Other gateways count a handed-over prompt until its answer has ended; here it is gone by then.
             others = NO_TOTALS
@@ -96,7 +103,7 @@ class Worker:
             id=self.id,
             health=self.health.health,
             tokens_queued=tokens_queued + external.tokens_queued,
-            tokens_computed=load.computed(speed) if tokens_queued else 0,
+            tokens_computed=computed,
             streams=load.streams + others.streams + external.streams,
             kv_tokens=load.kv_tokens + others.kv_tokens + external.kv_tokens,
             kv_tokens_max=report.kv_tokens_max,

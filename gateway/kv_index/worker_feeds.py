@@ -83,15 +83,15 @@ class RankFeed:
 class RankObserver(Protocol):
     """Is notified which KV blocks each data-parallel rank of a worker stores and evicts."""
 
-    def held(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
+    def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
         """Note that the rank, one of `ranks`, holds this path."""
         ...
 
-    def gone(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
+    def removed(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
         """Note that the rank no longer holds these blocks."""
         ...
 
-    def emptied(self, worker: WorkerId, rank: int) -> None:
+    def cleared(self, worker: WorkerId, rank: int) -> None:
         """Note that the rank holds nothing."""
         ...
 
@@ -330,14 +330,14 @@ class WorkerFeeds:
     def _notify_ranks(self, feed: RankFeed, change: CacheChange) -> None:
         """Notify the rank observer; each gateway that follows keeps its own record of the ranks."""
         if isinstance(change, PathHeld):
-            self.context.ranks.held(self.worker, feed.rank, change.hashes, len(self.sources))
+            self.context.ranks.stored(self.worker, feed.rank, change.hashes, len(self.sources))
         elif isinstance(change, PathGone) and change.tier is Tier.DISK:
-            self.context.ranks.gone(self.worker, feed.rank, change.hashes[change.blocks :])
+            self.context.ranks.removed(self.worker, feed.rank, change.hashes[change.blocks :])
 
     def _on_emptied(self, feed: RankFeed) -> None:
         feed.follower.clear()
         feed.heard_from_start = True
-        self.context.ranks.emptied(self.worker, feed.rank)
+        self.context.ranks.cleared(self.worker, feed.rank)
         if feed.caught_up and self.writes:
             self.synced_tenure = None
             self.context.index.forget(self.worker)

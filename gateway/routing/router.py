@@ -8,20 +8,20 @@ import msgspec
 
 from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.fleet import Fleet
+from gateway.domain.request import InferenceRequest
+from gateway.fleet.fleet import RANKED_MAX, Fleet
+from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.models.model_selection import session_key
 from gateway.routing.shadow_policy import ShadowPolicy
+from gateway.routing.shortlist import shortlist
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
-from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy
+from policies.routing.protocol import Candidate, FleetTotals, Ranking, RouteQuery, RoutingPolicy
 from radix_cache.index import PrefixIndex
-from radix_cache.match import PrefixMatch, WorkerId
+from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 from radix_cache.tiers import Tier, TierBlocks
 from workers.worker import WorkerSnapshot
-
-PROMPT_ANSWERED = ("echo", "prompt_logprobs")
-"""Fields that ask for something of the prompt in the answer."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -65,6 +65,7 @@ class Router:
         self._prefill_tokens_min = prefill_tokens_min
         self._clock = clock
         self.policy_name = policy.name
+        self._shortlists = _takes_shortlist(policy, shadow)
         self._sequence: dict[str, int] = {}
 
     def reconfigure(
@@ -73,6 +74,7 @@ class Router:
         """Rank by these policies from the next request on."""
         self._policy, self.shadow, self._prefill_tokens_min = policy, shadow, prefill_tokens_min
         self.policy_name = policy.name
+        self._shortlists = _takes_shortlist(policy, shadow)
 
     def arrival(self, model: str) -> int:
         """Return the number of a new request among those for its model; it keeps it, however often it is ranked."""
@@ -90,19 +92,41 @@ class Router:
         session: int | None,
         without: Collection[WorkerId] = (),
         by_shadow: bool = False,
+        all_workers: bool = False,
     ) -> Decision:
-        """Return the routes for this request at this moment; `without` the workers that were tried."""
-        match, now, request = self._index.match(prompt.namespace, prompt.hashes), self._clock(), ctx.request
-        candidates = [
-            self._candidate(worker.snapshot(now), prompt, match, match.tiers(worker.id), known)
-            # Most workers of a large fleet hold nothing of a prompt, and need no second look.
-            if (known := match.blocks(worker.id))
-            else Candidate(worker=worker.snapshot(now))
-            for worker in self._fleet.serving(ctx.model.name)
-            if worker.id not in without
-        ]
+        """Return the routes for this request at this moment; `without` the workers that were tried.
+
+        Of a large fleet the workers that may be best are ranked (shortlist.py), with `all_workers` every one.
+        """
+        match, now = self._index.match(prompt.namespace, prompt.hashes), self._clock()
+        model, sums = ctx.model.name, None
+        workers = self._fleet.serving(model)
+        if len(workers) > RANKED_MAX and self._shortlists and not all_workers:
+            ordered = self._fleet.least_loaded(model)
+            if ordered is not None:
+                workers, sums = shortlist(ordered, self._fleet, match, prompt, without, now)
+        query = self._query(ctx.request, prompt, sequence, output_tokens, session, sums)
+        candidates = self._candidates(workers, prompt, match, without, now)
+        routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None
+        if routes is None:
+            by_shadow = False
+            routes = disaggregation.rank_with_pairs(
+                self._policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
+            )
+        return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)
+
+    def _query(
+        self,
+        request: InferenceRequest,
+        prompt: PromptBlocks,
+        sequence: int,
+        output_tokens: int,
+        session: int | None,
+        sums: FleetTotals | None,
+    ) -> RouteQuery:
+        """Return what policies may know of the request."""
         fields = request.fields
-        query = RouteQuery(
+        return RouteQuery(
             prompt_tokens=prompt.prompt_tokens,
             output_tokens=output_tokens,
             sequence=sequence,
@@ -112,11 +136,31 @@ class Router:
             session=session,
             answers=request.answers,
             answers_prompt="echo" in fields or "prompt_logprobs" in fields,
+            fleet=sums,
         )
-        routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None
-        if routes is None:
-            routes, by_shadow = self._rank(self._policy, query, candidates, now), False
-        return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)
+
+    def _candidates(
+        self,
+        workers: Sequence[Worker],
+        prompt: PromptBlocks,
+        match: PrefixMatch,
+        without: Collection[WorkerId],
+        now: float,
+    ) -> list[Candidate]:
+        """Return the workers with what they hold of the prompt, except those in `without`."""
+        candidates: list[Candidate] = []
+        for worker in workers:
+            if worker.id in without:
+                continue
+            # Most workers of a large fleet hold nothing of a prompt, and need no second look.
+            known = 0 if match is NO_MATCH else match.blocks(worker.id)
+            snapshot = worker.snapshot(now)
+            candidates.append(
+                self._candidate(snapshot, prompt, match, match.tiers(worker.id), known)
+                if known
+                else Candidate(worker=snapshot)
+            )
+        return candidates
 
     def _candidate(
         self, worker: WorkerSnapshot, prompt: PromptBlocks, match: PrefixMatch, held: TierBlocks, known: int
@@ -156,13 +200,14 @@ class Router:
         )
 
     def rank_as_next(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
-        """Rank a request as the next one would be, without counting it as a request."""
+        """Rank all workers for a request as the next one would be, without counting it as a request."""
         return self.ranked(
             ctx,
             prompt,
             sequence=self._sequence.get(ctx.model.name, 0),
             output_tokens=output_tokens,
             session=session_key(ctx.request, ctx.tenant),
+            all_workers=True,
         )
 
     def for_shadow(self) -> bool:
@@ -180,3 +225,9 @@ class Router:
         else:
             primary, second = decision.routes, self._rank_by_shadow(query, candidates, now) or ()
         shadow.compare(query.prompt_tokens, candidates, primary, second)
+
+
+def _takes_shortlist(policy: RoutingPolicy, shadow: ShadowPolicy | None) -> bool:
+    """Return whether every policy that ranks may be given a shortlist; see RoutingPolicy."""
+    policies = [policy] if shadow is None else [policy, shadow.policy]
+    return all(getattr(each, "shortlist", False) for each in policies)

@@ -128,9 +128,9 @@ async def test_how_busy_a_launched_sglang_is_and_how_fast_it_was_is_heard(worker
         # What it counts is enough for a rate after some prompts.
         for seed in range(100, 250):
             await foretold(running, conversation(seed))
-            if one.learnt.told_ms_per_token is not None:
+            if one.learnt.reported_ms_per_token is not None:
                 break
-        assert 0.001 < one.learnt.told_ms_per_token < 1000
+        assert 0.001 < one.learnt.reported_ms_per_token < 1000
 
 
 @pytest.mark.parametrize("dies", ["server", "worker"])

@@ -135,8 +135,8 @@ async def test_workers_beyond_the_bound_are_asked_and_the_log_says_so_once(gatew
             for _ in range(3):
                 await running.here.gateway.fleet.probe(beyond)
             assert not beyond.load.is_heard
-    assert [line for line in caplog.messages if "load feeds are heard" in line] == [
-        "worker w1 is asked how busy it is: 1 load feeds are heard"
+    assert [line for line in caplog.messages if "load feeds are listened to" in line] == [
+        "the load of worker w1 is known from its probes alone: 1 load feeds are listened to already"
     ]
 
 
