@@ -283,14 +283,14 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
-        others={
+        handlers={
             **gateway.queues.heard,
             b"preempt": dispatch.preemption_requests.heard,
             b"rest": dispatch.provider_backoff.heard,
         },
-        turn=queue.turn_told,
-        gateways=queue.membership.gateways_changed,
-        missed=queue.ask_again,
+        on_turn=queue.turn_granted,
+        on_gateways=queue.membership.gateways_changed,
+        on_missed=queue.ask_again,
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.keys import BATCH, QueueKeys
-from gateway.queueing.shared.reports import Reports
+from gateway.queueing.shared.reports import QueueReports
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.queueing.fairness_account import jain
 from policies.queueing.protocol import Ticket
@@ -95,19 +95,19 @@ class QueueReporter:
     def __init__(self, dispatch: Dispatch, scripts: ScriptCaller, keys: QueueKeys) -> None:
         self._dispatch = dispatch
         queue = dispatch.queue
-        self._reports = Reports(
+        self._reports = QueueReports(
             scripts,
             keys,
             queue.gateway,
             own=lambda: msgspec.json.encode(queue_report(dispatch)),
             gateways=lambda: queue.gateways,
         )
-        self.heard = {b"look": self._reports.asked, b"told": self._reports.told}
+        self.heard = {b"look": self._reports.report_wanted, b"told": self._reports.report_written}
         self.close = self._reports.close
 
     async def report(self) -> QueueReport:
         """Return the report of all gateways, without those that do not answer in time."""
-        texts = await self._reports.of_others()
+        texts = await self._reports.gather()
         others = []
         for text in texts:
             with suppress(msgspec.DecodeError):  # A gateway of another version reports in another form.

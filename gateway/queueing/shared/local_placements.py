@@ -1,4 +1,4 @@
-"""The placements that this gateway holds: what it reports to Redis when it joins, and its share of workers' loads."""
+"""The placements that this gateway holds: reported when it joins, and its share of the loads of workers."""
 
 from collections.abc import Iterator
 

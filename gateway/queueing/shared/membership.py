@@ -1,18 +1,18 @@
-"""One gateway among all: joins them in Redis, lives on, and says when it has to do without.
+"""The part of one gateway among all that share the queue: it joins them in Redis, and does without while it must.
 
       alone ----another gateway joins----> shared <----Redis is back: join---- away
         ^                                    |  |                                ^
-        +------------the others are gone-----+  +----Redis does not answer-------+
+        +---------the others are gone--------+  +----Redis does not answer-------+
 
     shared   every place and every turn is decided in Redis; the load that other gateways put on workers is known
-    alone    nobody else decides: places and turns are this process's own, no request waits for Redis
-    away     so too, with this gateway's part of each worker's window, from the tags and loads last seen
+    alone    no other gateway decides: places and turns are given by this process, no request waits for Redis
+    away     the same, with this gateway's part of each worker's window, from the tags and loads last seen
 
-A Redis that is soon away again is joined later each time: one that is now a little faster than it may be and now a
-little slower would else send everybody who waits to and fro.
+A Redis that is soon away again is joined later each time: one that answers now just in time and now just too late
+would else send all waiting requests to and fro.
 
-What it holds it tells when it joins, all of it. Every answer of Redis is heard here: each says how many gateways
-live, what they have put on workers, and when somebody has to look whether a turn was claimed.
+A gateway reports all that it holds when it joins. Every reply of Redis is processed here: each says how many
+gateways are alive, what they have put on workers, and when it has to be checked whether a turn was claimed.
 """
 
 import asyncio
@@ -33,41 +33,51 @@ BEAT_SECONDS = 1.0
 AGAIN_SECONDS = 0.25
 AGAIN_SECONDS_MAX = 2.0
 STEADY_SECONDS = 10.0
-"""Who was up for so long is joined again at once."""
+"""A Redis that was joined for so long is joined again at once."""
 
 LATE_MAX = 3
 LATE_SECONDS = 0.2
-"""So many decisions in a row came too late, over so long: Redis is away. One stall makes all late that it meets."""
+"""After so many late decisions in a row, over so long, Redis is away. A single stall makes all decisions late that
+were under way."""
 
 FORGOTTEN = "Redis has forgotten this gateway"
 
 
 class Membership:
-    """`gateways`: how many live. `up`: Redis knows this one. `shared`: turns are given by all together. `told`: ids
-    of tickets that Redis may know.
-
-    `places`: what this gateway holds. `moved`: called when turns are given elsewhere from now on. `enabled`: the
-    queue policy is one that Redis keeps. `timeout_seconds`: for a decision.
-    """
+    """The state of one gateway among all that share the queue."""
 
     def __init__(
         self,
         store: QueueStore,
         places: LocalPlacements,
         *,
-        moved: Callable[[], None],
+        on_moved: Callable[[], None],
         enabled: bool,
         timeout_seconds: float,
         clock: Callable[[], float],
     ) -> None:
+        """Create the state of a gateway that has not joined.
+
+        Args:
+            store: Calls the queue's functions.
+            places: What this gateway holds.
+            on_moved: Called when turns are given elsewhere from now on.
+            enabled: Whether Redis can keep the queue policy.
+            timeout_seconds: How long a request waits for a decision.
+            clock: Returns seconds and never goes backwards.
+        """
         self.gateways = 1
+        """How many gateways are alive."""
         self.up = False
+        """Whether Redis knows this gateway."""
         self.shared = False
-        self.told: set[str] = set()
+        """Whether all gateways give turns together."""
+        self.known_ids: set[str] = set()
+        """Ids of tickets that Redis may know."""
         self._store = store
         self._member: QueueMember
         self._places = places
-        self._moved = moved
+        self._on_moved = on_moved
         self._enabled = enabled
         self._timeout_seconds = timeout_seconds
         self._clock = clock
@@ -86,25 +96,25 @@ class Membership:
         self._member = member
 
     def share_of(self, window_tokens: int) -> int:
-        """The part of a worker's window that is this gateway's to give, as long as it has to decide alone."""
+        """Return the part of a worker's window that this gateway gives while it has to decide alone."""
         return window_tokens if self.shared else max(1, window_tokens // self.gateways)
 
     def reconfigure(self, *, enabled: bool) -> None:
-        """By this, and the store's new rules, from now on."""
+        """Follow this setting, and the store's new rules, from now on."""
         self._enabled = enabled
         self._wake.set()
         if self.up:
-            self.send(self._store.expire(self.queues()))  # A wider window may have room for some.
+            self.send(self._store.expire(self.queues()))  # A wider window may have room for some requests.
 
     def queues(self, first: str | None = None) -> list[str]:
-        """All; or those whose workers also serve this one, which is the first."""
+        """Return all queues, or the queue `first` and those that share workers with it."""
         queues = list(self._member.queues(first))
         return queues if first is None else [first, *(queue for queue in queues if queue != first)]
 
     # Loops.
 
     async def run(self) -> None:
-        """Joins, lives on, looks who else does."""
+        """Join the other gateways, renew the lease, and look which gateways are alive, again and again."""
         while True:
             self._wake.clear()
             try:
@@ -113,9 +123,9 @@ class Membership:
                 elif self._clock() >= self._join_at:
                     await self._join()
             except NotJoined:
-                self.away(FORGOTTEN)
+                self.go_away(FORGOTTEN)
             except RedisDown as err:
-                self.away(str(err))
+                self.go_away(str(err))
             try:
                 async with asyncio.timeout(BEAT_SECONDS if self.up else AGAIN_SECONDS):
                     await self._wake.wait()
@@ -123,11 +133,11 @@ class Membership:
                 pass
 
     def gateways_changed(self) -> None:
-        """From the stream."""
+        """Handle the message of the stream that gateways came or went."""
         self._wake.set()
 
     async def close(self) -> None:
-        """Leaves: what it holds is free at once."""
+        """Leave: what this gateway holds is free at once."""
         up, self.up, self.shared = self.up, False, False
         for task in list(self._tasks):
             task.cancel()
@@ -138,75 +148,75 @@ class Membership:
                 async with asyncio.timeout(1.0):
                     await self._store.beat(self.queues(), 0)
             except (RedisDown, NotJoined, TimeoutError):
-                pass  # Its lease ends by itself.
+                pass  # The gateway's lease ends by itself.
 
-    # What is said to Redis, and what it says.
+    # Calls and replies.
 
-    async def decided(self, call: Coroutine[Any, Any, QueueReply]) -> QueueReply | None:
-        """A decision; None if there is none in time, or none at all."""
+    async def await_decision(self, call: Coroutine[Any, Any, QueueReply]) -> QueueReply | None:
+        """Return the reply to a call; None if there is none in time, or none at all."""
         asked = asyncio.ensure_future(call)
-        asked.add_done_callback(_fetched)
+        asked.add_done_callback(_fetch_exception)
         try:
-            told = await bounded_wait(asked, self._timeout_seconds)
+            reply = await bounded_wait(asked, self._timeout_seconds)
         except TimeoutError:
             self._late += 1
             if self._late == 1:
                 self._late_since = self._clock()
             if self._late >= LATE_MAX and self._clock() - self._late_since >= LATE_SECONDS:
-                self.away("no decision in time")
+                self.go_away("no decision in time")
                 if self._clock() < self._join_at:
-                    self.send(self._nobody_waits())
+                    self.send(self._drop_tickets())
         except RedisDown as err:
-            self.away(str(err))
+            self.go_away(str(err))
         except NotJoined:
-            self.away(FORGOTTEN)
+            self.go_away(FORGOTTEN)
         else:
             self._late = 0
-            return told
+            return reply
         return None
 
-    async def answered(self, call: Awaitable[QueueReply]) -> QueueReply | None:
-        """An answer, however long that takes; None if there is none."""
+    async def await_reply(self, call: Awaitable[QueueReply]) -> QueueReply | None:
+        """Return the reply to a call, however long it takes; None if there is none."""
         try:
             return await call
         except RedisDown as err:
-            self.away(str(err))
+            self.go_away(str(err))
         except NotJoined:
-            self.away(FORGOTTEN)
+            self.go_away(FORGOTTEN)
         return None
 
     def send(self, call: Awaitable[QueueReply]) -> None:
-        """Nobody waits for it."""
+        """Make a call that no request waits for."""
 
-        async def sent() -> None:
-            if (told := await self.answered(call)) is not None:
-                self.heard(told)
+        async def process() -> None:
+            if (reply := await self.await_reply(call)) is not None:
+                self.process(reply)
 
-        self.start(sent())
+        self.start(process())
 
     def start(self, work: Awaitable[None]) -> None:
-        """Until this gateway leaves."""
+        """Run work in the background until this gateway leaves."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def heard(self, told: QueueReply) -> None:
-        """What every answer says."""
+    def process(self, reply: QueueReply) -> None:
+        """Take over what every reply says: loads, the number of gateways, and when turns have to be claimed."""
         if not self.up:
             return
-        if told.loads and self.shared:
-            self._member.update_others(self._places.others(told.loads), all_workers=False)
-        if told.gateways != self.gateways:
+        if reply.loads and self.shared:
+            self._member.update_others(self._places.others(reply.loads), all_workers=False)
+        if reply.gateways != self.gateways:
             self._wake.set()
-        if told.due_seconds is not None:
-            self._look_at(self._clock() + told.due_seconds)
+        if reply.due_seconds is not None:
+            self._expire_at(self._clock() + reply.due_seconds)
 
-    def away(self, why: str) -> None:
-        """Redis cannot be relied on before it is joined again."""
+    def go_away(self, why: str) -> None:
+        """Give turns alone until Redis is joined again, because it cannot be relied on."""
         if not self.up:
             return
         self.up = False
-        self.told.clear()
+        self.known_ids.clear()
         now = self._clock()
         if now - self._joined_at > STEADY_SECONDS:
             self._again_seconds = AGAIN_SECONDS
@@ -216,12 +226,12 @@ class Membership:
         self._wake.set()
         log.warning("the shared queue is away: turns are given by each gateway alone (%s)", why)
         if self.shared:
-            self._alone()
+            self._stop_sharing()
 
     # Further down.
 
-    def _look_at(self, moment: float) -> None:
-        """Somebody has to see whether a turn was claimed; the first moment counts."""
+    def _expire_at(self, moment: float) -> None:
+        """Check at this time, or sooner if that was asked before, whether turns were claimed."""
         if self._timer is not None:
             if self._due_at <= moment:
                 return
@@ -235,45 +245,51 @@ class Membership:
         if self.up:
             self.send(self._store.expire(self.queues()))
 
-    async def _nobody_waits(self) -> QueueReply:
-        """A Redis that is late still hears. Nobody is to be given a turn who asks elsewhere until it is joined."""
+    async def _drop_tickets(self) -> QueueReply:
+        """Report that this gateway holds its places only, and no tickets.
+
+        A Redis that answers late still gets calls. Until it is joined again, it must give no turn to a request that
+        now asks here.
+        """
         places = list(self._places)
         name = f"{self._store.gateway}.places"
         return (await self._store.join(self.queues(), LEASE_MS, name, places))[-1]
 
     async def _join(self) -> None:
         joined = self._store.join(self.queues(), LEASE_MS, f"{self._store.gateway}.first")
-        joined.add_done_callback(_fetched)
+        joined.add_done_callback(_fetch_exception)
         try:
-            # A Redis that answers too late is away still.
-            told = (await bounded_wait(joined, self._timeout_seconds))[-1]
+            # A Redis that answers too late is still away.
+            reply = (await bounded_wait(joined, self._timeout_seconds))[-1]
         except TimeoutError:
             return
         self.up, self._late, self._joined_at = True, 0, self._clock()
-        await self._counted(told.gateways)
+        await self._set_gateways(reply.gateways)
 
     async def _beat(self) -> None:
-        told = await self._store.beat(self.queues(), LEASE_MS)
+        reply = await self._store.beat(self.queues(), LEASE_MS)
         if self.shared:
-            self._member.update_others(self._places.others(told.loads), all_workers=True)
-        self.heard(told)
-        gateways = told.gateways
-        for dead in told.dead:
+            self._member.update_others(self._places.others(reply.loads), all_workers=True)
+        self.process(reply)
+        gateways = reply.gateways
+        for dead in reply.dead:
             gateways = (await self._store.reap(self.queues(), dead)).gateways
             log.warning("gateway %s is gone; what it held is free", dead)
-        await self._counted(gateways)
+        await self._set_gateways(gateways)
 
-    async def _counted(self, gateways: int) -> None:
-        """So many gateways live now."""
+    async def _set_gateways(self, gateways: int) -> None:
+        """Note how many gateways are alive, and begin or stop to give turns together."""
         self.gateways = gateways
         shared = self.up and self._enabled and gateways > 1
         if shared == self.shared:
             return
-        log.info("turns are given %s", f"by {gateways} gateways together" if shared else "here alone")
+        log.info(
+            "turns are given %s", f"by {gateways} gateways together" if shared else "by this gateway alone"
+        )
         if not shared:
-            self._alone()
+            self._stop_sharing()
             return
-        # All of it is on its way before anybody asks Redis for a turn: there, it comes first.
+        # All of it is on its way before a request asks Redis for a turn: there, it comes first.
         joined = self._store.join(
             self.queues(),
             LEASE_MS,
@@ -282,18 +298,18 @@ class Membership:
             self._member.debts(),
         )
         self.shared = True
-        self.told = self._places.ids()
-        self._moved()
+        self.known_ids = self._places.ids()
+        self._on_moved()
         await joined
         self._joins += 1
 
-    def _alone(self) -> None:
+    def _stop_sharing(self) -> None:
         self.shared = False
         self._member.update_others({}, all_workers=True)
-        self._moved()
+        self._on_moved()
 
 
-def _fetched(asked: "asyncio.Future[Any]") -> None:
-    """Whoever has left does not fetch it; that is no news."""
+def _fetch_exception(asked: "asyncio.Future[Any]") -> None:
+    """Fetch the exception of a call, because a caller that has left never fetches it and asyncio would log that."""
     if not asked.cancelled():
         asked.exception()

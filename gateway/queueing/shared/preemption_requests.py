@@ -1,7 +1,7 @@
 """One gateway asks the others to have batch requests of theirs make room for a request that waits.
 
-    asks --"preempt N needs"--> the stream of turns --> gateways that can: SET NX N --the first--> its batch requests
-                                                                                                   give way
+    asks --"preempt N needs"--> the stream of turns --> gateways that can: SET NX N --the first--> its batch
+                                                                                                   requests give way
 
 The first gateway that can meet the need alone does so, so that not every gateway gives up a stream for one request.
 """
@@ -57,7 +57,7 @@ class PreemptionRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, needs: Sequence[Need]) -> None:
-        """Ask for room that meets any one of these needs, the first being the best. Nothing waits for the answer."""
+        """Ask for room that meets any one of these needs, the first being the best; nothing waits for it."""
         self._number += 1
         self._start(self._sent(f"{self._gateway}:{self._number} {msgspec.json.encode(needs).decode()}"))
 

@@ -1,6 +1,6 @@
 """A provider that asks for no requests for a while: one gateway hears it, and notifies the others.
 
-    request --429, Retry-After--> "rest GATEWAY MS PROVIDER" --> the stream of turns --> every gateway leaves it alone
+    request --429, Retry-After--> "rest GATEWAY MS PROVIDER" --> the stream of turns --> every gateway avoids it
 
 The message holds a duration, since clocks differ. While Redis is away each gateway finds out by itself.
 """

@@ -13,7 +13,7 @@ class QueueMember(Protocol):
     """A gateway as the shared queue sees it."""
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
-        """Return all queues, or those whose workers also serve the queue `beside`."""
+        """Return all queues, or those that share workers with the queue `beside`."""
         ...
 
     def update_others(self, loads: Loads, *, all_workers: bool) -> None:

@@ -1,14 +1,15 @@
-"""Turns that all gateways give together, as one of them asks for them. Whether they do, membership.py says.
+"""Turns that all gateways give together, for the requests of one of them. membership.py says whether they do.
 
-    asks --room, and nobody waits-----------------------------------> place --leave--> gone
+    asks --room, and no request waits-------------------------------> place --leave--> gone
       +--> waits --the stream says: its turn--> claims it ------------^
-             ^  its own, or for who of its tenant goes first now         |
-             +-- asks again: it gave its turn away, or came too late; its routes changed; news was missed
+             ^  for itself, or for the request of its tenant that goes first now  |
+             +-- asks again: it gave its turn away, or came too late; its routes changed; messages were missed
 
-Redis says which tenant's turn it is; which of the tenant's requests takes it, the gateway that is told. Without a
-turn there are places that nobody waits for (`spare`), and those that were given here, which all are told (`hold`).
+Redis says which tenant has its turn; the gateway that is told says which of the tenant's requests takes it. Without
+a turn there are places that no request waits for (`spare`), and those that were given here and are reported
+(`hold`).
 
-Whoever leaves says so, after all that was asked for it: what is decided for it meanwhile is free again.
+A request that leaves says so, after all that was asked for it: what is decided for it meanwhile is free again.
 """
 
 import asyncio
@@ -25,9 +26,12 @@ from gateway.queueing.shared.store import QueueReply, QueueStore, SharedPlacemen
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 
+FIRST_TOKEN_SECONDS = 0.002
+"""How long the report of a first token waits for the end of the same request, which replaces it."""
+
 
 class AskAnew(Exception):
-    """The queue is not kept where it was asked any more."""
+    """The queue is kept elsewhere from now on: the request has to ask there."""
 
 
 class NoRoute(Exception):
@@ -36,19 +40,21 @@ class NoRoute(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """`routes`: as they are now; it raises what ends the wait. `claimed`: a turn is being taken for it."""
+    """A request that asks for its turn."""
 
     shared: SharedTicket
     ticket: Ticket
     routes: Callable[[], Sequence[SharedRoute]]
+    """Returns the routes as they are now, and raises the error that ends the wait."""
     turn: "asyncio.Future[SharedPlacement]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     claimed: bool = False
+    """Whether a turn is being claimed for it."""
 
 
 class SharedQueue:
-    """`enabled`: the queue policy is one that Redis keeps. `timeout_seconds`: for a decision."""
+    """The queue of all gateways, as the requests of one gateway use it."""
 
     def __init__(
         self,
@@ -59,17 +65,23 @@ class SharedQueue:
         timeout_seconds: float,
         clock: Callable[[], float],
     ) -> None:
+        """Create the queue of a gateway that has not joined.
+
+        `enabled`: Redis can keep the queue policy. `timeout_seconds`: how long a request waits for a decision.
+        """
         self._store = store
         self._member: QueueMember
         self._order = order
         self._clock = clock
         self._places = LocalPlacements()
         self._waiting: dict[str, _Waiter] = {}
+        self._first_tokens: dict[str, asyncio.TimerHandle] = {}
+        """First tokens that are not reported yet, by id of the ticket."""
         self._number = 0
         self.membership = Membership(
             store,
             self._places,
-            moved=self._move,
+            on_moved=self._move,
             enabled=enabled,
             timeout_seconds=timeout_seconds,
             clock=clock,
@@ -82,31 +94,31 @@ class SharedQueue:
 
     @property
     def gateway(self) -> str:
-        """Its name among all gateways."""
+        """This gateway's name among all gateways."""
         return self._store.gateway
 
     @property
     def gateways(self) -> int:
-        """How many live."""
+        """How many gateways are alive."""
         return self.membership.gateways
 
     @property
     def shared(self) -> bool:
-        """Do they give turns together?"""
+        """Whether all gateways give turns together."""
         return self.membership.shared
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many requests of this gateway wait."""
         return len(self._waiting)
 
     def share_of(self, window_tokens: int) -> int:
-        """See Membership."""
+        """Return this gateway's part of a worker's window; see Membership."""
         return self.membership.share_of(window_tokens)
 
     def reconfigure(
         self, order: TenantOrder, window_tokens: int, hold: float | None, *, enabled: bool
     ) -> None:
-        """By these from now on. Where others keep the order, or nobody does any more, who waits asks anew."""
+        """Follow these rules from now on; waiting requests ask anew if the queue is then kept elsewhere."""
         self._order = order
         self._store.window_tokens, self._store.hold = window_tokens, hold
         self.membership.reconfigure(enabled=enabled)
@@ -114,7 +126,7 @@ class SharedQueue:
     def ticket(
         self, ticket: Ticket, queue: str, kv_tokens: int, *, cost: float | None = None
     ) -> SharedTicket:
-        """Its name among all gateways' tickets. `cost`: by default the ticket's."""
+        """Return a ticket under a name that no other ticket of any gateway has. `cost`: by default the ticket's."""
         self._number += 1
         return SharedTicket(
             id=f"{self._store.gateway}:{self._number}",
@@ -137,7 +149,7 @@ class SharedQueue:
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """A place in its turn, however long that takes; it is held. `waits`: called if it is not had at once.
+        """Return a place in the request's turn, however long that takes; `waits` is called if it takes a while.
 
         Raises AskAnew if the queue is not kept in Redis (any more), NoRoute when there are no routes any more.
         """
@@ -159,48 +171,57 @@ class SharedQueue:
                 self.leave(shared, -shared.cost)
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
-        """A place that nobody waits for, at any gateway; it is held. None: there is none, or nobody can say so."""
+        """Return a place that no request of any gateway waits for; None without one, or without an answer."""
         if not self.shared or not routes:
             return None
-        self.membership.told.add(shared.id)
+        self.membership.known_ids.add(shared.id)
         placed = None
         try:
-            told = await self.membership.decided(
+            reply = await self.membership.await_decision(
                 self._store.spare(shared, self.membership.queues(shared.queue), routes)
             )
-            if told is not None and told.outcome == 1 and told.worker is not None:
-                placed = self._places.put(shared, told.worker, told.uncached_tokens)
-            if told is not None:
-                self.membership.heard(told)
+            if reply is not None and reply.outcome == 1 and reply.worker is not None:
+                placed = self._places.put(shared, reply.worker, reply.uncached_tokens)
+            if reply is not None:
+                self.membership.process(reply)
             return placed
         finally:
             if placed is None:
-                # It may have been given all the same, and was not heard of.
+                # It may have been given all the same, by a reply that never came.
                 self.leave(shared, 0.0)
 
     def hold(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
-        """It has a place that was given here."""
+        """Note a place that was given here, without the queue."""
         place = self._places.put(shared, worker, uncached_tokens)
         if self.shared:
-            # Who tries another worker has had its turn: the load is told, and nobody is asked.
-            self.membership.told.add(shared.id)
+            # A request that tries another worker has had its turn: its load is reported, and no decision is needed.
+            self.membership.known_ids.add(shared.id)
             queues, name = self.membership.queues(shared.queue), f"{shared.id}+"
             self.membership.send(_last(self._store.join(queues, LEASE_MS, name, [place], fresh=False)))
 
     def first_token(self, shared: SharedTicket) -> None:
-        """Its prefill is done."""
-        if self._places.first_token(shared) and self.membership.up and shared.id in self.membership.told:
-            self.membership.send(self._store.first_token(self.membership.queues(shared.queue), shared.id))
+        """Note that the request's prefill is done."""
+        if not self._places.first_token(shared) or shared.id not in self.membership.known_ids:
+            return
+        if self._waiting:
+            self._report_first_token(shared)
+        elif shared.id not in self._first_tokens:
+            # A whole answer ends at once: its end says enough.
+            self._first_tokens[shared.id] = asyncio.get_running_loop().call_later(
+                FIRST_TOKEN_SECONDS, self._report_first_token, shared
+            )
 
     def leave(self, shared: SharedTicket, cost_change: float) -> bool:
-        """It has ended, or does not wait any more; what it used differs from its cost by so much.
+        """Note that a request has ended or waits no longer; its usage differs from its cost by `cost_change`.
 
-        False if nobody but this gateway knows of it, who then settles it.
+        Returns False if only this gateway knows the ticket: the caller then corrects its cost here.
         """
         self._places.drop(shared)
-        if shared.id not in self.membership.told:
+        if (report := self._first_tokens.pop(shared.id, None)) is not None:
+            report.cancel()
+        if shared.id not in self.membership.known_ids:
             return False
-        self.membership.told.discard(shared.id)
+        self.membership.known_ids.discard(shared.id)
         if self.membership.up:
             self.membership.send(
                 self._store.end(self.membership.queues(shared.queue), shared.id, cost_change)
@@ -208,26 +229,31 @@ class SharedQueue:
         return self.membership.up
 
     def dismiss(self, error: Exception) -> None:
-        """Sends everybody away who waits."""
+        """End all waits with this error."""
         for waiter in self._waiting.values():
             _fail(waiter, error)
 
     def ask_again(self) -> None:
-        """Routes have changed, or turns were perhaps not heard of."""
+        """Ask again for all waiting requests: routes have changed, or messages were perhaps missed."""
         for waiter in list(self._waiting.values()):
             if not waiter.turn.done():
                 self.membership.start(self._ask(waiter))
 
-    def turn_told(self, id: str) -> None:
-        """From the stream."""
+    def turn_granted(self, id: str) -> None:
+        """Handle the message of the stream that a ticket has its turn."""
         waiter = self._waiting.get(id)
         if waiter is not None and self.shared:
             self.membership.start(self._claim(waiter))
 
     # Further down.
 
+    def _report_first_token(self, shared: SharedTicket) -> None:
+        self._first_tokens.pop(shared.id, None)
+        if self.membership.up and shared.id in self.membership.known_ids:
+            self.membership.send(self._store.first_token(self.membership.queues(shared.queue), shared.id))
+
     async def _ask(self, waiter: _Waiter) -> None:
-        """Its place, a ticket, or other routes for the ticket that it has."""
+        """Ask for the waiter's place or ticket, or report other routes for the ticket that it has."""
         routes = _routes(waiter) if not waiter.turn.done() else None  # It may have left since this was begun.
         if routes is None:
             return
@@ -235,47 +261,52 @@ class SharedQueue:
             _fail(waiter, NoRoute())
             return
         shared = waiter.shared
-        self.membership.told.add(shared.id)
+        self.membership.known_ids.add(shared.id)
         before = self.membership.queues(shared.queue)[1:] if shared.queue.endswith(BATCH) else ()
-        told = await self.membership.decided(self._store.admit(shared, routes, before))
-        if told is None or told.outcome < 0:
+        reply = await self.membership.await_decision(self._store.admit(shared, routes, before))
+        if reply is None or reply.outcome < 0:
             _fail(waiter, AskAnew())
             return
-        self._member.adopt_tag(shared.queue, shared.tenant, told.virtual_time, told.finish)
-        if told.outcome == 1:
-            self._seat(shared.id, told)
-        self.membership.heard(told)
+        self._member.adopt_tag(shared.queue, shared.tenant, reply.virtual_time, reply.finish)
+        if reply.outcome == 1:
+            self._place(shared.id, reply)
+        self.membership.process(reply)
 
-    def _seat(self, id: str, told: QueueReply) -> None:
-        """Redis says that it has a place. Who has left meanwhile has said so too, after this was decided."""
+    def _place(self, id: str, reply: QueueReply) -> None:
+        """Give a waiter the place that Redis says it has.
+
+        A waiter that has left meanwhile has reported that, too, after this was decided.
+        """
         waiter = self._waiting.get(id)
-        if waiter is not None and not waiter.turn.done() and told.worker is not None:
-            waiter.turn.set_result(self._places.put(waiter.shared, told.worker, told.uncached_tokens))
+        if waiter is not None and not waiter.turn.done() and reply.worker is not None:
+            waiter.turn.set_result(self._places.put(waiter.shared, reply.worker, reply.uncached_tokens))
 
     async def _claim(self, waiter: _Waiter) -> None:
-        """Spends a turn on whichever of the tenant's tickets goes first now."""
-        goes = self._first_of(waiter)
-        routes = _routes(goes)
+        """Claim a turn for that ticket of the tenant which goes first now."""
+        first = self._first_of(waiter)
+        routes = _routes(first)
         if routes is None:
-            # It leaves, and with it its own turn; another's is still to be spent.
-            if goes is not waiter:
+            # The first one leaves, and with it its own turn; another one's is still to be claimed.
+            if first is not waiter:
                 await self._claim(waiter)
             return
         queues = self.membership.queues(waiter.shared.queue)
-        other = goes.shared.id if goes is not waiter else None
-        goes.claimed = True
+        other = first.shared.id if first is not waiter else None
+        first.claimed = True
         try:
-            told = await self.membership.answered(self._store.claim(queues, waiter.shared.id, other, routes))
+            reply = await self.membership.await_reply(
+                self._store.claim(queues, waiter.shared.id, other, routes)
+            )
         finally:
-            goes.claimed = False
-        if told is None:
+            first.claimed = False
+        if reply is None:
             return
-        if told.outcome == 1:
-            self._seat(told.id, told)
-        self.membership.heard(told)
-        # Who gave its turn away waits there for the worker of that turn alone. Of a claim that came too late, or
-        # repeats one that was not heard of, it is known there how both stand.
-        for each in dict.fromkeys((waiter, goes)) if told.outcome != 1 else (waiter,):
+        if reply.outcome == 1:
+            self._place(reply.id, reply)
+        self.membership.process(reply)
+        # A ticket that gave its turn away waits in Redis for the worker of that turn alone. After a claim that came
+        # too late, or that was made a second time, Redis knows the state of both.
+        for each in dict.fromkeys((waiter, first)) if reply.outcome != 1 else (waiter,):
             if not each.turn.done():
                 await self._ask(each)
 
@@ -297,10 +328,10 @@ class SharedQueue:
 
 
 def _routes(waiter: _Waiter) -> Sequence[SharedRoute] | None:
-    """As they are now; None where that has ended its wait."""
+    """Return a waiter's routes as they are now; None where that has ended its wait."""
     try:
         return waiter.routes()
-    except Exception as err:  # noqa: BLE001 - whatever its policy raises is a matter of this request alone
+    except Exception as err:  # noqa: BLE001 - what its policy raises concerns this request alone
         _fail(waiter, err)
         return None
 
@@ -308,7 +339,7 @@ def _routes(waiter: _Waiter) -> Sequence[SharedRoute] | None:
 def _fail(waiter: _Waiter, error: Exception) -> None:
     if not waiter.turn.done():
         waiter.turn.set_exception(error)
-        waiter.turn.exception()  # Whoever has left does not fetch it.
+        waiter.turn.exception()  # Fetched here, because a request that has left never fetches it.
 
 
 async def _last(parts: Awaitable[list[QueueReply]]) -> QueueReply:

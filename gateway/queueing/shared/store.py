@@ -1,6 +1,6 @@
-"""The shared queue in Redis, by its verbs: what lua/queue.lua promises, in values. Each raises RedisDown.
+"""The shared queue in Redis: the functions of lua/queue.lua, with values. Each raises RedisDown.
 
-Calls go out in the order in which they are made. Whoever calls may wait for the answer or not.
+Calls leave in the order in which they are made. A caller may wait for the answer or not.
 """
 
 import asyncio
@@ -19,24 +19,27 @@ from radix_cache.redis.scripts import ScriptCaller
 
 VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "reap", "join")
 LIBRARY = library_functions(
-    # A verb reads and decides with what others have freed: a server that is full is no reason to hold that back.
     read_lua("gateway.queueing.shared", "queue"),
     VERBS,
+    # What these free is needed by others, also when the server is full.
     when_full=("release", "expire", "reap"),
 )
+
+NOT_JOINED = -2
+"""The outcome of a call by a gateway that Redis does not know."""
 
 ROUTES_MAX = 32
 PLACES_PER_CALL_MAX = 256
 
 
 class NotJoined(Exception):
-    """Redis does not know this gateway (any more): it has to join."""
+    """Redis does not know this gateway, or knows it no longer: the gateway has to join."""
 
 
 class SharedRoute(msgspec.Struct, frozen=True, gc=False):
-    """A worker that may serve: what it would have to compute, and what waiting for it costs.
+    """A worker that may serve a request, what it would have to compute, and the cost of waiting for it.
 
-    Cost in ms: `fixed_ms`, and `ms_per_token` for every token that is queued there when the turn is given.
+    The cost in ms is `fixed_ms`, and `ms_per_token` for every token that is queued there when the turn is given.
     """
 
     worker: WorkerId
@@ -46,9 +49,10 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
 
 
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request that asks for its turn. `id`: the gateway's, a colon, a number."""
+    """A request that asks for its turn."""
 
     id: str
+    """The gateway's name, a colon, a number."""
     queue: str
     tenant: str
     weight: float
@@ -57,33 +61,36 @@ class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SharedPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A ticket that has a place. `uncached_tokens`: 0 once its first token has come."""
+    """A ticket that has a place on a worker."""
 
     ticket: SharedTicket
     worker: WorkerId
     uncached_tokens: int
+    """Tokens in the worker's prefill queue; 0 once the first token has come."""
 
 
 class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What every answer says. `due_seconds`: until somebody has to look whether a turn was claimed; None: never.
-
-    `outcome`: as the verb says. `gateways`: how many live.
-    """
+    """The answer to a call. Fields that the function does not return have their defaults."""
 
     outcome: int
+    """As the function says."""
     due_seconds: float | None
+    """Seconds until it has to be checked whether a turn was claimed; None: never."""
     gateways: int
+    """How many gateways are alive."""
     loads: Loads = {}
     id: str = ""
     worker: WorkerId | None = None
     uncached_tokens: int = 0
     virtual_time: float = 0.0
     finish: float = 0.0
+    """The finish tag of the ticket's tenant."""
     dead: tuple[str, ...] = ()
+    """Gateways whose lease is over."""
 
 
 class QueueStore:
-    """`gateway`: sixteen hex digits that no other has. `window_tokens`, `hold`: see policies/admission."""
+    """Calls the functions of the shared queue for one gateway."""
 
     def __init__(
         self,
@@ -93,6 +100,7 @@ class QueueStore:
         window_tokens: int,
         hold: float | None = None,
     ) -> None:
+        """`gateway`: sixteen hex digits that no other has. `window_tokens`, `hold`: see policies/admission."""
         self.gateway = gateway
         self.keys = keys
         scripts.bind(LIBRARY)
@@ -103,18 +111,17 @@ class QueueStore:
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
     ) -> QueueReply:
-        """Outcome 1: placed at `worker`; 0: it waits; -1: it has ended. `before`: queues that go before its own."""
-        answer = await self._call(
-            "admit",
-            [ticket.queue, *before],
-            [ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens, *_routes(routes)],
-        )
-        told = _told(answer)
-        if told.outcome < 0:
-            return told
+        """Ask for a turn; outcome 1: placed at `worker`; 0: it waits; -1: it has ended.
+
+        `before`: the queues that go before its own.
+        """
+        answer = await self._call("admit", [ticket.queue, *before], [*_fields(ticket), *_routes(routes)])
+        reply = _reply(answer)
+        if reply.outcome < 0:
+            return reply
         worker, tokens, loads, virtual_time, finish = answer[3:]
         return msgspec.structs.replace(
-            told,
+            reply,
             worker=WorkerId(worker.decode()) if worker else None,
             uncached_tokens=tokens,
             loads=_loads(loads),
@@ -125,19 +132,17 @@ class QueueStore:
     async def spare(
         self, ticket: SharedTicket, queues: Sequence[str], routes: Sequence[SharedRoute]
     ) -> QueueReply:
-        """Outcome 1: placed at `worker`, where nobody waits in these queues, batch work apart; 0: not. The first
-        queue is its own."""
-        answer = await self._call(
-            "spare",
-            queues,
-            [ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens, *_routes(routes)],
-        )
-        told = _told(answer)
-        if told.outcome < 0:
-            return told
+        """Ask for a place without a turn; outcome 1: placed at `worker`; 0: not placed.
+
+        It is placed only if no request waits in these queues, batch work apart. The first queue is its own.
+        """
+        answer = await self._call("spare", queues, [*_fields(ticket), *_routes(routes)])
+        reply = _reply(answer)
+        if reply.outcome < 0:
+            return reply
         worker, tokens, loads = answer[3:]
         return msgspec.structs.replace(
-            told,
+            reply,
             worker=WorkerId(worker.decode()) if worker else None,
             uncached_tokens=tokens,
             loads=_loads(loads),
@@ -146,40 +151,44 @@ class QueueStore:
     async def claim(
         self, queues: Sequence[str], id: str, other: str | None, routes: Sequence[SharedRoute]
     ) -> QueueReply:
-        """Takes a turn, for `other` if that has room. Outcome 1: `id` goes to `worker`; -1: too late."""
+        """Take a turn, for the ticket `other` if that has room; outcome 1: `id` goes to `worker`; -1: too late."""
         answer = await self._call("claim", queues, [id, other or "", *_routes(routes)])
-        told = _told(answer)
-        if told.outcome < 0:
-            return told
-        gone, worker, tokens, loads = answer[3:]
+        reply = _reply(answer)
+        if reply.outcome < 0:
+            return reply
+        placed, worker, tokens, loads = answer[3:]
         return msgspec.structs.replace(
-            told,
-            id=gone.decode(),
+            reply,
+            id=placed.decode(),
             worker=WorkerId(worker.decode()),
             uncached_tokens=tokens,
             loads=_loads(loads),
         )
 
     async def first_token(self, queues: Sequence[str], id: str) -> QueueReply:
+        """Report that a request's first token has come."""
         return await self._release(queues, id, "first", 0.0)
 
     async def end(self, queues: Sequence[str], id: str, cost_change: float) -> QueueReply:
-        """Wherever it stands. The first queue is its own, the others may go on with what it frees."""
+        """Report that a request has ended, in any state.
+
+        The first queue is its own; requests of the others may get what it frees.
+        """
         return await self._release(queues, id, "end", cost_change)
 
     async def expire(self, queues: Sequence[str], *, ahead_ms: int = 0) -> QueueReply:
-        """Turns that nobody claimed go to the next."""
-        return _told(await self._call("expire", queues, [ahead_ms]))
+        """Give turns that were not claimed to the next requests."""
+        return _reply(await self._call("expire", queues, [ahead_ms]))
 
     async def beat(self, queues: Sequence[str], lease_ms: int) -> QueueReply:
-        """Lives on; `dead` and `loads` are told. A lease of 0: leaves."""
+        """Renew this gateway's lease, and return `dead` and `loads`. A lease of 0: the gateway leaves."""
         answer = await self._call("beat", queues, [lease_ms])
         dead = tuple(name.decode() for name in answer[3])
-        return msgspec.structs.replace(_told(answer), dead=dead, loads=_loads(answer[4]))
+        return msgspec.structs.replace(_reply(answer), dead=dead, loads=_loads(answer[4]))
 
     async def reap(self, queues: Sequence[str], gateway: str, *, ahead_ms: int = 0) -> QueueReply:
-        """A gateway whose lease is over holds nothing any more. Outcome 0: it lives."""
-        return _told(await self._call("reap", queues, [gateway, ahead_ms]))
+        """Free what a gateway holds whose lease is over; outcome 0: it is alive."""
+        return _reply(await self._call("reap", queues, [gateway, ahead_ms]))
 
     def join(
         self,
@@ -191,10 +200,10 @@ class QueueStore:
         *,
         fresh: bool = True,
     ) -> "asyncio.Future[list[QueueReply]]":
-        """What this gateway holds is this and nothing else. All is sent before this returns.
+        """Report all that this gateway holds. The calls are made before this returns.
 
-        `services`: (queue, tenant, units over weight) given while Redis was away; counted once for every `id`. Not
-        `fresh`: these places are added to what it holds already.
+        `services`: (queue, tenant, units over weight) given while Redis was away; counted once for every `id`.
+        Without `fresh`, these places are added to what the gateway holds already.
         """
         calls: list[Awaitable[QueueReply]] = []
         given: list[CommandArgument] = list(chain.from_iterable(services))
@@ -214,11 +223,11 @@ class QueueStore:
                     ],
                 )
             )
-        return asyncio.gather(*(_heard(call) for call in calls))
+        return asyncio.gather(*(_join_reply(call) for call in calls))
 
     async def _release(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
         answer = await self._call("release", queues, [id, what, change], urgent=False)
-        return msgspec.structs.replace(_told(answer), loads=_loads(answer[3]))
+        return msgspec.structs.replace(_reply(answer), loads=_loads(answer[3]))
 
     async def _call(
         self,
@@ -229,7 +238,7 @@ class QueueStore:
         urgent: bool = True,
     ) -> Any:
         answer = await self._begin(verb, queues, arguments, urgent=urgent)
-        if answer[0] == -2:
+        if answer[0] == NOT_JOINED:
             raise NotJoined
         return answer
 
@@ -241,23 +250,27 @@ class QueueStore:
         *,
         urgent: bool = True,
     ) -> "asyncio.Future[Any]":
-        """Sent when this returns."""
+        """Make a call; it has its place in the order of calls when this returns."""
         hold = "" if self.hold is None else self.hold
         head: list[CommandArgument] = [self.gateway, self.window_tokens, hold, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 
-async def _heard(call: Awaitable[Any]) -> QueueReply:
-    return _told(await call)
+async def _join_reply(call: Awaitable[Any]) -> QueueReply:
+    return _reply(await call)
 
 
-def _told(answer: Any) -> QueueReply:
+def _reply(answer: Any) -> QueueReply:
     outcome, due_ms, gateways = answer[:3]
     return QueueReply(outcome=outcome, due_seconds=due_ms / 1000 if due_ms >= 0 else None, gateways=gateways)
 
 
 def _loads(flat: Sequence[Any]) -> Loads:
     return {WorkerId(flat[at].decode()): LoadTotals(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
+
+
+def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:
+    return (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
 
 
 def _routes(routes: Sequence[SharedRoute]) -> list[CommandArgument]:

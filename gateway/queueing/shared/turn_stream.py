@@ -1,4 +1,4 @@
-"""Hears of turns: reads the stream of the shared queue, on a connection of its own, blocked until there is news."""
+"""Reads the stream of the shared queue on a connection of its own, blocked until there are messages."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,36 +14,42 @@ BLOCK_MS = 1000
 COUNT = 256
 AGAIN_SECONDS = 0.1
 STREAM_MAX = 4096
-"""Entries that the stream keeps, about; lua/queue.lua has the same."""
+"""About how many entries the stream keeps; lua/queue.lua has the same number."""
 
 
 class TurnReader:
-    """`turn`: gets the id of a ticket whose turn has come, of any gateway. `gateways`: some came or went. `others`:
-    by word, what gets the value of what gateways say to each other.
-
-    `missed`: called whenever it begins to listen, and after it was far behind. What was told before was not heard,
-    or the stream may have let go of it.
-    """
+    """Passes the messages of the stream on."""
 
     def __init__(
         self,
         scripts: ScriptCaller,
         stream: str,
         *,
-        turn: Callable[[str], None],
-        gateways: Callable[[], None],
-        missed: Callable[[], None],
-        others: Mapping[bytes, Callable[[str], None]],
+        on_turn: Callable[[str], None],
+        on_gateways: Callable[[], None],
+        on_missed: Callable[[], None],
+        handlers: Mapping[bytes, Callable[[str], None]],
     ) -> None:
+        """Create a reader of `stream`.
+
+        Args:
+            scripts: Knows the server that has the stream.
+            stream: The stream's key.
+            on_turn: Gets the id of a ticket that has its turn, of any gateway.
+            on_gateways: Called when gateways came or went.
+            on_missed: Called whenever the reader begins to read, and after it was far behind: messages were not
+                read, or the stream may have dropped them.
+            handlers: By kind of message, what gets the value of messages between gateways.
+        """
         self._scripts = scripts
         self._stream = stream
-        self._turn = turn
-        self._gateways = gateways
-        self._missed = missed
-        self._others = others
+        self._on_turn = on_turn
+        self._on_gateways = on_gateways
+        self._on_missed = on_missed
+        self._handlers = handlers
 
     async def run(self) -> None:
-        """For as long as it is not cancelled."""
+        """Read messages until this is cancelled; connect again when the connection is lost."""
         while True:
             try:
                 ((address, _),) = await self._scripts.addresses_of([self._stream.encode()], anew=True)
@@ -57,28 +63,28 @@ class TurnReader:
 
     async def _follow(self, line: RedisConnection) -> None:
         """Follow the stream on one connection. Raises ConnectionLost."""
-        newest = await self._asked(line, "XREVRANGE", self._stream, "+", "-", "COUNT", "1")
+        newest = await self._ask(line, "XREVRANGE", self._stream, "+", "-", "COUNT", "1")
         last = newest[0][0].decode() if newest else "0-0"
-        self._missed()
+        self._on_missed()
         behind = False
         while True:
-            found = await self._asked(
+            found = await self._ask(
                 line, "XREAD", "BLOCK", str(BLOCK_MS), "COUNT", str(COUNT), "STREAMS", self._stream, last
             )
             entries = found[0][1] if found else ()
             for identity, (kind, value) in entries:
                 last = identity.decode()
                 if kind == b"turn":
-                    self._turn(value.decode())
-                elif (heard := self._others.get(kind)) is not None:
-                    heard(value.decode())
+                    self._on_turn(value.decode())
+                elif (handler := self._handlers.get(kind)) is not None:
+                    handler(value.decode())
                 else:
-                    self._gateways()
+                    self._on_gateways()
             if behind and len(entries) < COUNT:
-                self._missed()
+                self._on_missed()
             behind = len(entries) == COUNT
 
-    async def _asked(self, line: RedisConnection, *command: str) -> Any:
+    async def _ask(self, line: RedisConnection, *command: str) -> Any:
         reply = await line.execute(command)
         if isinstance(reply, hiredis.ReplyError):
             raise ConnectionLost(str(reply))

@@ -61,10 +61,10 @@ async def member(url, prefix, *, timeout_seconds=2.0, clock=time.monotonic):
     turns = TurnReader(
         scripts,
         keys.turns,
-        turn=queue.turn_told,
-        gateways=queue.membership.gateways_changed,
-        missed=queue.ask_again,
-        others={},
+        on_turn=queue.turn_granted,
+        on_gateways=queue.membership.gateways_changed,
+        on_missed=queue.ask_again,
+        handlers={},
     )
     loops = [asyncio.create_task(loop) for loop in (queue.membership.run(), turns.run())]
     try:
@@ -170,7 +170,7 @@ async def test_who_left_before_it_was_to_ask_again_leaves_no_name_behind(two):
     one.leave(placed, 0.0)
     _, last = asks(one)
     await last  # By then all that was asked before is answered.
-    assert len(one.membership.told) == 1
+    assert len(one.membership.known_ids) == 1
 
 
 @pytest.mark.parametrize("when", ["its routes have changed", "its turn has come", "it gets another's turn"])
@@ -225,10 +225,10 @@ async def test_who_reads_far_behind_asks_for_turns_that_the_stream_may_have_let_
     reader = TurnReader(
         scripts,
         keys.turns,
-        turn=heard.append,
-        gateways=lambda: None,
-        missed=lambda: missed.append(len(heard)),
-        others={},
+        on_turn=heard.append,
+        on_gateways=lambda: None,
+        on_missed=lambda: missed.append(len(heard)),
+        handlers={},
     )
     task = asyncio.create_task(reader.run())
     await until(lambda: missed)
@@ -252,10 +252,10 @@ async def test_a_redis_that_is_away_again_and_again_is_joined_later_each_time(re
         joined = queue.membership
         await until(lambda: joined.up)
         clock.advance(STEADY_SECONDS + 0.1)
-        joined.away("for once")
+        joined.go_away("for once")
         await until(lambda: joined.up)
         for _ in range(4):
-            joined.away("again")
+            joined.go_away("again")
             waited = 0.0
             while not joined.up:
                 # The loop looks at the clock four times a second; the clock moves when it has not joined.
@@ -265,7 +265,7 @@ async def test_a_redis_that_is_away_again_and_again_is_joined_later_each_time(re
                     waited += 0.25
             waits.append(waited)
         clock.advance(STEADY_SECONDS + 0.1)
-        joined.away("long after")
+        joined.go_away("long after")
         await until(lambda: joined.up)
     assert all(waited >= least for waited, least in zip(waits, (0.25, 0.5, 1.0, 2.0), strict=True))
 
@@ -282,7 +282,7 @@ async def test_who_is_away_for_longer_leaves_no_turns_to_those_who_ask_elsewhere
         await task
         gone = [await waiting(one) for _ in range(3)]
         _, waits = await waiting(other)
-        decided = one.membership.decided
+        decided = one.membership.await_decision
         for _ in range(2 * LATE_MAX):
             assert await decided(too_late()) is None
         assert one.membership.up, "one stall made them all late"
