@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gateway.cli.commands import serve
 from gateway.telemetry.record import Progress
@@ -48,7 +48,7 @@ class _Stages:
     """The sums of microseconds and of allocated blocks by step."""
 
     on = False
-    sums: "defaultdict[str, list[float]]" = defaultdict(lambda: [0, 0.0, 0])
+    sums: "ClassVar[defaultdict[str, list[float]]]" = defaultdict(lambda: [0, 0.0, 0])
 
 
 def _measure_steps() -> None:

@@ -37,7 +37,7 @@ def start(directory, port, *options):
 
 @pytest.fixture
 def watched(tmp_path):
-    """A primary, its replica and a sentinel; gives the URL, and the primary's and the replica's process and client."""
+    """Start a primary, its replica and a sentinel; give the URL, and process and client of the two servers."""
     primary_port, replica_port, sentinel_port = free_ports(3)
     primary = start(tmp_path / "primary", primary_port, "--save", "")
     replica = start(
