@@ -1,7 +1,7 @@
-"""Server-sent events on their way through the gateway: frames pass as they came, and their usage is read.
+r"""Server-sent events on their way through the gateway: frames pass as they came, and their usage is read.
 
-    bytes from the worker      data: {..}\\n\\ndata: {..}\\n\\nda | ta: {"choices":[],"usage":{..}}\\n\\n
-    bytes to the client        data: {..}\\n\\ndata: {..}\\n\\n   | (withheld, unless the client asked for usage)
+    bytes from the worker      data: {..}\n\ndata: {..}\n\nda | ta: {"choices":[],"usage":{..}}\n\n
+    bytes to the client        data: {..}\n\ndata: {..}\n\n   | (withheld, unless the client asked for usage)
 
 A frame is one event with the blank line that ends it. Chunks of bytes may be cut anywhere. Only whole frames are
 passed on, so that a client never gets half a frame before an error; since workers write whole frames, this delays

@@ -46,7 +46,9 @@ def anthropic_error_body(error: GatewayError, request_id: str) -> bytes:
     if isinstance(error, PromptTooLong):
         # Anthropic's clients recognise these words, and shorten their conversation.
         text = f"prompt is too long: {error.least}{error.tokens} tokens > {error.context_length} maximum"
-    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id})
+    return msgspec.json.encode(
+        {"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id}
+    )
 
 
 def identity_headers(http: web.BaseRequest) -> dict[str, str]:

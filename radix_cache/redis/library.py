@@ -1,7 +1,7 @@
-"""Functions of libraries that a server keeps: the libraries of a client are loaded as one.
+r"""Functions of libraries that a server keeps: the libraries of a client are loaded as one.
 
     quotas: verbs.reserve, ..    queue: verbs.admit, ..    tree: verbs.hold, ..
-          \\__________________________|__________________________/
+          \__________________________|__________________________/
                         one library with one function, batch, that calls all of them
 
 So calls of functions of several libraries can leave as one call. A library's name contains the digest of its text:

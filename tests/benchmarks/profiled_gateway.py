@@ -48,7 +48,7 @@ class _Stages:
     """The sums of microseconds and of allocated blocks by step."""
 
     on = False
-    sums: "ClassVar[defaultdict[str, list[float]]]" = defaultdict(lambda: [0, 0.0, 0])
+    sums: ClassVar["defaultdict[str, list[float]]"] = defaultdict(lambda: [0, 0.0, 0])
 
 
 def _measure_steps() -> None:

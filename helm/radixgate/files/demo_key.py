@@ -1,7 +1,7 @@
 """Completes the demo tenant's key, and writes it, its id and its hash into a directory.
 
-The chart can generate random text, but it can compute neither CRC nor HMAC. So a Secret holds the random part (8 and
-43 characters), and pods that need the key derive the rest of it here, always with the same result.
+The chart can generate random text, but it can compute neither CRC nor HMAC. So a Secret holds the random part (8
+and 43 characters), and pods that need the key derive the rest of it here, always with the same result.
 """
 
 import os
