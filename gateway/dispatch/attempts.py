@@ -131,9 +131,8 @@ class Attempts:
             )
             if attempt.recorded:
                 # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
-                self._index.record(
-                    prompt.namespace, prompt.hashes, placement.prefill_worker.id, request.ctx.id
-                )
+                worker, match = placement.prefill_worker.id, placement.match
+                self._index.record(prompt.namespace, prompt.hashes, worker, request.ctx.id, match)
 
     async def open(self, request: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
         """Send the request and return the answer, once its first bytes are there.

@@ -9,10 +9,10 @@ Workers are in groups whose members a request of any length compares alike:
     draining    its queue is being computed, so that its estimated work ahead shrinks as time passes; the others are
                 idle, or so long without a first token that no more of the queue counts as computed
 
-In each group there is a heap for short, middle and long prompts. The key is the estimated cost, in milliseconds,
-of one more request there that finds nothing cached: the work ahead, its own prefill, the delay of running streams,
-and KV memory that fills up (policies/routing/cost.py, without the terms that are equal for all workers). All queues
-of a group that drain do so at the same pace, so their keys have the time added and stay in order while it passes.
+In each group there is a heap for each of a few requests (REQUESTS). The key is the estimated cost of one more such
+request there that finds nothing cached, in milliseconds: the work ahead, its own prefill, the delay of running
+streams, and KV memory that fills up (policies/routing/cost.py, without the terms that are equal for all workers).
+All queues of a group that drain do so at the same pace, so their keys have the time added and stay in order.
 
 Entries are deleted lazily: each worker's latest entry has its current serial number, older ones are skipped. Of
 equal keys a random number decides, so that gateways with the same idle workers do not all choose the same one.
@@ -31,11 +31,8 @@ from policies.routing.estimate import kv_wait_ms, own_ms, wait_ms
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
 
-PROMPT_TOKENS = (64, 1024, 16_384)
-"""Uncached tokens of the requests that the keys are estimated for."""
-
-OUTPUT_TOKENS = 256
-"""Output tokens of these requests."""
+REQUESTS = ((64, 64), (1024, 256), (16_384, 256), (512, 2048))
+"""Uncached tokens and output tokens of the requests that the keys are estimated for."""
 
 OF_EACH_MAX = 2
 """Workers that are taken from each heap for one shortlist."""
@@ -147,7 +144,7 @@ class LeastLoaded:
                 while heap and not self._is_current(heap[0], now):
                     heappop(heap)
         found: dict[WorkerId, Worker] = {}
-        for at in range(len(PROMPT_TOKENS)):
+        for at in range(len(REQUESTS)):
             heads = self._heads(at, now)
             limit = WORSE_MAX * min(heads, default=(0.0,))[0]
             for ms, _, heap in heads:
@@ -231,10 +228,10 @@ class LeastLoaded:
         ranked.group = (round(log(per_token) / SPEED_STEP), age is not None and age < YOUNG_SECONDS, draining)
         heaps = self._groups.get(ranked.group)
         if heaps is None:
-            heaps = self._groups[ranked.group] = tuple([] for _ in PROMPT_TOKENS)
+            heaps = self._groups[ranked.group] = tuple([] for _ in REQUESTS)
         drained = _drained_ms(worker) if draining else 0.0
-        for heap, tokens in zip(heaps, PROMPT_TOKENS, strict=True):
-            self._push(heap, load_ms(snapshot, tokens) + drained, ranked)
+        for heap, (tokens, output_tokens) in zip(heaps, REQUESTS, strict=True):
+            self._push(heap, load_ms(snapshot, tokens, output_tokens) + drained, ranked)
         self._push(self._by_tokens, float(worker.load.all_tokens_queued), ranked)
 
     def _push(self, heap: list[Entry], key: float, ranked: RankedWorker) -> None:
@@ -254,14 +251,14 @@ class LeastLoaded:
             self.backlog_ms = self.backlog_ms - ranked.backlog_ms if self.able else 0.0
 
 
-def load_ms(worker: WorkerSnapshot, tokens: int) -> float:
+def load_ms(worker: WorkerSnapshot, tokens: int, output_tokens: int) -> float:
     """Return the estimated cost of a request of `tokens` uncached tokens, without what is equal for all workers."""
     own = own_ms(worker, tokens)
     ms = wait_ms(worker, tokens) + own + own * _WEIGHTS.harm * worker.streams
     if worker.kv_tokens_max and worker.kv_tokens:
         full = min(1.0, worker.kv_tokens / worker.kv_tokens_max)
-        ms += _WEIGHTS.decode_weight * OUTPUT_TOKENS * DECODE_SLOWDOWN_MS * full
-        ms += kv_wait_ms(worker, tokens + OUTPUT_TOKENS, OUTPUT_TOKENS)
+        ms += _WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * full
+        ms += kv_wait_ms(worker, tokens + output_tokens, output_tokens)
     return ms
 
 

@@ -104,7 +104,7 @@ class Router:
         if len(workers) > RANKED_MAX and self._shortlists and not all_workers:
             ordered = self._fleet.least_loaded(model)
             if ordered is not None:
-                workers, sums = shortlist(ordered, self._fleet, match, prompt, without, now)
+                workers, sums = shortlist(ordered, self._fleet, match, prompt, output_tokens, without, now)
         query = self._query(ctx.request, prompt, sequence, output_tokens, session, sums)
         candidates = self._candidates(workers, prompt, match, without, now)
         routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None

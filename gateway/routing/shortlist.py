@@ -19,6 +19,7 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.worker import Worker
+from policies.routing.cost import DECODE_SLOWDOWN_MS, CostOptions
 from policies.routing.protocol import FleetTotals
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 
@@ -34,12 +35,15 @@ EXAMINED_MAX = 48
 PRICE = 2.0
 """What prefill counts in the choice of holders: its own time, and as much of other requests."""
 
+DECODE_WEIGHT = CostOptions().decode_weight
+
 
 def shortlist(
     ordered: LeastLoaded,
     fleet: Fleet,
     match: PrefixMatch,
     prompt: PromptBlocks,
+    output_tokens: int,
     without: Collection[WorkerId],
     now: float,
 ) -> tuple[list[Worker], FleetTotals]:
@@ -52,15 +56,14 @@ def shortlist(
             worker = fleet.get(identity)
             if worker is None or identity in without or identity not in ordered or not worker.able:
                 continue
-            load, speed = worker.load, worker.learnt.speed
             matched = prompt.matched_tokens(match.blocks(identity))
-            streams = load.streams + load.others.streams + load.external.streams
-            queued = load.tokens_queued + load.others.tokens_queued + load.external.tokens_queued
             if 2 * matched >= prompt.prompt_tokens:
-                holders, holder_streams = holders + 1, holder_streams + streams
-            own_ms = speed.fixed_ms + speed.ms_per_token * (prompt.prompt_tokens - matched)
-            wait_ms = speed.ms_per_token * queued + (speed.step_ms if streams else 0.0)
-            known.append((wait_ms + PRICE * own_ms, len(known), worker))
+                load = worker.load
+                holders += 1
+                holder_streams += load.streams + load.others.streams + load.external.streams
+            known.append(
+                (_holder_ms(worker, prompt.prompt_tokens - matched, output_tokens), len(known), worker)
+            )
         for _, _, worker in known[:LONGEST_MAX]:
             workers[worker.id] = worker
         if len(known) > HOLDERS_MAX:
@@ -76,3 +79,17 @@ def shortlist(
         holder_streams=holder_streams,
     )
     return list(workers.values()), sums
+
+
+def _holder_ms(worker: Worker, uncached: int, output_tokens: int) -> float:
+    """Return about what a request costs on a holder, in milliseconds; the routing policy computes it exactly."""
+    load, speed, kv_tokens_max = worker.load, worker.learnt.speed, worker.report.kv_tokens_max
+    queued = load.tokens_queued + load.others.tokens_queued
+    ahead = queued + load.external.tokens_queued - (load.computed(speed) if queued else 0)
+    ms = speed.ms_per_token * ahead + PRICE * (speed.fixed_ms + speed.ms_per_token * uncached)
+    if load.streams or load.others.streams or load.external.streams:
+        ms += speed.step_ms
+    if kv_tokens_max:
+        kv_tokens = load.kv_tokens + load.others.kv_tokens + load.external.kv_tokens
+        ms += DECODE_WEIGHT * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_tokens / kv_tokens_max)
+    return ms
