@@ -1,0 +1,247 @@
+"""Reserving a request's quota, and settling it to what the request used."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.dispatch.reservations import Reservations
+from gateway.domain.errors import (
+    BudgetExhausted,
+    IdempotencyKeyInUse,
+    IdempotencyKeyReused,
+    QuotaExceeded,
+    QuotasUnavailable,
+    RequestExceedsLimit,
+    WorkerError,
+)
+from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.quotas import quota
+from gateway.quotas.leases import Leases
+from gateway.quotas.limit import TOTAL_TOKENS, Limit, Scope, concurrency
+from gateway.quotas.local_store import LocalQuotaStore
+from gateway.quotas.prices import Prices
+from gateway.quotas.quota import IdempotencyKey, QuotaUnavailable
+from policies.admission.limit_windows import Window
+from policies.admission.retry_budget import RetryBudget
+from tests.fakes.clock import FakeClock
+from tests.fakes.dispatch_stage import DispatchStage, inference, prompt_of, tenant
+
+PROMPT = prompt_of(640)
+PRICES = Prices.of(input=1, cached_input=None, output=2)
+USED = TokenUsage(600, 7, PromptDetails(64))
+UNBOUNDED = inference(output_tokens_max=None)
+
+
+class FailingStore(LocalQuotaStore):
+    """A quota store that answers every reservation with the same error."""
+
+    def __init__(self, error):
+        super().__init__(FakeClock())
+        self.error = error
+
+    async def reserve(self, reservation):
+        raise self.error
+
+
+@pytest.fixture
+def stage():
+    return DispatchStage("a")
+
+
+def limited(*limits):
+    return tenant(scopes=(Scope(name="tenant:acme", limits=limits),))
+
+
+def tokens_a_minute(amount, reset="smooth"):
+    return Limit(unit=TOTAL_TOKENS, amount=amount, window=Window(seconds=60.0, reset=reset))
+
+
+async def reserve(stage, ctx, progress=None, reservations=None):
+    progress = progress or stage.progress(ctx, PROMPT)
+    return await (reservations or stage.reservations).reserve(ctx, PROMPT, progress)
+
+
+def failing(error):
+    return Reservations(
+        Leases(FailingStore(error)), OutputEstimates(), RetryBudget(share=0, at_least=0, seconds=1)
+    )
+
+
+async def test_a_reservation_holds_a_lease_until_it_is_settled(stage):
+    ctx = stage.context()
+    progress = stage.progress(ctx, PROMPT)
+    lease = await reserve(stage, ctx, progress)
+    assert len(stage.leases) == 1
+    stage.reservations.settle(ctx, lease, progress, None)
+    assert len(stage.leases) == 0
+
+
+async def test_the_whole_prompt_and_the_clients_own_bound_are_reserved(stage):
+    lease = await reserve(stage, stage.context())
+    cost = lease.reservation.cost
+    assert (cost.prompt_tokens, cost.output_tokens, cost.cached_tokens) == (640, 10, None)
+
+
+async def test_a_limit_with_no_room_now_refuses_with_the_time_to_come_back(stage):
+    ctx = stage.context(tenant=limited(concurrency(1)))
+    await reserve(stage, ctx)
+    with pytest.raises(QuotaExceeded) as refusal:
+        await reserve(stage, stage.context(tenant=ctx.tenant))
+    assert refusal.value.status == 429
+
+
+async def test_a_request_larger_than_a_whole_limit_is_told_that_it_never_fits(stage):
+    with pytest.raises(RequestExceedsLimit):
+        await reserve(stage, stage.context(tenant=limited(tokens_a_minute(100))))
+
+
+async def test_a_spent_budget_refuses_until_its_window_ends(stage):
+    with_budget = limited(tokens_a_minute(1000, reset="fixed"))
+    await reserve(stage, stage.context(tenant=with_budget))
+    with pytest.raises(BudgetExhausted):
+        await reserve(stage, stage.context(tenant=with_budget))
+
+
+async def test_a_refused_request_takes_nothing(stage):
+    both = limited(concurrency(5), tokens_a_minute(100))
+    with pytest.raises(RequestExceedsLimit):
+        await reserve(stage, stage.context(tenant=both))
+    assert len(stage.leases) == 0
+
+
+async def test_a_store_that_cannot_be_reached_makes_quotas_unavailable(stage):
+    with pytest.raises(QuotasUnavailable):
+        await reserve(stage, stage.context(), reservations=failing(QuotaUnavailable("down")))
+
+
+async def test_a_repeat_while_the_first_one_runs_is_told_so(stage):
+    with pytest.raises(IdempotencyKeyInUse):
+        await reserve(
+            stage, stage.context(), reservations=failing(quota.RepeatedReservationRefused("running"))
+        )
+
+
+@pytest.mark.parametrize(("why", "different"), [("different", True), ("used up", False)])
+async def test_a_repeat_that_may_not_be_made_is_refused_with_the_reason(stage, why, different):
+    with pytest.raises(IdempotencyKeyReused) as refused:
+        await reserve(stage, stage.context(), reservations=failing(quota.RepeatedReservationRefused(why)))
+    assert str(refused.value) == str(IdempotencyKeyReused(different=different))
+
+
+async def test_a_request_that_was_sent_before_needs_a_retry_from_the_budget(stage):
+    ctx = stage.context()
+    progress = stage.progress(ctx, PROMPT)
+    progress.attempts = 1
+    await reserve(stage, ctx, progress)
+    assert stage.retries.spent == 1
+
+
+async def test_without_retries_left_a_request_that_was_sent_before_fails_and_reserves_nothing():
+    stage = DispatchStage("a", retries=RetryBudget(share=0.0, at_least=0, seconds=10.0))
+    ctx = stage.context()
+    progress = stage.progress(ctx, PROMPT)
+    progress.attempts = 1
+    with pytest.raises(WorkerError):
+        await reserve(stage, ctx, progress)
+    assert len(stage.leases) == 0
+
+
+async def settled(stage, progress_of, prices=None):
+    """Reserve and settle one request; return its progress and the tokens left of its limit."""
+    ctx = stage.context(tenant=limited(tokens_a_minute(10_000)))
+    progress = stage.progress(ctx, PROMPT)
+    lease = await reserve(stage, ctx, progress)
+    progress_of(progress)
+    stage.reservations.settle(ctx, lease, progress, prices)
+    after = await reserve(stage, stage.context(tenant=ctx.tenant))
+    return progress, after.limit_statuses[0].remaining + 650
+
+
+async def test_a_request_that_no_worker_took_is_charged_nothing(stage):
+    progress, left = await settled(stage, lambda progress: None)
+    assert (progress.charged, left) == (None, 10_000)
+
+
+async def test_a_finished_request_is_charged_what_the_worker_counted(stage):
+    progress, left = await settled(stage, lambda progress: setattr(progress, "usage", USED))
+    assert (progress.charged.prompt_tokens, progress.charged.output_tokens, left) == (600, 7, 9393)
+
+
+async def test_a_stream_that_was_cut_is_charged_its_prompt_and_the_frames_that_came(stage):
+    def cut(progress):
+        progress.dispatched, progress.frames = True, 3
+
+    _, left = await settled(stage, cut)
+    assert left == 10_000 - 643
+
+
+async def test_what_a_worker_refused_is_charged_as_a_request_without_tokens(stage):
+    progress, left = await settled(stage, lambda progress: setattr(progress, "refused", True))
+    assert (progress.charged.prompt_tokens, left) == (0, 10_000)
+
+
+async def test_the_price_is_that_of_the_answering_worker(stage):
+    progress, _ = await settled(stage, lambda progress: setattr(progress, "usage", USED), PRICES)
+    assert progress.spend == PRICES.cost(prompt_tokens=600, cached_tokens=64, output_tokens=7)
+
+
+async def test_a_repeat_adds_only_what_the_dearest_attempt_before_has_not_paid(stage):
+    key = IdempotencyKey(name="key", fingerprint="same")
+    ctx = stage.context(idempotency_key=key)
+    progress = stage.progress(ctx, PROMPT)
+    lease = await reserve(stage, ctx, progress)
+    progress.usage = TokenUsage(600, 7)
+    stage.reservations.settle(ctx, lease, progress, None)
+    again = stage.context(idempotency_key=key)
+    repeat = stage.progress(again, PROMPT)
+    second = await reserve(stage, again, repeat)
+    repeat.usage = TokenUsage(600, 9)
+    stage.reservations.settle(again, second, repeat, None)
+    assert (repeat.charged.prompt_tokens, repeat.charged.output_tokens) == (0, 2)
+
+
+async def test_settling_twice_charges_once(stage):
+    ctx = stage.context(tenant=limited(tokens_a_minute(10_000)))
+    progress = stage.progress(ctx, PROMPT)
+    lease = await reserve(stage, ctx, progress)
+    progress.usage = USED
+    stage.reservations.settle(ctx, lease, progress, None)
+    stage.reservations.settle(ctx, lease, progress, None)
+    after = await reserve(stage, stage.context(tenant=ctx.tenant))
+    assert after.limit_statuses[0].remaining == 10_000 - 607 - 650
+
+
+async def test_the_length_of_a_counted_answer_is_learnt(stage):
+    ctx = stage.context()
+    progress = stage.progress(ctx, PROMPT)
+    before = stage.estimates.expected(stage.context(request=UNBOUNDED))
+    progress.usage = TokenUsage(600, before + 1000)
+    stage.reservations.settle(ctx, await reserve(stage, ctx, progress), progress, None)
+    assert stage.estimates.expected(stage.context(request=UNBOUNDED)) > before
+
+
+async def test_the_length_of_an_answer_that_was_cut_is_not_learnt(stage):
+    ctx = stage.context()
+    progress = stage.progress(ctx, PROMPT)
+    before = stage.estimates.expected(stage.context(request=UNBOUNDED))
+    progress.dispatched, progress.frames = True, 5000
+    stage.reservations.settle(ctx, await reserve(stage, ctx, progress), progress, None)
+    assert stage.estimates.expected(stage.context(request=UNBOUNDED)) == before
+
+
+async def test_a_traced_request_notes_when_its_quota_was_reserved(stage):
+    ctx = stage.context()
+    progress = stage.progress(ctx, PROMPT)
+    progress.trace = SimpleNamespace()
+    await reserve(stage, ctx, progress)
+    assert [step for step, _ in progress.marks] == ["reserve"]
+
+
+async def test_a_request_without_limits_is_charged_all_the_same(stage):
+    ctx = stage.context(tenant=tenant(scopes=()))
+    progress = stage.progress(ctx, PROMPT)
+    lease = await reserve(stage, ctx, progress)
+    progress.usage = USED
+    stage.reservations.settle(ctx, lease, progress, None)
+    assert progress.charged.prompt_tokens == 600
