@@ -1,0 +1,86 @@
+"""What tenants have received, as a room's queue policy counts it; and the requests that stand in the room."""
+
+import asyncio
+
+from gateway.queueing.room_counters import RoomCounters
+from gateway.queueing.waiters import Waiter, Waiters
+from policies.queueing.protocol import Ticket
+from policies.registry import queue_policy
+
+
+def ticket(number, tenant="a", cost=4.0, tokens=10):
+    return Ticket(number=number, tenant=tenant, cost=cost, arrived_at=0.0, uncached_tokens=tokens)
+
+
+def grant(counters, one):
+    counters.arrives(one, ())
+    counters.granted(counters.next((one,), 0.0))
+
+
+def test_a_turn_that_is_only_looked_at_is_not_counted():
+    counters = RoomCounters(queue_policy("sfq"))
+    counters.arrives(ticket(0), ())
+    before = counters.debts()
+    counters.next((ticket(0),), 0.0)
+    assert counters.debts() == before
+
+
+def test_the_tenant_that_has_received_less_goes_first():
+    counters = RoomCounters(queue_policy("sfq"))
+    grant(counters, ticket(0, "a"))
+    heads = (ticket(1, "a"), ticket(2, "b"))
+    for head in heads:
+        counters.arrives(head, ())
+    assert counters.next(heads, 0.0).ticket.tenant == "b"
+
+
+def test_a_request_counted_by_another_policy_is_not_settled_in_these_counters():
+    counters = RoomCounters(queue_policy("sfq"), counted_from=5)
+    counters.settle(ticket(1), 1000.0)
+    assert counters.debts() == {}
+
+
+def test_a_request_that_was_carried_over_is_settled_once():
+    counters = RoomCounters(queue_policy("sfq"), counted_from=5, carried=[ticket(1)])
+    grant(counters, ticket(1))
+    counters.settle(ticket(1), 1000.0)
+    once = counters.debts()
+    counters.settle(ticket(1), 1000.0)
+    assert counters.debts() == once
+
+
+def waiters(*tokens):
+    made = Waiters()
+    loop = asyncio.get_running_loop()
+    for number, each in enumerate(tokens):
+        made.enter(Waiter(ticket(number, tokens=each), lambda closed: None, loop.create_future()))
+    return made
+
+
+async def test_the_smallest_prompt_that_waits_is_known_after_it_leaves():
+    made = waiters(50, 20, 70)
+    assert made.least_tokens() == 20
+    made.remove(made.of(ticket(1)))
+    assert made.least_tokens() == 50
+
+
+async def test_a_waiter_whose_task_was_cancelled_can_use_no_turn():
+    made = waiters(50, 20)
+    made.of(ticket(0)).turn.cancel()
+    assert [each.number for each in made.for_a_turn()] == [1]
+
+
+async def test_a_failure_ends_all_waits_and_empties_the_room():
+    made = waiters(50, 20)
+    turns = [waiter.turn for waiter in made]
+    made.fail(ZeroDivisionError())
+    assert [type(turn.exception()) for turn in turns] == [ZeroDivisionError] * 2
+    assert len(made) == 0
+
+
+async def test_removing_a_waiter_twice_has_no_effect():
+    made = waiters(50, 20)
+    first = made.of(ticket(0))
+    made.remove(first)
+    made.remove(first)
+    assert len(made) == 1

@@ -1,0 +1,66 @@
+"""How many requests wait in a room, of which tenants, and since when."""
+
+import pytest
+
+from gateway.domain.errors import Overloaded, TenantQueueFull
+from gateway.queueing.room_occupancy import RoomOccupancy
+from policies.admission.waiting_room import WaitingRoomBounds
+from policies.queueing.fairness_account import FairnessAccount
+from policies.queueing.protocol import Ticket
+from tests.fakes.clock import FakeClock
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def occupancy(clock):
+    bounds = WaitingRoomBounds(requests_max=2, tokens_max=1000, tenant_requests_max=1)
+    return RoomOccupancy(bounds, FairnessAccount(), clock)
+
+
+def ticket(number, tenant="a", tokens=10):
+    return Ticket(number=number, tenant=tenant, cost=1.0, arrived_at=0.0, uncached_tokens=tokens)
+
+
+def retry(tenant):
+    return 3.0 if tenant else 5.0
+
+
+def test_a_ticket_counts_for_as_long_as_it_waits(occupancy):
+    with occupancy.taken(ticket(0), retry):
+        assert (occupancy.totals.requests, occupancy.totals.tokens) == (1, 10)
+    assert (occupancy.totals.requests, occupancy.totals.tokens) == (0, 0)
+
+
+def test_a_ticket_whose_wait_fails_counts_no_more(occupancy):
+    with pytest.raises(ZeroDivisionError), occupancy.taken(ticket(0), retry):
+        raise ZeroDivisionError
+    assert occupancy.totals.requests == 0
+
+
+def test_a_tenant_at_its_own_bound_is_told_its_own_time(occupancy):
+    with occupancy.taken(ticket(0), retry), pytest.raises(TenantQueueFull) as refusal:
+        with occupancy.taken(ticket(1), retry):
+            pass
+    assert refusal.value.retry_after_seconds == 3.0
+
+
+def test_a_full_room_tells_other_tenants_the_time_of_all(occupancy):
+    with occupancy.taken(ticket(0, "a"), retry), occupancy.taken(ticket(1, "b"), retry):
+        with pytest.raises(Overloaded) as refusal, occupancy.taken(ticket(2, "c"), retry):
+            pass
+    assert refusal.value.retry_after_seconds == 5.0
+
+
+def test_a_room_stands_from_its_first_wait_until_none_waits(occupancy, clock):
+    began = clock()
+    with occupancy.taken(ticket(0, "a"), retry):
+        occupancy.waits(ticket(0, "a"))
+        clock.advance(2.0)
+        with occupancy.taken(ticket(1, "b"), retry):
+            occupancy.waits(ticket(1, "b"))
+        assert occupancy.standing_since == began
+    assert occupancy.standing_since is None

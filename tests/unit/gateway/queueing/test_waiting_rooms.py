@@ -1,0 +1,152 @@
+"""The rooms of several models: batch work gets what others leave, and queues take turns."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.fleet.loads import LoadTotals
+from gateway.queueing.queue_peer import QueuePeer
+from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.worker_window import WorkerWindow
+from radix_cache.match import WorkerId
+from tests.fakes.dispatch_stage import DispatchStage, until_idle
+
+W = WorkerId("w")
+
+
+class Desk:
+    """Places as many requests as it has room for, and keeps the names of their queues in order."""
+
+    def __init__(self):
+        self.room = 0
+        self.placed = []
+
+    def of(self, queue):
+        def place(closed):
+            if not self.room:
+                return None
+            self.room -= 1
+            self.placed.append(queue)
+            return queue
+
+        return place
+
+
+@pytest.fixture
+def stage():
+    made = DispatchStage("x")
+    made.fleet.remove(WorkerId("x"))
+    made.join("w", models=("m", "n"))
+    return made
+
+
+async def wait_in(stage, desk, *queues):
+    tasks = []
+    for queue in queues:
+        room = stage.rooms.of(queue)
+        ticket = room.ticket(QueuedRequest(tenant="a", cost=1.0))
+        tasks.append(asyncio.ensure_future(room.wait(ticket, desk.of(queue))))
+    await until_idle()
+    return tasks
+
+
+async def leave(tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_queues_take_turns(stage):
+    desk = Desk()
+    tasks = await wait_in(stage, desk, "m", "m", "n", "n")
+    desk.room = 4
+    stage.rooms.room_made()
+    await asyncio.gather(*tasks)
+    assert desk.placed == ["m", "n", "m", "n"]
+
+
+async def test_batch_work_gets_what_the_others_leave(stage):
+    desk = Desk()
+    tasks = await wait_in(stage, desk, "m#batch", "m")
+    desk.room = 1
+    stage.rooms.room_made()
+    await until_idle()
+    assert desk.placed == ["m"]
+    desk.room = 1
+    stage.rooms.room_made()
+    await asyncio.gather(*tasks)
+    assert desk.placed == ["m", "m#batch"]
+
+
+async def test_batch_work_waits_while_another_model_of_its_worker_has_requests(stage):
+    tasks = await wait_in(stage, Desk(), "n")
+    assert not stage.rooms.of("m#batch").goes_first
+    await leave(tasks)
+    assert stage.rooms.of("m#batch").goes_first
+
+
+async def test_batch_work_that_waits_does_not_count_as_waiting_beside(stage):
+    tasks = await wait_in(stage, Desk(), "m#batch")
+    assert not stage.rooms.requests_wait_beside("m")
+    assert stage.rooms.requests_wait("m#batch")
+    await leave(tasks)
+
+
+def test_a_queue_without_a_room_has_no_waiting_requests(stage):
+    assert not stage.rooms.requests_wait("unknown")
+    assert stage.rooms.all() == {}
+
+
+def test_a_gateway_has_two_queues_for_each_model_of_its_workers(stage):
+    assert QueuePeer(stage.fleet, stage.rooms).queues() == ["m", "n", "m#batch", "n#batch"]
+
+
+def test_the_queues_beside_one_are_those_of_its_workers(stage):
+    stage.join("v", models=("o",))
+    assert QueuePeer(stage.fleet, stage.rooms).queues("o#batch") == ["o", "o#batch"]
+
+
+def test_the_models_of_a_provider_have_no_queue_here(stage):
+    stage.provider()
+    stage.fleet.remove(W)
+    assert QueuePeer(stage.fleet, stage.rooms).queues() == []
+
+
+def test_the_loads_of_other_gateways_are_taken_over(stage):
+    QueuePeer(stage.fleet, stage.rooms).update_others({W: LoadTotals(5, 1, 7)}, all_workers=False)
+    assert stage.worker("w").load.all_tokens_queued == 5
+
+
+@pytest.mark.parametrize(("all_workers", "queued"), [(True, 0), (False, 5)])
+def test_a_worker_that_is_not_named_has_no_load_only_if_all_are_named(stage, all_workers, queued):
+    peer = QueuePeer(stage.fleet, stage.rooms)
+    peer.update_others({W: LoadTotals(5, 1, 7)}, all_workers=False)
+    peer.update_others({}, all_workers=all_workers)
+    assert stage.worker("w").load.all_tokens_queued == queued
+
+
+async def test_when_the_queue_moves_all_waiting_requests_ask_anew(stage):
+    tasks = await wait_in(stage, Desk(), "m", "n")
+    QueuePeer(stage.fleet, stage.rooms).queue_moved()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [AskAnew, AskAnew]
+
+
+def test_what_was_given_since_a_tag_was_adopted_is_owed(stage):
+    peer = QueuePeer(stage.fleet, stage.rooms)
+    peer.adopt_tag("m", "a", 10.0, 12.0)
+    assert peer.debts() == []
+    room = stage.rooms.of("m")
+    ticket = room.ticket(QueuedRequest(tenant="a", cost=4.0))
+    assert room.at_once(ticket, lambda: "place") == "place"
+    assert [(queue, tenant) for queue, tenant, units in peer.debts() if units > 0] == [("m", "a")]
+
+
+def test_a_window_is_this_gateways_share_while_it_decides_alone():
+    membership = SimpleNamespace(shared=False, share_of=lambda tokens: tokens // 2)
+    window = WorkerWindow(SimpleNamespace(membership=membership), 1000)
+    assert window.tokens == 500
+    membership.shared, membership.share_of = True, lambda tokens: tokens
+    assert window.tokens == 1000
