@@ -1,0 +1,91 @@
+"""The spine of a request: every ending settles its quota and writes one record."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from gateway import pipeline
+from gateway.domain.errors import GatewayError
+from gateway.domain.request import QueueHeaders, Surface
+from gateway.telemetry.record import CLIENT_CLOSED, OK
+from tests.fakes.dispatch_stage import DispatchStage, prompt_of, until_idle
+from tests.fakes.stub_adapter import StubAnswer, streamed
+from workers.adapter import FailureKind, StreamBroken, WorkerUnreachable
+
+ENDINGS = {
+    "stream": (streamed, OK),
+    "refusal": (lambda: StubAnswer(status=400, pieces=(b"{}",)), "refused_by_worker"),
+    "no worker answers": (lambda: WorkerUnreachable("gone"), "worker_error"),
+    "busy": (lambda: WorkerUnreachable("full", failure=FailureKind.BUSY), "overloaded"),
+    "silent": (lambda: WorkerUnreachable("silent", timed_out=True), "worker_timeout"),
+    "breaks off": (lambda: streamed(b"data: {}\n\n", error=StreamBroken("cut")), "stream_interrupted"),
+    "a defect": (lambda: RuntimeError("a defect"), "internal_error"),
+    "client leaves": (lambda: asyncio.get_running_loop().create_future(), CLIENT_CLOSED),
+}
+
+
+class StubExchange:
+    """A client that reads everything."""
+
+    id, surface, traceparent, caller = "r", Surface.CHAT, None, None
+    queue_headers = QueueHeaders()
+
+    def __init__(self):
+        self.failures = []
+
+    def set_prompt_tokens(self, prompt_tokens, output_tokens_max):
+        pass
+
+    async def begin(self, status, content_type, headers):
+        pass
+
+    async def write(self, data):
+        pass
+
+    async def end(self):
+        pass
+
+    async def answer(self, status, content_type, body, headers):
+        pass
+
+    async def fail(self, error):
+        assert isinstance(error, GatewayError)
+        self.failures.append(error.code)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monkeypatch):
+    outcome, code = ENDINGS[ending]
+    stage, records, exchange = DispatchStage("a"), [], StubExchange()
+    stage.adapters["a"].next(outcome())
+    ctx = stage.context(id="r")
+
+    async def blocks(ctx):
+        return prompt_of()
+
+    async def authenticated(exchange, services, progress):
+        return ctx.tenant
+
+    async def admitted(exchange, tenant, services, progress):
+        progress.stream = True
+        return ctx
+
+    monkeypatch.setattr(pipeline, "authenticate", authenticated)
+    monkeypatch.setattr(pipeline, "admit", admitted)
+    services = SimpleNamespace(
+        dispatch=stage,
+        prompt_hasher=SimpleNamespace(blocks=blocks),
+        tracing=SimpleNamespace(begin=lambda traceparent: None),
+        model_selection=SimpleNamespace(fallbacks=lambda ctx: ()),
+        observers=(records.append,),
+        clock=stage.clock,
+        wall=stage.clock,
+    )
+    task = asyncio.ensure_future(pipeline.serve(exchange, services))
+    await until_idle()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert stage.reserved() == {}
+    assert [record.code for record in records] == [code]
+    assert exchange.failures == ([] if code in (OK, CLIENT_CLOSED) else [code])
