@@ -1,0 +1,41 @@
+"""The time to first token that a class wants: what ends a request's wait, and when it is due."""
+
+import pytest
+
+from gateway.dispatch.ttft_target import TtftTargets, target_at
+from gateway.queueing.waiting_room import QueuedRequest
+from policies.service_class import CHAT, VOICE
+from tests.fakes.dispatch_stage import DispatchStage, with_class
+
+
+@pytest.fixture
+def stage():
+    return DispatchStage("a")
+
+
+def patience(stage, service_class, **context):
+    """Return in how many seconds the wait of a new request ends; None: the class ends none."""
+    request, room = stage.pending(stage.context(service_class, **context)), stage.rooms.of("m")
+    ticket = room.ticket(QueuedRequest(tenant="acme", cost=1.0))
+    ends = TtftTargets(stage.fleet, stage.clock).patience(request, room, ticket)
+    return round(ends.until - stage.clock(), 6) if ends is not None else None
+
+
+def test_a_first_token_is_due_its_classs_target_after_the_request_came(stage):
+    request = stage.pending()
+    stage.clock.advance(5.0)
+    assert target_at(request) == stage.clock() - 5.0 + CHAT.ttft_seconds
+
+
+def test_a_class_that_waits_ends_no_wait(stage):
+    assert patience(stage, CHAT) is None
+
+
+@pytest.mark.parametrize("late", ["reject", "demote"])
+def test_a_class_that_does_not_wait_ends_it_at_the_target(stage, late):
+    assert patience(stage, with_class(CHAT, late=late)) == 0.5
+
+
+def test_the_clients_own_deadline_ends_a_wait_where_it_is_sooner(stage):
+    assert patience(stage, CHAT, expires_at=stage.clock() + 3.0) == 3.0
+    assert patience(stage, VOICE, expires_at=stage.clock() + 3.0) == 0.15
