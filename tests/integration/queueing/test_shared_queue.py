@@ -306,3 +306,25 @@ async def test_who_is_away_for_longer_leaves_no_turns_to_those_who_ask_elsewhere
 
 async def too_late():
     raise TimeoutError
+
+
+async def test_a_first_token_is_reported_unless_its_request_ends_at_once(two, monkeypatch):
+    one, _ = two
+    reported = []
+    first_token = one._store.first_token
+
+    async def report(queues, id):
+        reported.append(id)
+        return await first_token(queues, id)
+
+    monkeypatch.setattr(one._store, "first_token", report)
+    whole, placed = asks(one)
+    await placed
+    one.first_token(whole)
+    one.leave(whole, 0.0)
+    stream, placed = asks(one)
+    await placed
+    one.first_token(stream)
+    await until(lambda: reported)
+    assert reported == [stream.id]
+    one.leave(stream, 0.0)

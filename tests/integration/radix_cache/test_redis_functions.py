@@ -113,3 +113,35 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
     await parts.close()
     log = await client.execute_command("ACL", "LOG")
     assert not log, log
+
+
+async def test_calls_of_several_libraries_leave_as_one_call(scripts, append, client):
+    body = APPEND.replace("RPUSH", "LPUSH")
+    prepend = library_functions(body, ["append"])["append"]
+    scripts.bind({"append": append})
+    scripts.bind({"append": prepend})
+    await scripts.call(append, ["list"], [0])
+    await client.config_resetstat()
+    calls = [scripts.call(each, ["list"], [number]) for number in (1, 2) for each in (append, prepend)]
+    assert await asyncio.gather(*calls) == [2, 3, 4, 5]
+    assert await client.lrange("list", 0, -1) == [b"2", b"1", b"0", b"1", b"2"]
+    stats = await client.info("commandstats")
+    assert stats["cmdstat_fcall"]["calls"] == 1
+    assert "cmdstat_function|load" not in stats
+
+
+async def test_on_a_full_server_calls_that_free_memory_are_made_and_the_others_fail(scripts, client):
+    body = APPEND + "\nverbs.drop = function(keys, args) return redis.call('DEL', keys[1]) end"
+    functions = library_functions(body, ["append", "drop"], when_full=["drop"])
+    append, drop = functions["append"], functions["drop"]
+    await scripts.call(append, ["list"], [0])
+    await client.config_set("maxmemory", "1")
+    for _ in range(2):  # Once it is known that the server is full, they leave by themselves.
+        calls = [scripts.call(append, ["list"], [1]), scripts.call(drop, ["list"], [])]
+        first, second = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(first, RedisDown)
+        assert "OOM" in str(first)
+        assert second in (0, 1)
+    assert not await client.exists("list")
+    await client.config_set("maxmemory", "0")
+    assert await scripts.call(append, ["list"], [0]) == 1
