@@ -80,9 +80,7 @@ class DemoProcesses:
             ChildFailed: the model cannot be created.
         """
         options = [
-            part
-            for name, value in CHECKPOINT.items()
-            for part in (f"--{name.replace('_', '-')}", str(value))
+            part for name, value in CHECKPOINT.items() for part in (f"--{name.replace('_', '-')}", str(value))
         ]
         self.location.directory.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(

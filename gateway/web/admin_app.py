@@ -236,7 +236,10 @@ def _worker(worker: Worker) -> dict[str, object]:
 
 def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(
-        status=status, body=msgspec.json.encode(value), content_type="application/json", headers=SECURITY_HEADERS
+        status=status,
+        body=msgspec.json.encode(value),
+        content_type="application/json",
+        headers=SECURITY_HEADERS,
     )
 
 

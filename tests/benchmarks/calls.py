@@ -63,7 +63,13 @@ async def counted(one: Subject, directory: Path, requests: int, *, stream: bool)
 
 
 async def send(
-    http: aiohttp.ClientSession, url: str, model: str, count: int, *, stream: bool, connections: int = CONNECTIONS
+    http: aiohttp.ClientSession,
+    url: str,
+    model: str,
+    count: int,
+    *,
+    stream: bool,
+    connections: int = CONNECTIONS,
 ) -> None:
     """Send the same short chat request so often, over so many connections."""
     left = iter(range(count))

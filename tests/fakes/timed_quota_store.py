@@ -20,7 +20,11 @@ class TimedQuotaStore(RedisQuotaStore):
     """A quota store whose time is that of `clock` (seconds since 1970). Windows never expire on the server."""
 
     def __init__(
-        self, scripts: ScriptCaller, client: "redis.Redis", clock: FakeClock, events: LimitEvents | None = None
+        self,
+        scripts: ScriptCaller,
+        client: "redis.Redis",
+        clock: FakeClock,
+        events: LimitEvents | None = None,
     ) -> None:
         super().__init__(scripts, 10.0, clock, events=events)
         text = read_lua("gateway.quotas", *FILES)

@@ -19,7 +19,9 @@ for _ in range(CHECKSUM_LENGTH):
 key = body + checksum
 identity = key_id(key)
 if identity is None:
-    sys.exit("demo-key: the random text in the Secret forms no key; delete the Secret's entry demo-key and upgrade")
+    sys.exit(
+        "demo-key: the random text in the Secret forms no key; delete the Secret's entry demo-key and upgrade"
+    )
 
 digest = key_digest(key, pepper(os.environ["RADIXGATE_DEPLOYMENT_SECRET"].encode()))
 os.umask(0o077)

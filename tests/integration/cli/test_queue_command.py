@@ -96,7 +96,7 @@ async def test_each_gateway_shows_the_queues_of_all(gateway):
         assert set(shares) == {"acme", "globex"}
 
 
-async def test_a_gateway_that_is_silent_keeps_nobody_from_being_shown(gateway, monkeypatch):
+async def test_a_silent_gateway_does_not_hide_the_others_requests(gateway, monkeypatch):
     async with (
         ScriptedWorker() as worker,
         gateway(worker, **ONE_AT_A_TIME) as running,
@@ -109,7 +109,7 @@ async def test_a_gateway_that_is_silent_keeps_nobody_from_being_shown(gateway, m
         async def nothing(name):
             return None
 
-        monkeypatch.setattr(reports, "_tell", nothing)
+        monkeypatch.setattr(reports, "_write_report", nothing)
         end = await two_waiting(running, other, worker)
         found = json.loads(await run(running, "--json"))
         assert (found["gateways"], len(found["told"])) == (2, 1)

@@ -22,7 +22,7 @@ async def test_a_worker_whose_answers_break_is_left_alone_though_its_probes_are_
         async with gateway(ill, well, **{"routing.policy": "round_robin"}) as running:
             ill.then(**fault)
             async with asyncio.timeout(60):
-                while not health(running).open:
+                while not health(running).circuit_open:
                     await ask(running, stream=True)
             seen = len(ill.seen)
             for _ in range(4):
@@ -36,10 +36,10 @@ async def test_a_worker_that_is_well_again_is_tried_with_one_request_and_taken_b
         async with gateway(ill, well, **{"routing.policy": "round_robin"}) as running:
             ill.then(break_after=0)
             async with asyncio.timeout(60):
-                while not health(running).open:
+                while not health(running).circuit_open:
                     await ask(running)
             ill.then(break_after=None)
-            await running.until(lambda: health(running).trial, 60)
+            await running.until(lambda: health(running).on_trial, 60)
             async with asyncio.timeout(60):
                 while health(running).health.value != "up":
                     assert (await ask(running))[0] == 200
@@ -69,7 +69,7 @@ async def test_the_only_worker_is_asked_also_with_its_circuit_open(gateway):
     async with ScriptedWorker() as only, gateway(only) as running:
         only.then(break_after=1)
         async with asyncio.timeout(60):
-            while not health(running).open:
+            while not health(running).circuit_open:
                 await ask(running, stream=True)
         only.then(break_after=None)
         assert (await ask(running))[0] == 200

@@ -51,7 +51,9 @@ def watched(tmp_path):
         "sentinel failover-timeout main 2000\n"
     )
     sentinel = start(tmp_path / "sentinel", sentinel_port, str(config), "--sentinel")
-    until(lambda: sentinel[1].execute_command("SENTINEL", "REPLICAS", "main"), "the sentinel knows no replica")
+    until(
+        lambda: sentinel[1].execute_command("SENTINEL", "REPLICAS", "main"), "the sentinel knows no replica"
+    )
     yield f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel_port}/main", primary, replica
     for process, _ in (sentinel, replica, primary):
         process.kill()
