@@ -70,9 +70,8 @@ async def relay(
         if streamed:
             body = await _aggregated(answer, request, progress, response_shapes)
         else:
-            body = getattr(answer, "whole", None)
-            if body is None:
-                body = await _body_or_unreachable(answer)
+            read = getattr(answer, "whole", None)
+            body = await _body_or_unreachable(answer) if read is None else read
             if (
                 response_shapes is not None
                 and response_shapes.of(request.surface) is None

@@ -137,12 +137,12 @@ class CostRoute(Route, frozen=True, kw_only=True, gc=False):
     doubted_tokens: int
     """Tokens beyond the matched ones that the index does not count on."""
 
-    @property
+    @property  # type: ignore[misc]  # Route allows it, see there.
     def terms(self) -> CostTerms:
         """What the estimate was made of."""
         return CostTerms._make(self.cost_terms)
 
-    @property
+    @property  # type: ignore[misc]  # Route allows it, see there.
     def reason(self) -> str:
         """Why the worker stands here."""
         off = f" ({self.off_gpu_tokens} off the GPU)" if self.off_gpu_tokens else ""

@@ -61,7 +61,7 @@ class SentinelAddress(RedisAddress):
             "socket_timeout": ASK_SECONDS_MAX,
             "socket_connect_timeout": min(ASK_SECONDS_MAX, CONNECT_SECONDS_MAX),
         }
-        sentinel = Sentinel(self.sentinels, sentinel_kwargs=timeouts)
+        sentinel = Sentinel(self.sentinels, sentinel_kwargs=timeouts)  # type: ignore[no-untyped-call]
         try:
             host, port = await sentinel.discover_master(self.service)
         except (MasterNotFoundError, RedisError, OSError) as err:
