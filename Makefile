@@ -5,7 +5,7 @@ DEMO_ARGS ?=
 CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
 	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
 	$(addprefix tests/integration/radix_cache/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_index_maintenance.py \
