@@ -58,6 +58,6 @@ def role_of(rules: OperatorIssuerSettings, role_claim: Any) -> Role | None:
 def name_of(claims: Any) -> str:
     """Return the subject of a token for the audit log, without control characters."""
     subject = claims.get("sub")
-    text = subject if isinstance(subject, str) else "nobody"
+    text = subject if isinstance(subject, str) else "unknown"
     printable = "".join(c if c.isprintable() else "?" for c in text)
     return printable[:NAME_LENGTH_MAX]

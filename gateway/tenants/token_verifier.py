@@ -159,7 +159,7 @@ def _subject(claims: Mapping[str, Any]) -> str:
     """Return the name of the token's subject for records, in place of a key's id: short, and a valid identifier."""
     subject = claims.get("sub")
     if not isinstance(subject, str) or not subject:
-        return SUBJECT_PREFIX + "nobody"
+        return SUBJECT_PREFIX + "unknown"
     name = SUBJECT_PREFIX + subject
     return name if IDENTIFIER.fullmatch(name) else SUBJECT_PREFIX + sha256(subject.encode()).hexdigest()[:16]
 

@@ -68,7 +68,9 @@ def _one(field: Field, name: str) -> Subject:
 async def _stages(one: Subject, directory: Path, *, stream: bool) -> dict[str, tuple[float, float]]:
     """Return microseconds and allocated blocks by stage, for one request at a time."""
     url, figures = f"http://{one.host}:{one.port}/v1/chat/completions", directory / "stage_figures"
-    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {one.key}"}) as http:
+    # Only a request that belongs to a trace marks its steps.
+    headers = {"authorization": f"Bearer {one.key}", "traceparent": f"00-{1:032x}-{1:016x}-01"}
+    async with aiohttp.ClientSession(headers=headers) as http:
         (directory / "stages").touch()
         await asyncio.sleep(0.3)
         await send(http, url, one.model, STAGE_REQUESTS, stream=stream, connections=1)
