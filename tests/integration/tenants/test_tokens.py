@@ -348,7 +348,7 @@ async def test_what_a_token_is_for_stands_in_its_claim(provider, tokens, rules, 
 
 @pytest.mark.parametrize(
     ("subject", "name"),
-    [("u1", "token-u1"), (None, "token-nobody"), ("a b", "token-c8687a08aa5d6ed2"), ("x" * 300, None)],
+    [("u1", "token-u1"), (None, "token-unknown"), ("a b", "token-c8687a08aa5d6ed2"), ("x" * 300, None)],
 )
 async def test_who_it_is_stands_in_records_in_a_form_that_fits(provider, tokens, subject, name):
     found = (await tokens().identity(provider.token(sub=subject))).rules.id
