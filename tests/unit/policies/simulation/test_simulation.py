@@ -92,7 +92,7 @@ def test_a_prompt_that_no_worker_could_hold_is_refused_and_the_others_are_served
 
 def test_a_prefix_on_its_way_is_followed_to_its_worker():
     """The second comes while the first is computed: no event has told of it yet."""
-    result = played([request(0, tokens=6000), request(0.05, tokens=6000)])
+    result = played([request(0, tokens=6000), request(0.09, tokens=6000)])
     first, second = result.outcomes
     assert first.worker == second.worker
     assert (first.cached_tokens, second.cached_tokens > 0) == (0, True)
