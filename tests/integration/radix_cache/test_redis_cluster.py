@@ -120,7 +120,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
             index = chance.choice(replicas).index
             names = [chance.randint(1, 3) for _ in range(chance.randint(1, 7))]
             if chance.random() < 0.7:
-                index.confirm(space, path(*names), chance.choice((W, V)), "r")
+                index.confirm(space, path(*names), chance.choice((W, V)))
             else:
                 index.shorten(space, path(*names), chance.choice((W, V)), chance.randint(0, 6))
             await asyncio.sleep(chance.choice([0, 0.001, 0.002]))
