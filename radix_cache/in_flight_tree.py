@@ -81,8 +81,12 @@ class InFlightTree(Generic[Holder]):
                 break
         return parts
 
-    def add(self, hashes: Hashes, holder: Holder) -> InFlightNode[Holder]:
-        """Add a request with a path of at least one block, and return its last node, by which `remove` finds it."""
+    def add(self, hashes: Hashes, holder: Holder) -> InFlightNode[Holder] | None:
+        """Add a request, and return the last node of its path, by which `remove` finds it.
+
+        None: the path is empty. A path that does not fit the tree, since two hashes are equal by chance, counts as
+        far as it fits.
+        """
         nodes, at, blocks = self._nodes, 0, len(hashes)
         node: InFlightNode[Holder] | None = None
         while at < blocks:
@@ -92,23 +96,27 @@ class InFlightTree(Generic[Holder]):
                 self.blocks += blocks - at
                 if node is not None:
                     node.children.add(below)
+            elif below.depth != at or below.parent is not node:
+                break
             else:
                 common = common_blocks(below.run, hashes, at)
                 if common < len(below.run):
                     below = self._split(below, common)
             node = below
             at += len(node.run)
-        assert node is not None
-        self._count(node, holder, 1)
+        if node is not None:
+            self._count(node, holder, 1)
         return node
 
-    def remove(self, last: InFlightNode[Holder], holder: Holder) -> None:
-        """Remove a request by the node that `add` returned."""
+    def remove(self, last: InFlightNode[Holder] | None, holder: Holder) -> None:
+        """Remove a request by what `add` returned."""
+        if last is None:
+            return
         self._count(last, holder, -1)
         node: InFlightNode[Holder] | None = last
         while node is not None and not node.requests:
             above = node.parent
-            del self._nodes[node.run[0]]
+            self._unregister(node)
             self.blocks -= len(node.run)
             if above is not None:
                 above.children.discard(node)
@@ -147,7 +155,7 @@ class InFlightTree(Generic[Holder]):
         upper.children.add(node)
         node.parent, node.depth, node.run = upper, node.depth + at, node.run[at:]
         self._nodes[upper.run[0]] = upper
-        self._nodes[node.run[0]] = node
+        self._nodes.setdefault(node.run[0], node)
         return upper
 
     def _join(self, node: InFlightNode[Holder]) -> None:
@@ -157,9 +165,14 @@ class InFlightTree(Generic[Holder]):
         (child,) = node.children
         if child.requests != node.requests:
             return
-        del self._nodes[child.run[0]]
+        self._unregister(child)
         child.run, child.depth, child.parent = node.run + child.run, node.depth, node.parent
         self._nodes[child.run[0]] = child
         if child.parent is not None:
             child.parent.children.remove(node)
             child.parent.children.add(child)
+
+    def _unregister(self, node: InFlightNode[Holder]) -> None:
+        """Remove a node from those that are found by their first block."""
+        if self._nodes.get(node.run[0]) is node:
+            del self._nodes[node.run[0]]

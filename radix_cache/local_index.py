@@ -50,7 +50,7 @@ class LocalIndex:
         self._predictions_max = predictions_max
         self._confirmed: RadixTree[WorkerId] = RadixTree()
         self._in_flight: InFlightTree[WorkerId] = InFlightTree()
-        self._last_nodes: dict[Prediction, InFlightNode[WorkerId]] = {}
+        self._last_nodes: dict[Prediction, InFlightNode[WorkerId] | None] = {}
         self._waiting: Counter[str] = Counter()  # requests that wait, by model
         self._models: dict[str, str] = {}  # of the requests that wait
         self._expiries: OrderedDict[Prediction, float] = OrderedDict()  # soonest first

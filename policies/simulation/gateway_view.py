@@ -52,7 +52,7 @@ class GatewayView:
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._in_flight: InFlightTree[int] = InFlightTree()
-        self._last_nodes: dict[int, InFlightNode[int]] = {}  # of the requests under way, by number
+        self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
 
     def candidates(
         self,
@@ -148,7 +148,7 @@ class GatewayView:
         """Count a request that waits in the gateway."""
         if number not in self._waiting:
             whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
-            self._waiting[number] = self._in_flight.add(whole, WAITING) if whole else None
+            self._waiting[number] = self._in_flight.add(whole, WAITING)
 
     def dispatched(
         self, worker: int, number: int, request: TraceRequest, expected: Expected, now: float
@@ -160,11 +160,8 @@ class GatewayView:
         self._kv_tokens[worker] += expected.kv_tokens
         self._streams[worker] += 1
         whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
-        waited = self._waiting.pop(number, None)
-        if waited is not None:
-            self._in_flight.remove(waited, WAITING)
-        if whole:
-            self._last_nodes[number] = self._in_flight.add(whole, worker)
+        self._in_flight.remove(self._waiting.pop(number, None), WAITING)
+        self._last_nodes[number] = self._in_flight.add(whole, worker)
         self._changed(worker)
 
     def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
@@ -177,9 +174,7 @@ class GatewayView:
         """Take a request that has ended off the worker's load."""
         self._kv_tokens[worker] -= expected.kv_tokens
         self._streams[worker] -= 1
-        last = self._last_nodes.pop(number, None)
-        if last is not None:
-            self._in_flight.remove(last, worker)
+        self._in_flight.remove(self._last_nodes.pop(number), worker)
         self._changed(worker)
 
     def record_step(self, worker: int, tpot_ms: float) -> None:

@@ -24,7 +24,7 @@ class PredictedPath:
     tenure: int
     until: float
     last: InFlightNode[int] | None
-    """The last node of its path; None if the path above it is not known."""
+    """The last node of its path; None if it does not count, as the path above it is not known."""
 
 
 class PredictionTable:
@@ -78,8 +78,7 @@ class PredictionTable:
         found = self.predictions.pop(identity, None)
         if found is not None:
             self._ids_by_shard[found.shard].discard(identity)
-            if found.last is not None:
-                self.tree.remove(found.last, found.tenure)
+            self.tree.remove(found.last, found.tenure)
 
     def expire(self) -> None:
         """Let predictions lapse after their deadline; index maintenance removes them from Redis."""

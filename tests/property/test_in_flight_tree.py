@@ -60,3 +60,15 @@ def test_the_tree_counts_as_a_list_of_paths_does(changes, asked):
     for last, _, holder in under_way:
         tree.remove(last, holder)
     assert (len(tree), tree.blocks, tree.repeated) == (0, 0, {})
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=5, unique=True), max_size=12), st.randoms())
+def test_paths_with_equal_hashes_by_chance_leave_nothing_behind(names, chance):
+    """Blocks are not chained here, so that one hash stands at several places of several paths."""
+    tree: InFlightTree[str] = InFlightTree()
+    nodes = [tree.add(array("Q", each), "w") for each in names]
+    chance.shuffle(nodes)
+    for node in nodes:
+        tree.match(array("Q", [1, 2, 3, 4]))
+        tree.remove(node, "w")
+    assert (len(tree), tree.blocks, tree.repeated) == (0, 0, {})
