@@ -10,7 +10,7 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
     room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
     decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
-    cost   = (wait + own + copy + price (own - s sum(part)) + harm R (own + copy) + decode + room + start)
+    cost   = (wait + own + copy + (price + harm R) (own - s sum(part)) + decode + room + start)
              (1 - stay at the session's worker)
 
     s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget, tokens
@@ -29,7 +29,7 @@ would find shorter queues elsewhere, if only the prefix were there:
     excess = c - h S / W - 1
     share  = excess / (excess + h + 1)      of each part of the prompt with excess > 0 and h < W
 
-A part of the prompt that is not held and has such an excess pays no price of compute, since the fleet needs that
+A part of the prompt that is not held and has such an excess pays neither price nor harm, since the fleet needs that
 copy, and `share` of its own time is charged to those who will use it. A conversation has c = 1 and stays where it
 is; one prompt that all requests share is copied by the first few of them.
 
@@ -61,7 +61,7 @@ while workers restarted every minute; as a part of wait and own prefill it costs
 What others do about shared prefixes, and what was taken: Preble (ICLR'25) replicates a prefix once its holders'
 load exceeds a threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number
 of requests pending: both wait for the overload that a copy would have prevented, so demand is counted here instead.
-DualMap gives each prefix two places by hashing, which is a fixed number of copies whatever the demand. llm-d's
+DualMap gives each prefix two places by hashing, whatever its demand. llm-d's
 predictor learns TTFT from running traffic; the terms here are learnt too (policies/latency_model.py), and a sum of
 terms can be explained to an operator.
 """
@@ -300,7 +300,7 @@ class CostPolicy:
         if worker.age_seconds is not None and worker.age_seconds < options.slow_start_seconds:
             youth = 1 - worker.age_seconds / options.slow_start_seconds
         paid = own + copy
-        priced, harm = (own - free) * price, paid * options.harm * streams
+        priced, harm = (own - free) * price, (own - free) * options.harm * streams
         start = (wait + paid) * options.slow_start * youth
         stay = 1 - options.stay if at_home else 1.0
         return CostRoute(

@@ -59,12 +59,12 @@ def test_policies_rank_on_the_public_trace_as_published():
     scenario = Scenario(workers=4, kv_tokens=2_100_000)
     runs = {
         name: summary(Trial(subject=name, source=source, scenario=scenario).run().outcomes)
-        for name in ("infinite", "cost", "product", "least_work", "round_robin")
+        for name in ("pooled", "cost", "product", "least_work", "round_robin")
     }
     ttft = {name: run["ttft_ms_mean"] for name, run in runs.items()}
     hits = {name: run["hit_ratio"] for name, run in runs.items()}
-    assert ttft["infinite"] < ttft["cost"] < ttft["product"] < ttft["least_work"] < ttft["round_robin"]
-    assert hits["infinite"] > hits["cost"] > hits["product"] > hits["least_work"]
+    assert ttft["pooled"] < ttft["cost"] < ttft["product"] < ttft["least_work"] < ttft["round_robin"]
+    assert hits["pooled"] > hits["cost"] > hits["product"] > hits["least_work"]
     assert runs["cost"]["goodput"] > runs["round_robin"]["goodput"]
 
 
