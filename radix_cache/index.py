@@ -6,15 +6,17 @@ without bound. The result of `match` may be stale; it guides routing and never a
 
 A path (the block hashes of a prompt, from its beginning) goes through two states on a worker:
 
-    record (at dispatch)              confirm (first token)
-    ---------> pending, by its writer ----------> confirmed, until evicted, shortened or forgotten
-                  |  withdraw (error, client left) or `predicted_seconds` later
-                  v
-                gone; predictions of other writers stay
+    record (at dispatch)        confirm (first token)        withdraw (the request has ended, its client left)
+    ---------> pending: the request counts -------------------------> the request counts no more
+                                ----------> confirmed, until evicted, shortened or forgotten
+
+A request counts from its dispatch to its end, `predicted_seconds` at most: meanwhile its blocks are on their way to
+the worker or in use there, and it is one of those that share a prefix (PrefixMatch.shared).
 
 Every implementation passes tests/conformance/test_prefix_index.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +35,7 @@ class IndexStats:
     blocks: int
     """Blocks of confirmed paths."""
     predictions: int
-    """Predictions that are neither confirmed nor withdrawn yet."""
+    """Requests under way that are counted."""
 
 
 class PrefixIndex(Protocol):
@@ -51,19 +53,35 @@ class PrefixIndex(Protocol):
         writer: str,
         match: PrefixMatch | None = None,
     ) -> None:
-        """Predict that the request `writer` brings this path to `worker`: one prediction per writer and worker.
+        """Count the request `writer`, which brings this path to `worker` or uses it there, once for each worker.
 
-        `match` is this index's match of the path, if the caller has it, so that the path is not matched again. An
-        index may keep no prediction of a path that the worker is known to hold.
+        `match` is this index's match of the path, if the caller has it, so that the path is not matched again.
         """
         ...
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        """Withdraw the writer's prediction, which did not come true; if there is none, do nothing."""
+        """Take the request `writer` off the count at `worker`: it has ended; if it is not counted, do nothing."""
         ...
 
-    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """Note that `worker` holds this path now, and end the writer's prediction, if any."""
+    def wait(self, namespace: Namespace, hashes: Hashes, writer: str) -> None:
+        """Count the request `writer`, which waits for a worker: it is one of those that share its prefix."""
+        ...
+
+    def leave(self, writer: str) -> None:
+        """Take the request `writer` off the count of those that wait; if it is not counted, do nothing."""
+        ...
+
+    def waiting(self, model: str) -> int:
+        """Return how many requests for the model wait, as far as `wait` has said."""
+        ...
+
+    @property
+    def repeated(self) -> Mapping[WorkerId, int]:
+        """Blocks that the requests under way on a worker have more than once: KV memory has them once."""
+        ...
+
+    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+        """Note that `worker` holds this path now."""
         ...
 
     def report(
@@ -82,7 +100,6 @@ class PrefixIndex(Protocol):
         namespace: Namespace,
         hashes: Hashes,
         worker: WorkerId,
-        writer: str = "",
         tier: Tier = Tier.GPU,
     ) -> None:
         """Note that `worker` itself published that it holds this path, in this tier or a nearer one."""

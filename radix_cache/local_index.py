@@ -1,13 +1,13 @@
 """A PrefixIndex in the memory of one process: one tree of confirmed paths and one of predicted paths.
 
-In the second tree the holder is (worker, writer), so that every prediction is one tenure: withdrawing,
-confirming and expiring all `forget` it, and a shallow prediction cannot prolong a deep one.
+The second tree counts requests, so that one that ends takes only its own part with it.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 
 from radix_cache.blocks import Hashes
+from radix_cache.in_flight_tree import InFlightNode, InFlightTree, SharedPart
 from radix_cache.index import IndexStats
 from radix_cache.match import NO_MATCH, KnownMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
@@ -15,6 +15,10 @@ from radix_cache.tiers import Tier
 from radix_cache.tree import RadixTree
 
 Prediction = tuple[WorkerId, str]
+"""The worker and the writer of a prediction."""
+
+WAITING = WorkerId("")
+"""In place of a worker: the request waits for one."""
 
 IDLE_CHECKS_PER_LIFE = 64
 
@@ -45,7 +49,10 @@ class LocalIndex:
         self._idle_seconds_max = idle_seconds_max
         self._predictions_max = predictions_max
         self._confirmed: RadixTree[WorkerId] = RadixTree()
-        self._pending: RadixTree[Prediction] = RadixTree()
+        self._in_flight: InFlightTree[WorkerId] = InFlightTree()
+        self._last_nodes: dict[Prediction, InFlightNode[WorkerId] | None] = {}
+        self._waiting: Counter[str] = Counter()  # requests that wait, by model
+        self._models: dict[str, str] = {}  # of the requests that wait
         self._expiries: OrderedDict[Prediction, float] = OrderedDict()  # soonest first
         self._capacity: dict[WorkerId, int] = {}
         self._held_before: dict[Prediction, int] = {}
@@ -57,17 +64,24 @@ class LocalIndex:
         if self._expiries:
             self._expire(self._clock())
         pending: dict[WorkerId, int] = {}
+        shared: Sequence[SharedPart] = ()
         if self._expiries:
-            for (worker, _), blocks in self._pending.match(hashes).items():
-                if blocks > pending.get(worker, 0):
-                    pending[worker] = blocks
+            pending = self._in_flight.match(hashes)
+            pending.pop(WAITING, None)
+            shared = self._in_flight.shared(hashes)
         if self._confirmed.blocks:
             return KnownMatch(
                 confirmed=self._confirmed.match(hashes),
                 pending=pending,
                 slower=self._confirmed.slower(hashes),
+                shared=shared,
             )
-        return KnownMatch(pending=pending) if pending else NO_MATCH
+        return KnownMatch(pending=pending, shared=shared) if shared else NO_MATCH
+
+    @property
+    def repeated(self) -> Mapping[WorkerId, int]:
+        """Blocks that the requests under way on a worker have more than once; see InFlightTree.repeated."""
+        return self._in_flight.repeated
 
     def record(
         self,
@@ -88,9 +102,9 @@ class LocalIndex:
         if len(self._expiries) >= self._predictions_max:
             self.withdraw(*next(iter(self._expiries)))
         self._expiries[worker, writer] = now + self._predicted_seconds
-        self._pending.record(hashes, (worker, writer), now)
-        if self._pending.blocks > self._blocks_max:
-            self._pending.shrink(self._blocks_max)
+        self._last_nodes[worker, writer] = self._in_flight.add(hashes, worker)
+        while self._in_flight.blocks > self._blocks_max:
+            self.withdraw(*next(iter(self._expiries)))
         if self._confirmed.blocks:
             self._held_before[worker, writer] = self._confirmed.match(hashes).get(worker, 0)
 
@@ -108,22 +122,37 @@ class LocalIndex:
             self._confirmed.shorten(hashes, worker, blocks)
             self._confirmed.record(hashes, worker, self._clock())
 
-    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """Note that `worker` holds this path now, and end the writer's prediction."""
-        self.hold(namespace, hashes, worker, writer)
+    def wait(self, namespace: Namespace, hashes: Hashes, writer: str) -> None:
+        """Count the request `writer`, which waits for a worker."""
+        if writer not in self._models:
+            self._models[writer] = namespace.model
+            self._waiting[namespace.model] += 1
+            self.record(namespace, hashes, WAITING, writer)
+
+    def leave(self, writer: str) -> None:
+        """Take the request `writer` off the count of those that wait."""
+        model = self._models.pop(writer, None)
+        if model is not None:
+            self._waiting[model] -= 1
+            self.withdraw(WAITING, writer)
+
+    def waiting(self, model: str) -> int:
+        """Return how many requests for the model wait."""
+        return self._waiting[model]
+
+    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+        """Note that `worker` holds this path now."""
+        self.hold(namespace, hashes, worker)
 
     def hold(
         self,
         namespace: Namespace,
         hashes: Hashes,
         worker: WorkerId,
-        writer: str = "",
         tier: Tier = Tier.GPU,
     ) -> None:
         """Note that `worker` holds this path in this tier or a faster one; keep the index within its bounds."""
         now = self._clock()
-        if (worker, writer) in self._expiries:
-            self._end_prediction((worker, writer))
         self._confirmed.record(hashes, worker, now, tier)
         if worker in self._capacity:
             self._confirmed.evict(worker, self._capacity[worker])
@@ -171,7 +200,7 @@ class LocalIndex:
 
     def _end_prediction(self, prediction: Prediction) -> None:
         del self._expiries[prediction]
-        self._pending.forget(prediction)
+        self._in_flight.remove(self._last_nodes.pop(prediction), prediction[0])
 
     def _expire(self, now: float) -> None:
         while self._expiries and next(iter(self._expiries.values())) <= now:

@@ -1,11 +1,12 @@
 """Prefix matches: how many leading blocks of one prompt each worker holds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import NewType, Protocol
 
 import msgspec
 
+from radix_cache.in_flight_tree import SharedPart
 from radix_cache.tiers import Tier, TierBlocks, all_on_gpu
 
 WorkerId = NewType("WorkerId", str)
@@ -25,7 +26,7 @@ class PrefixMatch(Protocol):
 
     @property
     def pending(self) -> Mapping[WorkerId, int]:
-        """Leading blocks that requests under way bring to each worker.
+        """Leading blocks that requests under way bring to each worker, or use there.
 
         The worker will hold them by the time another request could use them.
         """
@@ -41,6 +42,15 @@ class PrefixMatch(Protocol):
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
         """Return the blocks of `blocks` by tier; pending blocks count as on the GPU."""
+        ...
+
+    @property
+    def shared(self) -> Sequence[SharedPart]:
+        """The parts of the prompt that requests under way have, from its beginning, and how many have each."""
+        ...
+
+    def holder_count(self, blocks: int) -> int:
+        """Return about how many workers hold or are about to hold this many leading blocks, at least one block."""
         ...
 
     def holders(self, count_max: int) -> list[WorkerId]:
@@ -59,6 +69,8 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pending: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     slower: Mapping[WorkerId, TierBlocks] = msgspec.field(default_factory=dict)
     """The blocks by tier of workers that do not have all of theirs on the GPU."""
+    shared: Sequence[SharedPart] = ()
+    """The parts of the prompt that requests under way have, and how many requests have each."""
 
     def held(self, worker: WorkerId) -> int:
         """Return the leading blocks that `worker` is known to hold."""
@@ -77,6 +89,10 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def holders(self, count_max: int) -> list[WorkerId]:
         """Return the workers with the longest parts of the prompt, the longest first."""
         return nlargest(count_max, {**self.confirmed, **self.pending}, key=self.blocks)
+
+    def holder_count(self, blocks: int) -> int:
+        """Return how many workers hold or are about to hold this many leading blocks."""
+        return sum(self.blocks(worker) >= blocks for worker in {**self.confirmed, **self.pending})
 
 
 NO_MATCH = KnownMatch()
@@ -118,6 +134,17 @@ class LargestMatch:
         """Return workers with the longest parts of the prompt, the longest first."""
         found = {worker for match in self.matches for worker in match.holders(count_max)}
         return nlargest(count_max, found, key=self.blocks)
+
+    @property
+    def shared(self) -> Sequence[SharedPart]:
+        """The parts of the prompt that requests under way have, as the match with the most requests has them."""
+        return max(
+            (match.shared for match in self.matches), key=lambda parts: parts[0].requests if parts else 0
+        )
+
+    def holder_count(self, blocks: int) -> int:
+        """Return about how many workers hold or are about to hold this many leading blocks."""
+        return max(match.holder_count(blocks) for match in self.matches)
 
 
 def _largest(matches: Iterable[Iterable[tuple[WorkerId, int]]]) -> dict[WorkerId, int]:

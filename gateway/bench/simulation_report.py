@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich import box
@@ -36,14 +37,21 @@ class PlotError(Exception):
     """A plot could not be drawn; the text says why."""
 
 
-def policies_table(title: str, runs: Runs, subject: str = "policy") -> Table:
-    """Return a table with a row for each policy; times are milliseconds."""
+def policies_table(
+    title: str,
+    runs: Runs,
+    subject: str = "policy",
+    ratios: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> Table:
+    """Return a table with a row for each policy; times are milliseconds. `ratios` are further columns by head."""
     drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     drawn.add_column(subject, overflow="fold")
     for head, _, _ in COLUMNS:
         drawn.add_column(head, justify="right", no_wrap=True)
+    for head in ratios:
+        drawn.add_column(head, justify="right", no_wrap=True)
     for name, figures in runs.items():
-        drawn.add_row(name, *_cells(figures["all"]))
+        drawn.add_row(name, *_cells(figures["all"]), *(f"{column[name]:.2f}" for column in ratios.values()))
     return drawn
 
 

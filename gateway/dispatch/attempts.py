@@ -331,7 +331,7 @@ class Attempts:
         if attempt.recorded:
             prompt = request.prompt
             for holder in placement.holders:
-                self._index.confirm(prompt.namespace, prompt.hashes, holder, request.ctx.id)
+                self._index.confirm(prompt.namespace, prompt.hashes, holder)
         if answer.content_type == "text/event-stream":
             now = self._clock()
             if not placement.at_provider:  # Nothing was predicted of a provider.

@@ -54,6 +54,7 @@ class PendingRequest:
         "service_class",
         "session",
         "ticket",
+        "waits",
     )
 
     def __init__(
@@ -96,6 +97,8 @@ class PendingRequest:
         """The attempt that answers, or is to."""
         self.hedged = False
         """Whether it was sent to a second worker at the same time; a request is so once."""
+        self.waits = False
+        """Whether the prefix index counts it among the requests that wait for a worker."""
         self.preemptions = 0
         """How often it gave its placement up to other requests."""
 

@@ -33,6 +33,7 @@ from gateway.routing.router import Decision, Router
 from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
+from radix_cache.index import PrefixIndex
 from radix_cache.match import PrefixMatch, WorkerId
 
 
@@ -45,6 +46,7 @@ class WorkerAcquisition:
         limits: DispatchLimits,
         fleet: Fleet,
         router: Router,
+        index: PrefixIndex,
         queue: SharedQueue,
         rooms: WaitingRooms[Placement],
         placements: Placements,
@@ -57,6 +59,7 @@ class WorkerAcquisition:
         self.limits = limits
         self._fleet = fleet
         self._router = router
+        self._index = index
         self._queue = queue
         self._membership = queue.membership
         self._rooms = rooms
@@ -100,6 +103,9 @@ class WorkerAcquisition:
             finally:
                 if request.progress.queued_at is not None:
                     request.progress.queued_until = self._clock()
+                if request.waits:
+                    request.waits = False
+                    self._index.leave(request.ctx.id)
 
     async def _take_turn(self, request: PendingRequest) -> Placement:
         decision = self._rank(request)
@@ -282,6 +288,7 @@ class WorkerAcquisition:
             output_tokens=request.output_tokens,
             session=request.session,
             without={*failed, *without} if without else failed,
+            waits=request.waits,
             by_shadow=request.by_shadow,
         )
         if request.service_class.late == "wait" or (failed and request.had_its_turn):
@@ -386,6 +393,8 @@ class WorkerAcquisition:
     def _begin_to_wait(self, request: PendingRequest, decision: Decision) -> None:
         if request.progress.queued_at is None:
             request.progress.queued_at = self._clock()
+        request.waits = True
+        self._index.wait(request.prompt.namespace, request.prompt.hashes, request.ctx.id)
         if self.limits.preempts and not request.background:
             self._preempt(request, decision.routes)
 

@@ -8,7 +8,6 @@ import msgspec
 
 from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.domain.request import InferenceRequest
 from gateway.fleet.fleet import RANKED_MAX, Fleet
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
@@ -17,7 +16,7 @@ from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.routing.shortlist import shortlist
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
-from policies.routing.protocol import Candidate, FleetTotals, Ranking, RouteQuery, RoutingPolicy
+from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy, SharedPrefix
 from radix_cache.index import PrefixIndex
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 from radix_cache.tiers import Tier, TierBlocks
@@ -91,12 +90,14 @@ class Router:
         output_tokens: int,
         session: int | None,
         without: Collection[WorkerId] = (),
+        waits: bool = False,
         by_shadow: bool = False,
         all_workers: bool = False,
     ) -> Decision:
         """Return the routes for this request at this moment; `without` the workers that were tried.
 
-        Of a large fleet the workers that may be best are ranked (shortlist.py), with `all_workers` every one.
+        `waits`: the index counts the request among those that wait. Of a large fleet the workers that may be best
+        are ranked (shortlist.py), with `all_workers` every one.
         """
         match, now = self._index.match(prompt.namespace, prompt.hashes), self._clock()
         model, sums = ctx.model.name, None
@@ -105,7 +106,21 @@ class Router:
             ordered = self._fleet.least_loaded(model)
             if ordered is not None:
                 workers, sums = shortlist(ordered, self._fleet, match, prompt, output_tokens, without, now)
-        query = self._query(ctx.request, prompt, sequence, output_tokens, session, sums)
+        shared = _shared_prefixes(match, prompt, waits) if match.shared else ()
+        query = RouteQuery(
+            prompt_tokens=prompt.prompt_tokens,
+            output_tokens=output_tokens,
+            sequence=sequence,
+            draw=self._random.random(),
+            blocks=prompt.hashes,
+            block_tokens=prompt.namespace.block_size,
+            session=session,
+            answers=ctx.request.answers,
+            answers_prompt="echo" in ctx.request.fields or "prompt_logprobs" in ctx.request.fields,
+            shared=shared,
+            requests_waiting=self._index.waiting(model) - waits if shared else 0,
+            fleet=sums,
+        )
         candidates = self._candidates(workers, prompt, match, without, now)
         routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None
         if routes is None:
@@ -114,30 +129,6 @@ class Router:
                 self._policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
             )
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)
-
-    def _query(
-        self,
-        request: InferenceRequest,
-        prompt: PromptBlocks,
-        sequence: int,
-        output_tokens: int,
-        session: int | None,
-        sums: FleetTotals | None,
-    ) -> RouteQuery:
-        """Return what policies may know of the request."""
-        fields = request.fields
-        return RouteQuery(
-            prompt_tokens=prompt.prompt_tokens,
-            output_tokens=output_tokens,
-            sequence=sequence,
-            draw=self._random.random(),
-            blocks=prompt.hashes,
-            block_tokens=prompt.namespace.block_size,
-            session=session,
-            answers=request.answers,
-            answers_prompt="echo" in fields or "prompt_logprobs" in fields,
-            fleet=sums,
-        )
 
     def _candidates(
         self,
@@ -149,12 +140,16 @@ class Router:
     ) -> list[Candidate]:
         """Return the workers with what they hold of the prompt, except those in `without`."""
         candidates: list[Candidate] = []
+        repeated = self._index.repeated
         for worker in workers:
             if worker.id in without:
                 continue
             # Most workers of a large fleet hold nothing of a prompt, and need no second look.
             known = 0 if match is NO_MATCH else match.blocks(worker.id)
             snapshot = worker.snapshot(now)
+            if repeated and (blocks := repeated.get(worker.id)):
+                kv_tokens = snapshot.kv_tokens - blocks * prompt.namespace.block_size
+                snapshot = msgspec.structs.replace(snapshot, kv_tokens=max(0, kv_tokens))
             candidates.append(
                 self._candidate(snapshot, prompt, match, match.tiers(worker.id), known)
                 if known
@@ -225,6 +220,15 @@ class Router:
         else:
             primary, second = decision.routes, self._rank_by_shadow(query, candidates, now) or ()
         shadow.compare(query.prompt_tokens, candidates, primary, second)
+
+
+def _shared_prefixes(match: PrefixMatch, prompt: PromptBlocks, waits: bool) -> list[SharedPrefix]:
+    """Return the parts of the prompt that other requests share; `waits`: this request is counted too."""
+    return [
+        SharedPrefix(prompt.matched_tokens(part.end), part.requests - waits, match.holder_count(part.end))
+        for part in match.shared
+        if part.requests > waits
+    ]
 
 
 def _takes_shortlist(policy: RoutingPolicy, shadow: ShadowPolicy | None) -> bool:

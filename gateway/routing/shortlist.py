@@ -49,7 +49,6 @@ def shortlist(
 ) -> tuple[list[Worker], FleetTotals]:
     """Return the workers to rank, and the sums over all workers; `without` the workers that were tried."""
     workers: dict[WorkerId, Worker] = {}
-    holders = holder_streams = 0
     if match is not NO_MATCH:
         known: list[tuple[float, int, Worker]] = []
         for identity in match.holders(EXAMINED_MAX):
@@ -57,10 +56,6 @@ def shortlist(
             if worker is None or identity in without or identity not in ordered or not worker.able:
                 continue
             matched = prompt.matched_tokens(match.blocks(identity))
-            if 2 * matched >= prompt.prompt_tokens:
-                load = worker.load
-                holders += 1
-                holder_streams += load.streams + load.others.streams + load.external.streams
             known.append(
                 (_holder_ms(worker, prompt.prompt_tokens - matched, output_tokens), len(known), worker)
             )
@@ -75,8 +70,6 @@ def shortlist(
         workers=ordered.able,
         backlog_ms=ordered.backlog_ms,
         streams=ordered.streams,
-        holders=holders,
-        holder_streams=holder_streams,
     )
     return list(workers.values()), sums
 

@@ -98,8 +98,12 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
         ),
     ] = 2 * 1024**3
     predicted_seconds: Annotated[
-        Seconds, Meta(description="Time after which a prediction is dropped if nothing confirms it.")
-    ] = 10.0
+        Seconds,
+        Meta(
+            description="How long a request counts among those that share its prefix, and its prefix as on its "
+            "way to its worker, if the request does not end before."
+        ),
+    ] = 60.0
     idle_seconds_max: Annotated[
         Seconds, Meta(description="Time after which unused blocks are removed from the index.")
     ] = 86400.0

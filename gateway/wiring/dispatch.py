@@ -96,6 +96,7 @@ def dispatch_of(
         limits=limits,
         fleet=fleet,
         router=router,
+        index=index,
         queue=queue,
         rooms=rooms,
         placements=placements,

@@ -5,46 +5,65 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
 
     wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
     own    = b + s N                        its own prefill
+    copy   = - s sum(part * share)          what later requests save by the copy of a shared prefix
     price  = min(price_max, mean over workers of s Q / backlog_ms)
     room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
     decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
-    copy   = copy_price own                 if the prefix has holders enough, and this worker is none of them
-    start  = slow_start (wait + own) (1 - age / slow_start_seconds)      if the worker is younger than that
-    cost   = (wait + own (1 + price + harm R) + decode + room + copy + start) (1 - stay at the session's worker)
+    start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
+    cost   = (wait + own + copy + (price + harm R) (own - s sum(part)) + decode + room + start)
+             (1 - stay at the session's worker)
 
     s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget, tokens
     b  ms per request             R  open streams there                                    d  ms per decode step
     K  tokens of open streams     E  output tokens expected                                KV  tokens that fit
-    D  DECODE_SLOWDOWN_MS
+    D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K
 
 `own * harm * R` is the delay that this prefill imposes on running streams. `own * price` is the shadow price of
 compute: nothing on an idle fleet, where replicating a prefix is free and fastest; large under backlog, where
 computing a prefix twice takes time from every request, so that equal prefixes gather.
 
-A cache hit is thereby priced by the tokens it saves, never by "has a match": a prefix that all requests share does
-not send them all to one worker. Formula and constants: the social-cost reading of LMETRIC (OSDI'26) joined with
-Mooncake's TTFT estimate (FAST'25).
+Copies where they pay: of a prefix that c requests have (this one, those under way at all gateways, those that
+wait), and that h of W workers hold, h S / W requests are the holders' fair part of all S requests. The others
+would find shorter queues elsewhere, if only the prefix were there:
+
+    excess = c - h S / W - 1
+    share  = excess / (excess + h + 1)      of each part of the prompt with excess > 0 and h < W
+
+A part of the prompt that is not held and has such an excess pays neither price nor harm, since the fleet needs that
+copy, and `share` of its own time is charged to those who will use it. A conversation has c = 1 and stays where it
+is; one prompt that all requests share is copied by the first few of them.
+
+A cache hit is priced by the tokens it saves, never by "has a match". Formula and constants: the social-cost reading
+of LMETRIC (OSDI'26) joined with Mooncake's TTFT estimate (FAST'25).
 
 A session stays where it is because its prefix is cached there, and `stay` makes that worker a little cheaper, so
 that noise in the estimates moves no session. A prefix on its way to a worker counts there as if it were cached, so
-that a stampede follows its first request as long as the queue there costs less than computing the prefix again, and
-a hot prefix is replicated as soon as the queue costs more. A prefix has holders enough when they are one more than
-its demand asks for (its holders' share of all streams times the number of workers, rounded up, plus one): then
-`copy` prices the prefill of another replica.
+that a stampede follows its first request as long as the queue there costs less than computing the prefix again.
 
 Slow start: a worker that has just joined or come back counts as slower, and gets its load bit by bit. Cached tokens
 that the index is not sure of (lost events, hybrid models) are left out of `matched`, so that more has to be
 computed.
 
-Measured by `make bench-routing`, on a public trace and on generated ones. What paid: Q without what has been
-computed by now (3 % of mean TTFT), `room` instead of a whole backlog as the penalty for a full KV (half of the TTFT
-of agents), a random choice among equal costs instead of among all within 3 % (a tenth less TPOT near saturation).
-What did not matter, within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of 50 or 200; nor a
-`copy_price` of any size, as few prefixes are ever held more often than they are asked for (it is a bound, not a
-gain). A `stay` of 0.1 costs 1 % of TTFT with estimates that have no noise. A `decode_weight` of 0.1 buys goodput
-near saturation with 3 % of TTFT, and loses both where KV is scarce. Slow start that multiplies the whole cost,
-price included, cost a tenth of TTFT while workers restarted every minute; as a part of wait and own prefill it
-costs nothing.
+Measured by `make bench-routing`, on public traces and on generated ones. What paid: Q without what has been
+computed by now (3 % of mean TTFT), `room` instead of a whole backlog as the penalty for a full KV (half of the
+TTFT of agents), a random choice among equal costs instead of among all within 3 % (a tenth less TPOT near
+saturation), copies by demand (one prompt of 32k tokens that all share: 59 ms in place of 278, as round robin; a
+stampede of 64 requests with a new prefix: 271 ms in place of 324). What was tried for the copies and lost: a
+share of c / (c + h + 1) once there is any excess, which copies the heads of agents' prompts too eagerly (Claude
+Code sessions +7 % of mean TTFT; agents where KV is scarce +6 %); copies that pay the price of compute (one shared
+prompt, +7 % to +14 %); the least or the median backlog as the price in place of the mean (agents near saturation
++30 %); a price on the memory that a copy takes (conversations where KV is scarce +15 %). What did not matter,
+within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of 50 or 200. A `stay` of 0.1 costs 1 %
+of TTFT with estimates that have no noise. A `decode_weight` of 0.1 buys goodput near saturation with 3 % of TTFT,
+and loses both where KV is scarce. Slow start that multiplies the whole cost, price included, cost a tenth of TTFT
+while workers restarted every minute; as a part of wait and own prefill it costs nothing.
+
+What others do about shared prefixes, and what was taken: Preble (ICLR'25) replicates a prefix once its holders'
+load exceeds a threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number
+of requests pending: both wait for the overload that a copy would have prevented, so demand is counted here instead.
+DualMap gives each prefix two places by hashing, whatever its demand. llm-d's
+predictor learns TTFT from running traffic; the terms here are learnt too (policies/latency_model.py), and a sum of
+terms can be explained to an operator.
 """
 
 from collections.abc import Sequence
@@ -102,9 +121,12 @@ class CostOptions(PolicyOptions, frozen=True, kw_only=True, forbid_unknown_field
         Share,
         Meta(description="Share by which the worker that holds a session's longest prefix is cheaper."),
     ] = 0.02
-    copy_price: Annotated[
-        Weight,
-        Meta(description="Price of computing a prefix on one worker more than its demand asks for."),
+    copy_share: Annotated[
+        Share,
+        Meta(
+            description="How much of a copy that demand asks for is charged to the later requests that share it; "
+            "0: prefixes are only copied where queues are long."
+        ),
     ] = 1.0
 
 
@@ -118,6 +140,7 @@ class CostTerms(NamedTuple):
     decode_ms: float
     room_ms: float
     copy_ms: float
+    """Below 0: what later requests with the same prefix save."""
     slow_start_ms: float
     stay: float
 
@@ -154,6 +177,17 @@ class CostRoute(Route, frozen=True, kw_only=True, gc=False):
         )
 
 
+class WantedCopy(NamedTuple):
+    """A part of the prompt of which the fleet needs one more copy."""
+
+    begin: int
+    """Tokens of the prompt before it."""
+    end: int
+    """Tokens of the prompt up to its end."""
+    share: float
+    """Share of its prefill that is charged to later requests."""
+
+
 class CostPolicy:
     """The policy `cost`."""
 
@@ -168,21 +202,17 @@ class CostPolicy:
         """Rank by estimated cost; of equal costs two are drawn, and the worker with the shorter queue leads."""
         if not candidates:
             return ()
-        options, most = self.options, 0
-        for candidate in candidates:
-            if candidate.matched_tokens > most:
-                most = candidate.matched_tokens
-        crowded = False
-        if options.copy_price and 2 * most >= query.prompt_tokens:
-            crowded = _copies_suffice(query, candidates)
-        # A session's home is the worker that holds its longest prefix.
-        home = most if query.session is not None and options.stay else 0
+        options, home = self.options, 0
+        if query.session is not None and options.stay:
+            # A session's home is the worker that holds its longest prefix.
+            home = max(candidate.matched_tokens for candidate in candidates)
+        wanted = wanted_copies(query, candidates) if query.shared and options.copy_share else ()
         routes: list[Route] = []
         costs: list[float] = []
         price = self._price(query, candidates)
         for candidate in candidates:
             at_home = home > 0 and candidate.matched_tokens == home
-            route = self._route(query, candidate, price, at_home, crowded)
+            route = self._route(query, candidate, price, at_home, wanted)
             routes.append(route)
             costs.append(route.cost_ms)
         return self._in_order(query, candidates, routes, costs)
@@ -224,7 +254,12 @@ class CostPolicy:
         return tuple(map(routes.__getitem__, best_first))
 
     def _route(
-        self, query: RouteQuery, candidate: Candidate, price: float, at_home: bool, crowded: bool
+        self,
+        query: RouteQuery,
+        candidate: Candidate,
+        price: float,
+        at_home: bool,
+        wanted: Sequence[WantedCopy],
     ) -> CostRoute:
         """Return the route to one worker with its cost: the formula at the top of this file, term by term.
 
@@ -248,6 +283,12 @@ class CostPolicy:
         if streams:
             wait += speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
         own = speed.fixed_ms + speed.ms_per_token * uncached
+        copy = free = 0.0
+        for part in wanted:
+            if part.end > matched:
+                ms = speed.ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
+                free += ms
+                copy -= ms * options.copy_share * part.share
         decode = room = youth = 0.0
         if kv_tokens_max and kv_tokens:
             full = kv_tokens / kv_tokens_max if kv_tokens < kv_tokens_max else 1.0
@@ -258,9 +299,9 @@ class CostPolicy:
                 room = output_tokens * speed.step_ms * lacking / kv_tokens
         if worker.age_seconds is not None and worker.age_seconds < options.slow_start_seconds:
             youth = 1 - worker.age_seconds / options.slow_start_seconds
-        priced, harm = own * price, own * options.harm * streams
-        copy = options.copy_price * own if crowded and 2 * matched < prompt_tokens else 0.0
-        start = (wait + own) * options.slow_start * youth
+        paid = own + copy
+        priced, harm = (own - free) * price, (own - free) * options.harm * streams
+        start = (wait + paid) * options.slow_start * youth
         stay = 1 - options.stay if at_home else 1.0
         return CostRoute(
             worker=worker.id,
@@ -274,20 +315,21 @@ class CostPolicy:
         )
 
 
-def _copies_suffice(query: RouteQuery, candidates: Sequence[Candidate]) -> bool:
-    """Return whether the workers that hold at least half of this prompt are one more than its demand asks for."""
+def wanted_copies(query: RouteQuery, candidates: Sequence[Candidate]) -> list[WantedCopy]:
+    """Return the parts of the prompt that more requests have than their holders can fairly serve."""
     fleet = query.fleet
     if fleet is not None:
-        workers, streams = fleet.workers, fleet.streams
-        holders, holder_streams = fleet.holders, fleet.holder_streams
+        workers, requests = fleet.workers, fleet.streams
     else:
-        workers, streams, holders, holder_streams = len(candidates), 0, 0, 0
-        for candidate in candidates:
-            streams += candidate.worker.streams
-            if 2 * candidate.matched_tokens >= query.prompt_tokens:
-                holders += 1
-                holder_streams += candidate.worker.streams
-    if not holders:
-        return False
-    share = holder_streams / streams if streams else 0.0
-    return holders >= ceil(share * workers) + 1
+        workers, requests = len(candidates), sum(candidate.worker.streams for candidate in candidates)
+    requests += query.requests_waiting + 1
+    wanted: list[WantedCopy] = []
+    begin = 0
+    for prefix in query.shared:
+        if prefix.holders < workers:
+            excess = prefix.requests - prefix.holders * requests / workers
+            if excess > 0:
+                share = excess / (excess + prefix.holders + 1)
+                wanted.append(WantedCopy(begin, prefix.tokens, share))
+        begin = prefix.tokens
+    return wanted

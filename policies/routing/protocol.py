@@ -11,7 +11,7 @@ Every registered policy passes tests/conformance/test_routing_policy.py.
 
 from array import array
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -35,10 +35,17 @@ class FleetTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Milliseconds of queued prefill, summed over the workers."""
     streams: int
     """Requests under way on all workers."""
+
+
+class SharedPrefix(NamedTuple):
+    """A prefix of the prompt that other requests, under way or waiting, have too."""
+
+    tokens: int
+    """Its length from the beginning of the prompt; each is longer than the one before it."""
+    requests: int
+    """How many other requests have it, at all gateways."""
     holders: int
-    """How many workers hold at least half of the prompt."""
-    holder_streams: int
-    """Requests under way on these holders."""
+    """About how many workers hold it or are about to."""
 
 
 class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -62,6 +69,10 @@ class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many answers (choices) are generated; 0 if nothing is generated."""
     answers_prompt: bool = False
     """Whether the answer includes something of the prompt too, such as its log probabilities."""
+    shared: Sequence[SharedPrefix] = ()
+    """Prefixes of the prompt that other requests have, the shortest first."""
+    requests_waiting: int = 0
+    """How many other requests for the model wait for a worker; known where `shared` is not empty."""
     fleet: FleetTotals | None = None
     """Sums over all workers where the candidates are a shortlist; None: the candidates are all workers."""
 

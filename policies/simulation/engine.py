@@ -1,8 +1,11 @@
 """A simulated engine: continuous batching, chunked prefill, and a block cache with LRU eviction.
 
-One step goes as in vLLM and SGLang: waiting requests are admitted while their blocks fit, prompts get what running
-streams leave of the token budget, in order of admission, and every running stream gets a token. A prompt of which
-the last chunk was computed has its first token at the end of that step.
+One step goes as in vLLM: every running stream gets a token, prompts under way get what the streams leave of the
+token budget, in order of admission, and waiting requests are admitted while the step has budget left and their
+blocks fit. So a request that waits finds the blocks that earlier steps have computed. A prompt of which the last
+chunk was computed has its first token at the end of that step.
+
+KV memory is counted as it is: a block that several streams read counts once in the time of a decode step.
 
 Steps that only decode are all alike, so they are simulated as one run, up to the first stream that ends. A request
 that arrives in between cuts the run at the end of the step under way:
@@ -12,6 +15,7 @@ that arrives in between cuts the run at the end of the step under way:
     |--|--|--|--|                    the run is cut, and the request admitted here
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
@@ -99,6 +103,8 @@ class SimulatedEngine:
         ] = []  # streams by the number of the step that ends them
         self._steps = 0
         self._kv_tokens = 0
+        """Tokens that the running streams read: their answers so far, and each block of their prompts once."""
+        self._read: Counter[int] = Counter()  # running streams by block
         self._began_at = 0.0
         self._run = 0  # decode steps of the run under way
         self._chunks: list[tuple[SimulatedJob, int]] = []
@@ -118,10 +124,9 @@ class SimulatedEngine:
 
     def begin(self, now: float) -> None:
         """Start the next step, or the next run of steps."""
-        self._admit(now)
         self._began_at = now
         streams = len(self._ends)
-        self._chunks = self._budgeted(self._times.chunk_tokens - streams)
+        self._chunks = self._budgeted(self._times.chunk_tokens - streams, now)
         if self._chunks:
             tokens = sum(chunk for _, chunk in self._chunks)
             self.computed_tokens += tokens
@@ -155,26 +160,45 @@ class SimulatedEngine:
         lost = self.jobs
         self._waiting, self._prefilling, self._ends, self._chunks = [], [], [], []
         self._kv_tokens = 0
+        self._read.clear()
         self.ends_at = None
         self.cache.clear()
         return lost
 
-    def _admit(self, now: float) -> None:
-        while self._waiting and len(self._prefilling) + len(self._ends) < self._times.sequences_max:
-            at = self._next(now)
-            job = self._waiting[at]
-            request = job.request
-            total = -(-(request.prompt_tokens + request.output_tokens) // BLOCK_TOKENS)
-            held = self.cache.acquire(request.blocks, total)
-            if held is None:
-                return
-            del self._waiting[at]
-            job.published = held
-            job.private = total - held
-            # The last token is always computed: it brings the first one of the answer.
-            job.cached_tokens = min(held * BLOCK_TOKENS, request.prompt_tokens - 1)
-            job.computed = job.cached_tokens
-            self._prefilling.append(job)
+    def _budgeted(self, budget: int, now: float) -> list[tuple[SimulatedJob, int]]:
+        """Return the prompts of the next step with the tokens that each gets of the budget; admits requests."""
+        chunks: list[tuple[SimulatedJob, int]] = []
+        for job in self._prefilling:
+            if budget <= 0:
+                return chunks
+            chunk = min(budget, job.request.prompt_tokens - job.computed)
+            chunks.append((job, chunk))
+            budget -= chunk
+        while budget > 0 and (admitted := self._admitted(now)) is not None:
+            chunk = min(budget, admitted.request.prompt_tokens - admitted.computed)
+            chunks.append((admitted, chunk))
+            budget -= chunk
+        return chunks
+
+    def _admitted(self, now: float) -> SimulatedJob | None:
+        """Admit the next waiting request; return None if there is none, or no room for it."""
+        if not self._waiting or len(self._prefilling) + len(self._ends) >= self._times.sequences_max:
+            return None
+        at = self._next(now)
+        job = self._waiting[at]
+        request = job.request
+        total = -(-(request.prompt_tokens + request.output_tokens) // BLOCK_TOKENS)
+        held = self.cache.acquire(request.blocks, total)
+        if held is None:
+            return None
+        del self._waiting[at]
+        job.published = held
+        job.private = total - held
+        # The last token is always computed: it brings the first one of the answer.
+        job.cached_tokens = min(held * BLOCK_TOKENS, request.prompt_tokens - 1)
+        job.computed = job.cached_tokens
+        self._prefilling.append(job)
+        return job
 
     def _next(self, now: float) -> int:
         if self._order is ORDERS["fcfs"] or len(self._waiting) == 1:
@@ -187,16 +211,6 @@ class SimulatedEngine:
             return order(now - job.arrived_at, uncached, job.arrived_at)
 
         return min(range(len(self._waiting)), key=rank)
-
-    def _budgeted(self, budget: int) -> list[tuple[SimulatedJob, int]]:
-        chunks = []
-        for job in self._prefilling:
-            if budget <= 0:
-                break
-            chunk = min(budget, job.request.prompt_tokens - job.computed)
-            chunks.append((job, chunk))
-            budget -= chunk
-        return chunks
 
     def _publish(self, job: SimulatedJob) -> None:
         """Publish the blocks that are complete, and the last, partial one once the prompt is complete."""
@@ -215,12 +229,30 @@ class SimulatedEngine:
         if job.request.output_tokens == 1:
             self._release(job)
             return
-        self._kv_tokens += job.request.prompt_tokens + 1
+        self._kv_tokens += 1 + self._read_change(job.request, 1)
         heappush(self._ends, (self._steps + job.request.output_tokens - 1, job.number, job))
 
     def _end(self, job: SimulatedJob) -> None:
-        self._kv_tokens -= job.request.prompt_tokens + job.request.output_tokens
+        self._kv_tokens += self._read_change(job.request, -1) - job.request.output_tokens
         self._release(job)
+
+    def _read_change(self, request: TraceRequest, change: int) -> int:
+        """Count a stream that begins (1) or ends (-1); return by how many prompt tokens the streams read more."""
+        read, tokens = self._read, 0
+        for block in request.blocks:
+            before = read[block]
+            read[block] = before + change
+            if not before or not before + change:
+                tokens += BLOCK_TOKENS
+                if not before + change:
+                    del read[block]
+        if (
+            tokens
+            and request.prompt_tokens % BLOCK_TOKENS
+            and read.get(request.blocks[-1], 0) <= max(change, 0)
+        ):
+            tokens -= BLOCK_TOKENS - request.prompt_tokens % BLOCK_TOKENS
+        return change * tokens
 
     def _release(self, job: SimulatedJob) -> None:
         self.cache.release(job.request.blocks[: job.published], job.private)

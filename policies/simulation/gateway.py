@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from random import Random
 
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from policies.admission.dispatch_window import close_enough_to_best, fits_window
@@ -97,16 +98,22 @@ class SimulatedGateway:
         places: Mapping[WorkerId, int],
         now: float,
         closed: set[WorkerId],
+        *,
+        waits: bool,
     ) -> Route | None:
         """Return the route that the request takes now; None if it waits.
 
         `up`: workers that may get it; `places`: the place of each worker in the fleet. `closed`: workers that a
-        request with an earlier turn waits for; those that this request waits for are added.
+        request with an earlier turn waits for; those that this request waits for are added. `waits`: the request
+        waits already.
 
         Without a window a request goes to the first route. With one it goes where it fits, but not to a worker that
         is much more expensive than the best: the best worker's queue is part of its cost already.
         """
         candidates = self.view.candidates(confirmed, request.blocks, request.prompt_tokens, up, now)
+        shared = self.view.shared(request.blocks, confirmed, waits=waits)
+        if shared:
+            query = replace(query, shared=shared, requests_waiting=self.view.requests_waiting - waits)
         ranking = self._policy.rank(query, candidates, now)
         if self._window_tokens is None:
             return ranking[0]

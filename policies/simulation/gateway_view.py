@@ -7,20 +7,31 @@ gateways' dispatches later, or never.
 
 from array import array
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from policies.latency_model import computed_tokens, learn_step
-from policies.routing.protocol import Candidate
+from policies.routing.protocol import Candidate, SharedPrefix
 from policies.simulation.step_time import StepTime
-from policies.simulation.trace import BLOCK_TOKENS
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.match import WorkerId
-from radix_cache.tree import RadixTree
 from workers.worker import Speed, WorkerSnapshot
 
 YOUNG_SECONDS = 600.0
 """After this the age of a worker does not matter any more."""
 
-Prediction = tuple[int, int]
-"""Worker, and number of the request that brings a prefix there."""
+
+WAITING = -1
+"""In place of a worker: the request waits for one."""
+
+
+class Expected(NamedTuple):
+    """What is counted for a request from its dispatch."""
+
+    uncached_tokens: int
+    """Prompt tokens to compute, until the first token."""
+    kv_tokens: int
+    """Tokens of the prompt and the answer."""
 
 
 class GatewayView:
@@ -35,10 +46,13 @@ class GatewayView:
         self._since = [0.0] * len(workers)
         self._streams = [0] * len(workers)
         self._kv_tokens = [0] * len(workers)
+        """Prompt and expected answer of every request under way, as if nothing was shared."""
         self._snapshots: list[WorkerSnapshot | None] = [None] * len(workers)
         self._bare: list[Candidate | None] = [None] * len(workers)
         self._joined: dict[int, float] = {}
-        self._predicted: RadixTree[Prediction] = RadixTree()
+        self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
+        self._in_flight: InFlightTree[int] = InFlightTree()
+        self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
 
     def candidates(
         self,
@@ -49,10 +63,7 @@ class GatewayView:
         now: float,
     ) -> list[Candidate]:
         """Return the workers in `up`, each with what it holds of the prompt or is about to hold."""
-        held = dict(confirmed)
-        for (worker, _), count in self._predicted.match(blocks).items():
-            if count > held.get(worker, 0):
-                held[worker] = count
+        held = self._held(confirmed, blocks)
         found = []
         for worker in up:
             blocks_held = held.get(worker)
@@ -72,7 +83,7 @@ class GatewayView:
                 tokens_queued=self._queued[worker],
                 tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
-                kv_tokens=self._kv_tokens[worker],
+                kv_tokens=self._kv(worker),
                 kv_tokens_max=self._kv_tokens_max,
                 chunk_tokens=self._chunk_tokens,
                 speed=self._speeds[worker],
@@ -95,24 +106,63 @@ class GatewayView:
 
     def has_room(self, worker: int, tokens: int) -> bool:
         """Return whether so many more tokens fit into a worker's KV memory, as far as is known."""
-        return self._streams[worker] == 0 or self._kv_tokens[worker] + tokens <= self._kv_tokens_max
+        return self._streams[worker] == 0 or self._kv(worker) + tokens <= self._kv_tokens_max
 
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
 
-    def dispatched(self, worker: int, uncached_tokens: int, kv_tokens: int, now: float) -> None:
-        """Count a request that is sent to a worker."""
+    def shared(self, blocks: "array[int]", held: Mapping[int, int], *, waits: bool) -> list[SharedPrefix]:
+        """Return the prefixes that other requests share; `held`: the leading blocks that each worker holds.
+
+        `waits`: the request is counted itself.
+        """
+        return [
+            SharedPrefix(
+                BLOCK_TOKENS * part.end,
+                part.requests - waits,
+                sum(count >= part.end for count in self._held(held, blocks).values()),
+            )
+            for part in self._in_flight.shared(blocks)
+            if part.requests > waits
+        ]
+
+    def _held(self, confirmed: Mapping[int, int], blocks: "array[int]") -> dict[int, int]:
+        """Return the leading blocks that each worker holds or is about to hold."""
+        held = dict(confirmed)
+        for worker, count in self._in_flight.match(blocks).items():
+            if worker != WAITING and count > held.get(worker, 0):
+                held[worker] = count
+        return held
+
+    @property
+    def requests_waiting(self) -> int:
+        """The number of requests that wait in the gateway."""
+        return len(self._waiting)
+
+    def is_waiting(self, number: int) -> bool:
+        """Return whether the request waits in the gateway."""
+        return number in self._waiting
+
+    def wait(self, number: int, request: TraceRequest) -> None:
+        """Count a request that waits in the gateway."""
+        if number not in self._waiting:
+            whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
+            self._waiting[number] = self._in_flight.add(whole, WAITING)
+
+    def dispatched(
+        self, worker: int, number: int, request: TraceRequest, expected: Expected, now: float
+    ) -> None:
+        """Count a request that is sent to a worker, and expect that it brings its prompt's blocks there."""
         if not self._queued[worker]:
             self._since[worker] = now
-        self._queued[worker] += uncached_tokens
-        self._kv_tokens[worker] += kv_tokens
+        self._queued[worker] += expected.uncached_tokens
+        self._kv_tokens[worker] += expected.kv_tokens
         self._streams[worker] += 1
+        whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
+        self._in_flight.remove(self._waiting.pop(number, None), WAITING)
+        self._last_nodes[number] = self._in_flight.add(whole, worker)
         self._changed(worker)
-
-    def predict(self, worker: int, number: int, blocks: "array[int]", now: float) -> None:
-        """Expect that a request brings the prefix of these blocks to a worker."""
-        self._predicted.record(blocks, (worker, number), now)
 
     def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
         """Take the tokens of a request that has its first token out of the worker's queue."""
@@ -120,20 +170,21 @@ class GatewayView:
         self._queued[worker] -= uncached_tokens
         self._changed(worker)
 
-    def settle(self, worker: int, number: int) -> None:
-        """Drop the prediction of a request: its prefix has arrived, or never will."""
-        self._predicted.forget((worker, number))
-
-    def ended(self, worker: int, kv_tokens: int) -> None:
+    def ended(self, worker: int, number: int, expected: Expected) -> None:
         """Take a request that has ended off the worker's load."""
-        self._kv_tokens[worker] -= kv_tokens
+        self._kv_tokens[worker] -= expected.kv_tokens
         self._streams[worker] -= 1
+        self._in_flight.remove(self._last_nodes.pop(number), worker)
         self._changed(worker)
 
     def record_step(self, worker: int, tpot_ms: float) -> None:
         """Learn a worker's speed from a stream with tokens that came `tpot_ms` apart."""
         self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
         self._changed(worker)
+
+    def _kv(self, worker: int) -> int:
+        """Return the KV tokens of the requests under way; a block that several of them have counts once."""
+        return self._kv_tokens[worker] - BLOCK_TOKENS * self._in_flight.repeated.get(worker, 0)
 
     def _unmatched(self, worker: int, now: float) -> Candidate:
         bare = Candidate(worker=self.snapshot(worker, now))

@@ -1,23 +1,20 @@
-"""Upper bounds for any routing rule: the same fleet with one cache that all of its workers share.
+"""`pooled`, what routing is compared with: the same fleet with one cache that all of its workers share.
 
-    infinite    the cache never evicts; every request starts at once
-    pooled      the cache has the fleet's total size, with LRU eviction; every request starts at once
-    pooled_kv   as pooled, but a request starts when its worker's KV memory has room for it beside those that run
-                there, as on real workers: where KV is short, that keeps requests waiting under any routing
-
-All are routed by minimum TTFT: as all workers hold the same, only load decides. A routing rule can exceed these
-bounds only by little.
+The cache has the fleet's total size, with LRU eviction, and every worker has every block in it, so only load
+decides: requests are routed by the least estimated TTFT. It is a point of reference and no bound: a request
+starts at once however full the KV memory of its worker is, and the estimates by which it is routed err, so a good
+rule can pass it by a few percent. The lower bound is `alone` (least_ttft.py).
 """
 
 from array import array
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 
 
 class SharedCache:
-    """One cache that all engines use (a SimulatedCache). `capacity` is in blocks; None: endless."""
+    """One cache that all engines use (a SimulatedCache). `capacity` is in blocks."""
 
-    def __init__(self, capacity: int | None) -> None:
+    def __init__(self, capacity: int) -> None:
         self.evicted: list[int] = []
         self._capacity = capacity
         self._kept: OrderedDict[int, None] = OrderedDict()
@@ -40,9 +37,8 @@ class SharedCache:
     def publish(self, blocks: Sequence[int]) -> None:
         """Add computed blocks, and evict the least recently used ones beyond the capacity."""
         self._use(blocks)
-        if self._capacity is not None:
-            while len(self._kept) > self._capacity:
-                self._kept.popitem(last=False)
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
 
     def release(self, blocks: Sequence[int], private: int) -> None:
         """End a sequence: its blocks count as used just now."""
@@ -57,54 +53,6 @@ class SharedCache:
         for block in reversed(blocks):
             self._kept[block] = None
             self._kept.move_to_end(block)
-
-
-class PooledKvMemory:
-    """One worker's KV memory in front of the shared cache (a SimulatedCache).
-
-    Running sequences take room here; what is kept after them is in the shared cache `kept`. `capacity` is in
-    blocks.
-    """
-
-    def __init__(self, kept: SharedCache, capacity: int) -> None:
-        self.evicted = kept.evicted
-        self._kept = kept
-        self._capacity = capacity
-        self._references: Counter[int] = Counter()
-        self._private = 0
-
-    def match(self, blocks: Sequence[int]) -> int:
-        """Return how many leading blocks are in the shared cache."""
-        return self._kept.match(blocks)
-
-    def acquire(self, blocks: Sequence[int], total: int) -> int | None:
-        """Reserve room for a sequence; return how many blocks are cached, or None if it does not fit here."""
-        held = blocks[: self._kept.match(blocks)]
-        private = total - len(held)
-        new = sum(block not in self._references for block in held)
-        if len(self._references) + self._private + new + private > self._capacity:
-            return None
-        self._references.update(held)
-        self._private += private
-        return self._kept.acquire(blocks, total)
-
-    def publish(self, blocks: Sequence[int]) -> None:
-        """Add computed blocks of a running sequence to the shared cache."""
-        self._references.update(blocks)
-        self._private -= len(blocks)
-        self._kept.publish(blocks)
-
-    def release(self, blocks: Sequence[int], private: int) -> None:
-        """End a sequence and free its room."""
-        for block in blocks:
-            self._references[block] -= 1
-            if not self._references[block]:
-                del self._references[block]
-        self._private -= private
-        self._kept.release(blocks, private)
-
-    def clear(self) -> None:
-        """Do nothing: the upper bounds are simulated without restarts."""
 
 
 class SharedCacheIndex:

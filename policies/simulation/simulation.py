@@ -18,7 +18,7 @@ from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import SimulatedCache, SimulatedEngine, SimulatedJob
 from policies.simulation.gateway import SimulatedGateway
-from policies.simulation.gateway_view import GatewayView
+from policies.simulation.gateway_view import Expected, GatewayView
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
@@ -53,13 +53,13 @@ class KnownPrefixes(Protocol):
 class InFlightRequest:
     """A request on a worker: the gateway that sent it, and what was counted for it."""
 
-    __slots__ = ("gateway", "kv_tokens", "uncached_tokens", "worker")
+    __slots__ = ("expected", "gateway", "started", "worker")
 
-    def __init__(self, gateway: int, worker: int, uncached_tokens: int, kv_tokens: int) -> None:
+    def __init__(self, gateway: int, worker: int, expected: Expected) -> None:
         self.gateway = gateway
         self.worker = worker
-        self.uncached_tokens = uncached_tokens
-        self.kv_tokens = kv_tokens
+        self.expected = expected
+        self.started = False
 
 
 class Simulation:
@@ -188,17 +188,25 @@ class Simulation:
             self._send(number, route, now)
             return
         self._gateways[self._queries[number][0]].wait(number, uncached, now)
+        self._view_of(number).wait(number, request)
+
+    def _view_of(self, number: int) -> GatewayView:
+        """Return what the gateway that has the request knows."""
+        return self._gateways[self._queries[number][0]].view
 
     def _take_turns(self, turns: TurnQueue, number: int, uncached_tokens: int, now: float) -> None:
         _, query = self._queries[number]
-        turns.arrive(number, self._trace[number], uncached_tokens, query.output_tokens, now)
+        request = self._trace[number]
+        turns.arrive(number, request, uncached_tokens, query.output_tokens, now)
         if not turns.try_at_once(number, now):
             turns.wait(number)
+            self._view_of(number).wait(number, request)
             self._give_turns(turns, now)  # Earlier requests may wait for other workers than this one.
             return
         route = self._route(number, now)
         if route is None:
             turns.wait(number)
+            self._view_of(number).wait(number, request)
             return
         turns.take()
         self._send(number, route, now)
@@ -209,20 +217,28 @@ class Simulation:
         known = self._known.match(request.blocks)
         gateway = self._gateways[at]
         return gateway.route(
-            query, request, known, self._up, self._places, now, set() if closed is None else closed
+            query,
+            request,
+            known,
+            self._up,
+            self._places,
+            now,
+            set() if closed is None else closed,
+            waits=gateway.view.is_waiting(number),
         )
 
     def _send(self, number: int, route: Route, now: float) -> None:
         at, query = self._queries[number]
         request, worker = self._trace[number], self._places[route.worker]
         tokens = max(1, request.prompt_tokens - route.matched_tokens)
-        kv_tokens = request.prompt_tokens + query.output_tokens
-        sent = self._sent[number] = InFlightRequest(at, worker, tokens, kv_tokens)
+        expected = Expected(tokens, request.prompt_tokens + query.output_tokens)
+        sent = self._sent[number] = InFlightRequest(at, worker, expected)
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._update_views(sent, lambda view, then: view.dispatched(worker, tokens, kv_tokens, then), now)
-        self._update_views(sent, lambda view, then: view.predict(worker, number, request.blocks, then), now)
+        self._update_views(
+            sent, lambda view, then: view.dispatched(worker, number, request, expected, then), now
+        )
         engine = self._engines[worker]
         before = engine.ends_at
         engine.submit(SimulatedJob(number, request, now), now)
@@ -297,23 +313,17 @@ class Simulation:
             self._room_made(now)
 
     def _first_token(self, job: SimulatedJob, now: float) -> None:
-        outcome, sent, number = self._outcomes[job.number], self._sent[job.number], job.number
+        outcome, sent = self._outcomes[job.number], self._sent[job.number]
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
-        worker, tokens = sent.worker, sent.uncached_tokens
+        worker, tokens = sent.worker, sent.expected.uncached_tokens
         self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
-        sent.uncached_tokens = 0
-        # The predicted prefix counts until the KV event that confirms it has come.
-        settled = partial(self._update_views, sent, lambda view, then: view.settle(worker, number))
-        if self._scenario.event_seconds:
-            self._at(now + self._scenario.event_seconds, settled)
-        else:
-            settled(now)
+        sent.started = True
 
     def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
-        self._update_views(sent, lambda view, then: view.ended(sent.worker, sent.kv_tokens), now)
+        self._update_views(sent, lambda view, then: view.ended(sent.worker, job.number, sent.expected), now)
         if self._turns is not None:
             self._turns.settle(job.number, job.request, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
@@ -375,10 +385,11 @@ class Simulation:
     def _lost(self, job: SimulatedJob, now: float) -> None:
         """Handle a request that was lost with its worker: send it again unless its answer has begun."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
-        worker, tokens, kv_tokens = sent.worker, sent.uncached_tokens, sent.kv_tokens
-        self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
-        self._update_views(sent, lambda view, then: view.ended(worker, kv_tokens), now)
-        self._update_views(sent, lambda view, then: view.settle(worker, number), now)
+        worker, expected = sent.worker, sent.expected
+        if not sent.started:
+            tokens = expected.uncached_tokens
+            self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
+        self._update_views(sent, lambda view, then: view.ended(worker, number, expected), now)
         if self._turns is not None:
             self._turns.cancel(number)
         if outcome.first_at is not None:

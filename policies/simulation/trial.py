@@ -1,4 +1,4 @@
-"""Trial: one policy or upper bound, on a trace, in a scenario, with a seed; the unit of work of a process."""
+"""Trial: one policy or limit, on a trace, in a scenario, with a seed; the unit of work of a process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,17 +9,19 @@ from typing import Any
 from policies.registry import PolicyError
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
+from policies.simulation.least_ttft import least_ttft
 from policies.simulation.outcome import RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
-from policies.simulation.shared_cache import PooledKvMemory, SharedCache, SharedCacheIndex
+from policies.simulation.shared_cache import SharedCache, SharedCacheIndex
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, paced, read_trace
 from policies.simulation.workloads import WorkloadParameters, generated
 
-LIMITS = ("pooled_kv", "pooled", "infinite")
-"""Names of the upper bounds; see shared_cache.py."""
+POOLED, ALONE = "pooled", "alone"
+LIMITS = (POOLED, ALONE)
+"""What policies are compared with: one cache for all workers (shared_cache.py), a lower bound (least_ttft.py)."""
 LEAST_TTFT = {"price_max": 0.0, "harm": 0.0, "decode_weight": 0.0, "tie": 0.0}
-"""Options that make the policy `cost` the estimated TTFT alone, by which the upper bounds are routed."""
+"""Options that make the policy `cost` the estimated TTFT alone, by which `pooled` is routed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,9 @@ class Trial:
         """Simulate the trial; `progress` is called with the number of further arrivals."""
         scenario = self.scenario
         trace, paths = _traced(self.source, self.seed)
-        if self.subject not in LIMITS:
+        if self.subject == ALONE:
+            return least_ttft(trace, scenario.times, workers=scenario.workers)
+        if self.subject != POOLED:
             simulation = Simulation(
                 trace,
                 policy_of(self.subject),
@@ -75,8 +79,7 @@ class Trial:
             )
             return simulation.run(progress)
         blocks = scenario.kv_tokens // BLOCK_TOKENS
-        cache = SharedCache(None if self.subject == "infinite" else scenario.workers * blocks)
-        admits = self.subject == "pooled_kv"
+        cache = SharedCache(scenario.workers * blocks)
         simulation = Simulation(
             trace,
             contender("cost", LEAST_TTFT),
@@ -92,7 +95,7 @@ class Trial:
             ),
             seed=self.seed,
             paths=paths,
-            caches=[PooledKvMemory(cache, blocks) if admits else cache for _ in range(scenario.workers)],
+            caches=[cache] * scenario.workers,
             known=SharedCacheIndex(cache, scenario.workers),
         )
         return simulation.run(progress)

@@ -9,6 +9,11 @@ leading segments. Blocks are cut across segments and chained as everywhere:
     rag       [system][document 17][document 3][document 99][question]      documents by popularity, in any order
     prompts   [one of many system prompts][question]                        an API: single requests
     mixed     all of these, tenant by tenant
+    teams     [tools and system prompt of the team, 24k to 40k][task]...    fleets of agents
+    giant     [one prompt of 32k that all requests share][question]
+    stampede  [document]; now and then 64 requests with one new prefix of 16k within 0.4 s
+    drift     [one of 40 prompts of 8k][question]                           what is popular changes each minute
+    tiny      [60 to 400 tokens, nothing in common]
 
 Tenants have shares by Zipf's law with exponent `skew`: 0 is even, 1.2 gives the first of 32 about a third.
 """
@@ -32,6 +37,10 @@ Segment = tuple[str, int]
 PROMPT_TOKENS_MAX = 120_000
 DOCUMENTS = 2000
 SYSTEM_PROMPTS = 64
+TEAMS = 8
+DRIFT_PROMPTS = 40
+STAMPEDE_EVERY = 180
+"""Of so many sessions one is a stampede."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +148,57 @@ def _mixed(random: Random, tenant: int, session: int, at: float) -> Turns:
     return (_chat, _agents, _rag, _prompts)[tenant % 4](random, tenant, session, at)
 
 
+def _teams(random: Random, tenant: int, session: int, at: float) -> Turns:
+    team = tenant % TEAMS
+    segments: list[Segment] = [(f"team {team} tools", 24_576 + 2311 * team)]
+    for turn in range(random.randint(4, 29)):
+        segments.append((f"team session {session} result {turn}", random.randint(300, 6000)))
+        if _length(segments) > PROMPT_TOKENS_MAX:
+            return
+        call = random.randint(40, 600)
+        yield _request(at, tenant, f"team session {session}", segments, call)
+        segments.append((f"team session {session} call {turn}", call))
+        at += 0.012 * call + random.choice((0.4, 0.9, 2.5, 9.0))
+
+
+def _giant(random: Random, tenant: int, session: int, at: float) -> Turns:
+    segments = [("giant", 32_768), (f"giant question {session}", random.randint(600, 3000))]
+    yield _request(at, tenant, "", segments, 150)
+
+
+def _stampede(random: Random, tenant: int, session: int, at: float) -> Turns:
+    if session % STAMPEDE_EVERY != STAMPEDE_EVERY // 2:
+        document = (f"stampede document {session}", random.randint(500, 12_000))
+        yield _request(at, tenant, "", [document], random.randint(50, 400))
+        return
+    for number, then in enumerate(sorted(at + 0.4 * random.random() for _ in range(64))):
+        segments = [(f"stampede head {session}", 16_384), (f"stampede {session} question {number}", 502)]
+        yield _request(then, tenant, "", segments, 200)
+
+
+def _drift(random: Random, tenant: int, session: int, at: float) -> Turns:
+    place = bisect(_DRIFT_POPULARITY, random.random())
+    prompt = (place + 7 * int(at // 60)) % DRIFT_PROMPTS
+    segments = [(f"drift prompt {prompt}", 8192), (f"drift question {session}", random.randint(100, 3000))]
+    yield _request(at, tenant, "", segments, 120)
+
+
+def _tiny(random: Random, tenant: int, session: int, at: float) -> Turns:
+    question = (f"tiny {session}", random.randint(60, 400))
+    yield _request(at, tenant, "", [question], random.randint(20, 100))
+
+
 WORKLOADS: dict[str, Callable[[Random, int, int, float], Turns]] = {
     "chat": _chat,
     "agents": _agents,
     "rag": _rag,
     "prompts": _prompts,
     "mixed": _mixed,
+    "teams": _teams,
+    "giant": _giant,
+    "stampede": _stampede,
+    "drift": _drift,
+    "tiny": _tiny,
 }
 
 
@@ -186,3 +240,4 @@ def _zipf(count: int, exponent: float) -> list[float]:
 
 
 _POPULARITY = _zipf(DOCUMENTS, 0.9)
+_DRIFT_POPULARITY = _zipf(DRIFT_PROMPTS, 1.2)

@@ -1,10 +1,11 @@
 """A node of the replica, and the match of a query with a path of such nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
 
 from radix_cache.blocks import Hashes
+from radix_cache.in_flight_tree import SharedPart
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.log_records import Holders
@@ -61,7 +62,7 @@ class PathMatch:
     It reads the replica, and is valid until the next await.
     """
 
-    __slots__ = ("_tenures", "_workers", "path", "pending", "version")
+    __slots__ = ("_tenures", "_workers", "path", "pending", "shared", "version")
 
     def __init__(
         self,
@@ -70,11 +71,14 @@ class PathMatch:
         tenures: dict[WorkerId, int],
         workers: dict[int, WorkerId],
         version: int,
+        shared: Sequence[SharedPart] = (),
     ) -> None:
         self.path = path
         """The nodes of the path, and how many blocks of each the query has."""
         self.pending = pending
-        """Leading blocks that requests under way bring to each worker."""
+        """Leading blocks that requests under way bring to each worker, or use there."""
+        self.shared = shared
+        """The parts of the query that requests under way have, and how many requests have each."""
         self._tenures = tenures
         self._workers = workers
         self.version = version
@@ -125,6 +129,19 @@ class PathMatch:
                         if len(found) >= confirmed_max:
                             return nlargest(count_max, found, key=self.blocks)
         return nlargest(count_max, found, key=self.blocks)
+
+    def holder_count(self, blocks: int) -> int:
+        """Return about how many workers hold or are about to hold this many leading blocks.
+
+        Holders of a part of the last node's run count too.
+        """
+        confirmed = at = 0
+        for node, common in self.path:
+            at += common
+            if blocks <= at:
+                confirmed = sum(map(len, node.chunks))
+                break
+        return max(confirmed, sum(depth >= blocks for depth in self.pending.values()))
 
     def held_tiers(self, worker: WorkerId) -> TierBlocks:
         """Return the leading blocks that the worker is known to hold, by tier."""

@@ -1,4 +1,4 @@
-"""Predictions in the replica: the paths that requests under way bring to workers.
+"""Predictions in the replica: the paths that requests under way of all gateways bring to workers, or use there.
 
 A prediction has the new blocks of its path and the key of the node above them; the rest of the path is looked up
 when the prediction arrives. A prediction without a known node does not count, and is removed at its deadline.
@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
+from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.shared.log_records import PredictionAdded
 from radix_cache.shared.node_table import NodeTable
-from radix_cache.tree import RadixTree
 
 LAPSED_MAX = 16384
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PredictedPath:
     """A prediction under way: the shard that has it, the tenure it is for, and until when it counts."""
 
     shard: int
     tenure: int
     until: float
+    last: InFlightNode[int] | None
+    """The last node of its path; None if it does not count, as the path above it is not known."""
 
 
 class PredictionTable:
@@ -34,7 +36,8 @@ class PredictionTable:
         self._table = table
         self._clock = clock
         self._seconds_max = seconds_max
-        self._tree: RadixTree[tuple[int, bytes]] = RadixTree()
+        self.tree: InFlightTree[int] = InFlightTree()
+        """The paths of the requests under way, each at the tenure of its worker."""
         self.predictions: OrderedDict[bytes, PredictedPath] = OrderedDict()
         """The predictions under way, the oldest first."""
         self._ids_by_shard: dict[int, set[bytes]] = {}
@@ -61,15 +64,13 @@ class PredictionTable:
         if seconds <= 0:
             self._lapse(shard, prediction.id)
             return
-        self.predictions[prediction.id] = PredictedPath(shard, prediction.tenure, now + seconds)
-        self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
-        hashes = prediction.hashes
+        hashes: Hashes | None = prediction.hashes
         if prediction.depth:
             above = self._table.path_to(prediction.above, prediction.depth)
-            if above is None:
-                return
-            hashes = above + hashes
-        self._tree.record(hashes, (prediction.tenure, prediction.id), now)
+            hashes = above + prediction.hashes if above is not None else None
+        last = self.tree.add(hashes, prediction.tenure) if hashes else None
+        self.predictions[prediction.id] = PredictedPath(shard, prediction.tenure, now + seconds, last)
+        self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
 
     def remove(self, identity: bytes) -> None:
         """Remove a prediction that Redis does not have any more."""
@@ -77,7 +78,7 @@ class PredictionTable:
         found = self.predictions.pop(identity, None)
         if found is not None:
             self._ids_by_shard[found.shard].discard(identity)
-            self._tree.forget((found.tenure, identity))
+            self.tree.remove(found.last, found.tenure)
 
     def expire(self) -> None:
         """Let predictions lapse after their deadline; index maintenance removes them from Redis."""
@@ -93,12 +94,3 @@ class PredictionTable:
         if len(self.lapsed) >= LAPSED_MAX:
             del self.lapsed[next(iter(self.lapsed))]
         self.lapsed[identity] = shard
-
-    def match(self, hashes: Hashes) -> dict[int, int]:
-        """Return how many leading blocks of the path are on their way to each tenure."""
-        self.expire()
-        depths: dict[int, int] = {}
-        for (tenure, _), blocks in self._tree.match(hashes).items():
-            if blocks > depths.get(tenure, 0):
-                depths[tenure] = blocks
-        return depths

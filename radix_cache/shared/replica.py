@@ -95,6 +95,14 @@ class TreeReplica:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
 
+    @property
+    def repeated(self) -> dict[WorkerId, int]:
+        """Blocks that the requests under way on a worker have more than once; see InFlightTree.repeated."""
+        tree = self._prediction_table.tree
+        if not tree.repeated:
+            return {}
+        return {self.workers[at]: blocks for at, blocks in tree.repeated.items() if at in self.workers}
+
     def predictions_under_way(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the predictions under way as (shard, id, tenure)."""
         return self._prediction_table.under_way()
@@ -119,8 +127,13 @@ class TreeReplica:
             at += common
             if common < len(node.run):
                 break
-        pending = self._pending(hashes) if self._prediction_table.predictions else {}
-        return PathMatch(path, pending, self.tenures, self.workers, self.version)
+        table = self._prediction_table
+        if not table.predictions:
+            return PathMatch(path, {}, self.tenures, self.workers, self.version)
+        table.expire()
+        return PathMatch(
+            path, self._pending(hashes), self.tenures, self.workers, self.version, table.tree.shared(hashes)
+        )
 
     def node_at(self, hashes: Hashes, block: int) -> ReplicaNode | None:
         """Return the node with this block of the path (0: the first); None if the tree does not reach that far."""
@@ -323,7 +336,7 @@ class TreeReplica:
 
     def _pending(self, hashes: Hashes) -> dict[WorkerId, int]:
         pending: dict[WorkerId, int] = {}
-        for tenure, blocks in self._prediction_table.match(hashes).items():
+        for tenure, blocks in self._prediction_table.tree.match(hashes).items():
             worker = self.workers.get(tenure)
             if worker is not None:
                 pending[worker] = blocks

@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
@@ -137,7 +137,7 @@ class SharedIndex:
         own = self._own.match(namespace, hashes)
         if self._away is not None:
             return LargestMatch(known, own, self._away.match(namespace, hashes))
-        if own.pending:
+        if own is not NO_MATCH:
             return LargestMatch(known, own)
         return known if known.path or known.pending else NO_MATCH
 
@@ -159,7 +159,7 @@ class SharedIndex:
         writer: str,
         match: PrefixMatch | None = None,
     ) -> None:
-        """Predict that the request `writer` brings this path to `worker`, unless all gateways know all of it."""
+        """Count the request `writer`, which brings this path to `worker`, at all gateways."""
         if not hashes:
             return
         tenure = self.replica.tenures.get(worker)
@@ -177,8 +177,6 @@ class SharedIndex:
             if len(self._known_at_record) >= self._predictions_max:
                 del self._known_at_record[next(iter(self._known_at_record))]
             self._known_at_record[worker, writer] = _KnownAtRecord(held, shard.sequence)
-        if held == len(hashes):
-            return
         self._own.record(namespace, hashes, worker, writer)
         if (worker, writer) in self._sent_predictions:
             self._withdraw_sent(worker, writer)
@@ -194,25 +192,39 @@ class SharedIndex:
         )
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        """Withdraw the writer's prediction."""
+        """Take the request `writer` off the count: it has ended, or goes to another worker."""
         self._known_at_record.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
         if (worker, writer) in self._sent_predictions:
             self._withdraw_sent(worker, writer)
 
-    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str) -> None:
-        """Note that `worker` holds this path, unless its own events are followed."""
-        if worker in self.followed or not hashes:
-            return  # Its events will say so; until then, or until the request ends, the prediction counts.
-        self._own.withdraw(worker, writer)
-        self.hold(namespace, hashes, worker, writer)
+    def wait(self, namespace: Namespace, hashes: Hashes, writer: str) -> None:
+        """Count the request `writer`, which waits for a worker, at this gateway."""
+        self._own.wait(namespace, hashes, writer)
+
+    def leave(self, writer: str) -> None:
+        """Take the request `writer` off the count of those that wait."""
+        self._own.leave(writer)
+
+    def waiting(self, model: str) -> int:
+        """Return how many requests for the model wait at this gateway."""
+        return self._own.waiting(model)
+
+    @property
+    def repeated(self) -> Mapping[WorkerId, int]:
+        """Blocks that the requests under way on a worker have more than once, as far as all gateways know."""
+        return self.replica.repeated or self._own.repeated
+
+    def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
+        """Note that `worker` holds this path, unless its own events are followed and will say so."""
+        if worker not in self.followed and hashes:
+            self.hold(namespace, hashes, worker)
 
     def hold(
         self,
         namespace: Namespace,
         hashes: Hashes,
         worker: WorkerId,
-        writer: str = "",
         tier: Tier = Tier.GPU,
     ) -> None:
         """Note that `worker` holds this path in this tier or a faster one."""
@@ -223,17 +235,13 @@ class SharedIndex:
         used_since = self.replica.server_seconds() - USED_SECONDS
         walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
         if walk_start is None:
-            if (worker, writer) in self._sent_predictions:
-                self._withdraw_sent(worker, writer)
             return
-        sent = self._sent_predictions.pop((worker, writer), None)
         held = self.store.hold(
             namespace,
             hashes,
             tenure,
             tier,
             walk_start=walk_start,
-            prediction=sent.identity if sent is not None else b"",
             fresh_seconds=USED_SECONDS,
         )
         # Until the replica shows the change, this process remembers it.

@@ -69,7 +69,6 @@ class TreeStore:
         tier: Tier = Tier.GPU,
         *,
         walk_start: int = 0,
-        prediction: bytes = b"",
         fresh_seconds: int = 60,
     ) -> "asyncio.Future[ScriptAnswer]":
         """Record that the tenure has these blocks in this tier.
@@ -81,10 +80,9 @@ class TreeStore:
             tier: The slowest tier of the blocks.
             walk_start: The depth of a node of which the tenure holds something already, where the walk begins; if
                 it holds nothing of that node, the walk begins at the root.
-            prediction: The id of the prediction that is fulfilled; empty for none.
             fresh_seconds: A use so soon after the last one is not written.
         """
-        more = (tenure, int(tier), hashes.tobytes(), walk_start, prediction, fresh_seconds)
+        more = (tenure, int(tier), hashes.tobytes(), walk_start, fresh_seconds)
         return self._call("hold", namespace_id(namespace), namespace.packed(), *more)
 
     def shorten(
@@ -143,7 +141,7 @@ class TreeStore:
 
         Args:
             namespace: The namespace of the path.
-            hashes: The blocks of the path from `depth` on, which the tenure does not hold yet.
+            hashes: The blocks of the path from `depth` on, which the tenure does not hold yet; perhaps none.
             tenure: The tenure of the worker.
             identity: The id of the prediction: 16 bytes.
             milliseconds: How long the prediction counts.
@@ -155,7 +153,7 @@ class TreeStore:
         return self._call("predict", namespace_id(namespace), namespace.packed(), *more)
 
     def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[ScriptAnswer]":
-        """Remove predictions of a shard that did not come true."""
+        """Remove the predictions of requests that have ended."""
         return self._call("withdraw", NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
 
     def clear(self, namespace: NamespaceId) -> "asyncio.Future[ScriptAnswer]":

@@ -113,12 +113,34 @@ async def test_a_dispatched_path_is_pending_at_once(index):
     assert match.blocks(W) == 2
 
 
-async def test_a_confirmed_path_is_confirmed_and_no_longer_pending(index):
+async def test_a_confirmed_path_stays_in_use_until_its_request_ends(index):
     index.record(SPACE, path(1, 2, 3), W, "r1")
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
+    await index.settle()
+    match = index.match(SPACE, path(1, 2, 3))
+    assert (match.confirmed, match.pending) == ({W: 3}, {W: 3})
+    index.withdraw(W, "r1")
     await index.settle()
     match = index.match(SPACE, path(1, 2, 3))
     assert (match.confirmed, match.pending) == ({W: 3}, {})
+
+
+async def test_requests_under_way_are_counted_for_each_part_of_a_prompt(index):
+    index.confirm(SPACE, path(1, 2), W)
+    await index.settle()
+    index.record(SPACE, path(1, 2), W, "r1")
+    index.record(SPACE, path(1, 2, 3), W, "r2")
+    index.record(SPACE, path(1, 2, 4), V, "r3")
+    await index.settle()
+    match = index.match(SPACE, path(1, 2, 3, 5))
+    assert list(match.shared) == [(2, 3), (3, 1)]
+    assert (match.holder_count(1), match.holder_count(3), match.holder_count(4)) == (2, 1, 0)
+    assert dict(index.repeated) == {W: 2}
+    for worker, writer in ((W, "r1"), (W, "r2"), (V, "r3")):
+        index.withdraw(worker, writer)
+    await index.settle()
+    assert not index.match(SPACE, path(1, 2, 3, 5)).shared
+    assert not index.repeated
 
 
 async def test_only_the_writer_withdraws_a_prediction(index):
@@ -156,7 +178,7 @@ async def test_predictions_expire_each_in_its_time(index, clock):
 
 async def test_a_confirmed_path_does_not_expire_with_its_prediction(index, clock):
     index.record(SPACE, path(1, 2, 3), W, "r1")
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
     clock.advance(11)
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
@@ -171,17 +193,32 @@ async def test_predictions_are_bounded_and_the_oldest_gives_way(new_index):
     assert index.match(SPACE, path(4, 4)).pending == {W: 2}
 
 
+async def test_requests_that_wait_share_their_prefix_and_are_at_no_worker(new_index):
+    index = await new_index()
+    for writer in ("r1", "r2", "r2"):
+        index.wait(SPACE, path(1, 2), writer)
+    waiting = index.writer if isinstance(index, Local) else index.replicas[0].index
+    match = waiting.match(SPACE, path(1, 2, 3))
+    assert (list(match.shared), match.pending, match.confirmed) == ([(2, 2)], {}, {})
+    assert (index.waiting("m"), index.waiting("another")) == (2, 0)
+    index.leave("r1")
+    index.leave("r2")
+    index.leave("nobody")
+    assert index.waiting("m") == 0
+    assert not waiting.match(SPACE, path(1, 2, 3)).shared
+
+
 async def test_shortening_leaves_the_beginning(index):
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
     index.shorten(SPACE, path(1, 2, 3), W, 1)
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 1}
 
 
 async def test_forgetting_a_worker_forgets_its_predictions_too(index):
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
     index.record(SPACE, path(7, 8), W, "r2")
-    index.confirm(SPACE, path(1, 2, 3), V, "r3")
+    index.confirm(SPACE, path(1, 2, 3), V)
     index.forget(W)
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {V: 3}
@@ -190,35 +227,35 @@ async def test_forgetting_a_worker_forgets_its_predictions_too(index):
 
 async def test_a_bounded_worker_keeps_what_it_used_last(index):
     index.set_capacity(W, 3)
-    index.confirm(SPACE, path(1, 2), W, "r1")
-    index.confirm(SPACE, path(5, 6), W, "r2")
+    index.confirm(SPACE, path(1, 2), W)
+    index.confirm(SPACE, path(5, 6), W)
     await index.settle()
     assert index.match(SPACE, path(5, 6)).confirmed == {W: 2}
     assert index.match(SPACE, path(1, 2)).confirmed == {W: 1}
 
 
 async def test_a_bound_also_cuts_what_is_there(index):
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
     index.set_capacity(W, 2)
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 
 
 async def test_unused_blocks_are_forgotten(index, clock):
-    index.confirm(SPACE, path(1, 2), W, "r1")
+    index.confirm(SPACE, path(1, 2), W)
     # Redis stamps uses with a clock of its own, which runs on while this one stands: seconds on a busy machine.
     clock.advance(100 + 60)
-    index.confirm(SPACE, path(5, 6), W, "r2")
+    index.confirm(SPACE, path(5, 6), W)
     await index.settle()
     assert index.match(SPACE, path(1, 2)).confirmed == {}
 
 
 async def test_the_whole_index_is_bounded(new_index, clock):
     index = await new_index(blocks_max=4)
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
     await index.settle()
     clock.advance(1)
-    index.confirm(SPACE, path(5, 6, 7), V, "r2")
+    index.confirm(SPACE, path(5, 6, 7), V)
     await index.settle()
     assert index.stats().blocks <= 4
     assert index.match(SPACE, path(5, 6, 7)).confirmed == {V: 3}
@@ -226,7 +263,7 @@ async def test_the_whole_index_is_bounded(new_index, clock):
 
 async def test_an_empty_path_is_no_error(index):
     index.record(SPACE, path(), W, "r1")
-    index.confirm(SPACE, path(), W, "r1")
+    index.confirm(SPACE, path(), W)
     index.shorten(SPACE, path(), W, 0)
     await index.settle()
     assert index.match(SPACE, path()).confirmed == {}
@@ -235,7 +272,7 @@ async def test_an_empty_path_is_no_error(index):
 async def test_another_instance_of_a_worker_holds_nothing(index):
     index.enrol(W, "instance 1")
     await index.settle()
-    index.confirm(SPACE, path(1, 2, 3), W, "r1")
+    index.confirm(SPACE, path(1, 2, 3), W)
     await index.settle()
     index.enrol(W, "instance 1")
     await index.settle()
@@ -243,17 +280,17 @@ async def test_another_instance_of_a_worker_holds_nothing(index):
     index.enrol(W, "instance 2")
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {}
-    index.confirm(SPACE, path(1, 2), W, "r2")
+    index.confirm(SPACE, path(1, 2), W)
     await index.settle()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 
 
 async def test_a_worker_that_had_less_than_was_known_loses_what_hung_below(index):
-    index.confirm(SPACE, path(1, 2, 3, 4), W, "r1")
-    index.confirm(SPACE, path(1, 2, 8, 9), W, "r2")
+    index.confirm(SPACE, path(1, 2, 3, 4), W)
+    index.confirm(SPACE, path(1, 2, 8, 9), W)
     await index.settle()
     index.record(SPACE, path(1, 2, 3, 4), W, "r3")
-    index.confirm(SPACE, path(1, 2, 3, 4), W, "r3")
+    index.confirm(SPACE, path(1, 2, 3, 4), W)
     index.report(SPACE, path(1, 2, 3, 4), W, "r3", 1)
     index.withdraw(W, "r3")
     await index.settle()
@@ -262,11 +299,11 @@ async def test_a_worker_that_had_less_than_was_known_loses_what_hung_below(index
 
 
 async def test_a_worker_that_had_what_was_known_or_more_keeps_everything(index):
-    index.confirm(SPACE, path(1, 2, 8, 9), W, "r1")
+    index.confirm(SPACE, path(1, 2, 8, 9), W)
     await index.settle()
     for reported in (2, 3):
         index.record(SPACE, path(1, 2, 3), W, "r2")
-        index.confirm(SPACE, path(1, 2, 3), W, "r2")
+        index.confirm(SPACE, path(1, 2, 3), W)
         index.report(SPACE, path(1, 2, 3), W, "r2", reported)
         index.withdraw(W, "r2")
         await index.settle()
@@ -276,11 +313,11 @@ async def test_a_worker_that_had_what_was_known_or_more_keeps_everything(index):
 
 async def test_shortening_takes_everything_below_however_much_hangs_there(index):
     for number in range(200):
-        index.confirm(SPACE, path(1, 2, 1000 + number), W, f"r{number}")
+        index.confirm(SPACE, path(1, 2, 1000 + number), W)
     await index.settle()
     index.shorten(SPACE, path(1, 2), W, 1)
     await index.settle()
     assert index.match(SPACE, path(1, 2)).confirmed == {W: 1}
-    index.confirm(SPACE, path(1, 2), W, "again")
+    index.confirm(SPACE, path(1, 2), W)
     await index.settle()
     assert {index.match(SPACE, path(1, 2, 1000 + number)).blocks(W) for number in range(200)} == {2}

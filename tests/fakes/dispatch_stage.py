@@ -211,6 +211,7 @@ class DispatchStage:
             limits=limits,
             fleet=self.fleet,
             router=self.router,
+            index=self.index,
             queue=self.queue,
             rooms=self.rooms,
             placements=self.placements,

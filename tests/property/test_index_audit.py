@@ -38,7 +38,7 @@ async def act(one, chance):
     path, worker = chained(a_path(chance)), chance.choice(WORKERS)
     action = chance.random()
     if action < 0.7:
-        one.index.hold(SPACE, path, worker, "r", chance.choice(list(Tier)))
+        one.index.hold(SPACE, path, worker, chance.choice(list(Tier)))
     elif action < 0.97:
         one.index.shorten(SPACE, path, worker, chance.randint(0, 9), chance.choice(list(Tier)))
     else:
@@ -131,6 +131,6 @@ async def test_random_damage_is_healed(seed, one, valkey):
     assert (await audited(one))[1] == []
     # And it serves again.
     path = chained("abababab")
-    one.index.confirm(SPACE, path, WORKERS[0], "r")
+    one.index.confirm(SPACE, path, WORKERS[0])
     await one.arrived()
     assert (await audited(one))[1] == []

@@ -72,7 +72,7 @@ async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, red
         action = chance.random()
         if action < 0.62:
             tier = chance.choice(TIERS)
-            each.index.hold(SPACE, path, worker, "r", tier)
+            each.index.hold(SPACE, path, worker, tier)
             model.record(path, worker, step, tier)
         elif action < 0.94:
             blocks, tier = chance.randint(0, 9), chance.choice(TIERS)
@@ -116,7 +116,7 @@ async def test_replicas_agree_with_redis_after_whatever_happened(seed, own_valke
             each, path, worker = chance.choice(replicas), chained(a_path(chance)), chance.choice(WORKERS)
             action = chance.random()
             if action < 0.6:
-                each.index.hold(SPACE, path, worker, "r", chance.choice(TIERS))
+                each.index.hold(SPACE, path, worker, chance.choice(TIERS))
             elif action < 0.75:
                 each.index.shorten(SPACE, path, worker, chance.randint(0, 9), chance.choice(TIERS))
             elif action < 0.80:

@@ -2,6 +2,7 @@
 
 from array import array
 from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +16,7 @@ from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
 from gateway.routing.shortlist import HOLDERS_MAX
 from policies.registry import routing_policy
+from radix_cache.in_flight_tree import SharedPart
 from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
@@ -33,8 +35,13 @@ class Index:
     def __init__(self):
         self.known = KnownMatch()
 
+    repeated: ClassVar = {}
+
     def match(self, namespace, hashes):
         return self.known
+
+    def waiting(self, model):
+        return 0
 
 
 class Request:
@@ -129,7 +136,10 @@ class Scene:
         }
         if random.random() < 0.3:  # A beginning that all of them have in common, as of a system prompt.
             known = dict.fromkeys(known, max(1, blocks // 4))
-        self.index.known = KnownMatch(confirmed=known)
+        shared = ()
+        if blocks and random.random() < 0.3:
+            shared = [SharedPart(random.randint(1, blocks), random.choice([1, 5, 100]))]
+        self.index.known = KnownMatch(confirmed=known, shared=shared)
         prompt = PromptBlocks(
             namespace=Namespace(model="m", block_size=BLOCK),
             hashes=array("Q", range(blocks)),

@@ -1,13 +1,12 @@
--- hold: records that a tenure has the blocks of a path, and removes the prediction of that.
+-- hold: records that a tenure has the blocks of a path.
 --
 -- ARGV  6: tenure  7: tier  8: hashes of the path, 8 bytes each  9: where the walk may begin: depth of a node of
---       which the tenure holds something, 0 for the root  10: id of the prediction, or empty
---       11: seconds within which a use is not written again
+--       which the tenure holds something, 0 for the root  10: seconds within which a use is not written again
 -- Returns the sequence number of the shard.
 verbs.hold = function(keys, args)
   begin(keys)
   look_at_the_clock()
-  local tenure, tier, hashes, fresh = tonumber(args[6]), tonumber(args[7]), args[8], tonumber(args[11])
+  local tenure, tier, hashes, fresh = tonumber(args[6]), tonumber(args[7]), args[8], tonumber(args[10])
   local blocks, parent = #hashes / 8, false
   local at, node = start(hashes, tonumber(args[9]))
   -- A tenure that holds something of a node in a tier holds everything above it in that tier.
@@ -47,6 +46,5 @@ verbs.hold = function(keys, args)
       at, parent = at + agreed, node
     end
   end
-  if args[10] ~= '' and call('HDEL', predictions, args[10]) == 1 then record('w', args[10]) end
   return commit(args)
 end

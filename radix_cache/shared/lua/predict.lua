@@ -1,7 +1,7 @@
--- predict: records that a request brings a path to a tenure, until it is withdrawn, held, or its time is over.
+-- predict: records that a request brings a path to a tenure, until it is withdrawn or its time is over.
 --
 -- ARGV  6: id of the prediction  7: tenure  8: milliseconds  9: key of the node that has the block before the first
---       of these hashes, zeros if there is none  10: its depth  11: hashes of what the tenure does not hold yet
+--       of these hashes, zeros if there is none  10: its depth  11: hashes of what the tenure does not hold yet, perhaps none
 --       12: how many predictions a shard may have
 -- Returns the sequence number of the shard; a shard that is full of predictions takes no more.
 verbs.predict = function(keys, args)

@@ -1,4 +1,4 @@
--- withdraw: removes predictions that did not come true, or that are over.
+-- withdraw: removes predictions of requests that have ended, or that are over.
 --
 -- ARGV  6: ids, 16 bytes each
 -- Returns the sequence number of the shard.

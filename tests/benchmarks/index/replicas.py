@@ -87,7 +87,7 @@ async def one(url: str, prefix: str, number: int, of: int, changes: int) -> dict
     for n in range(number, changes, of):
         await asyncio.sleep(max(0.0, started + n * GAP_SECONDS - time.monotonic()))
         sent[str(n)] = time.monotonic()
-        at.index.confirm(space(0), paths[n], WORKER, str(n))
+        at.index.confirm(space(0), paths[n], WORKER)
     await asyncio.sleep(max(0.0, started + changes * GAP_SECONDS + 0.3 - time.monotonic()))
     await at.close()
     return {"sent": sent, "seen": seen}

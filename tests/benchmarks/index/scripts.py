@@ -96,7 +96,7 @@ async def measure(
     figures |= await _case(
         scripts,
         "record_turn",
-        each(lambda n: store.hold(spaces[n], turns[n], tenures[n], walk_start=since[n], prediction=names[n])),
+        each(lambda n: store.hold(spaces[n], turns[n], tenures[n], walk_start=since[n])),
     )
     await gateway.catch_up()
     # A prompt that branches off in the middle of a known one.

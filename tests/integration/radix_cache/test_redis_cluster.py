@@ -120,7 +120,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
             index = chance.choice(replicas).index
             names = [chance.randint(1, 3) for _ in range(chance.randint(1, 7))]
             if chance.random() < 0.7:
-                index.confirm(space, path(*names), chance.choice((W, V)), "r")
+                index.confirm(space, path(*names), chance.choice((W, V)))
             else:
                 index.shorten(space, path(*names), chance.choice((W, V)), chance.randint(0, 6))
             await asyncio.sleep(chance.choice([0, 0.001, 0.002]))
@@ -164,7 +164,7 @@ async def test_changes_are_heard_from_where_a_slot_has_moved_to(own_cluster):
         await replica(own_cluster.url, keys, time.monotonic, check_seconds=60.0, **BOUNDS) for _ in range(2)
     ]
     writer.index.enrol(W, "first")
-    writer.index.confirm(space, path(1), W, "r")
+    writer.index.confirm(space, path(1), W)
     for number in range(2, 5):
         source = await in_thread(own_cluster.owner, slot)
         target = own_cluster.nodes[(own_cluster.nodes.index(source) + 1) % 3]
@@ -173,7 +173,7 @@ async def test_changes_are_heard_from_where_a_slot_has_moved_to(own_cluster):
         await in_thread(own_cluster.end_move, slot, target)
         await asyncio.sleep(0.6)
         await until(lambda: "w" in writer.index.replica.tenures)
-        writer.index.confirm(space, path(number), W, "r")
+        writer.index.confirm(space, path(number), W)
         await until(lambda number=number: hearer.index.match(space, path(number)).confirmed == {W: 1})
     assert writer.reader.snapshots + hearer.reader.snapshots <= 8
     for each in (writer, hearer):
@@ -221,7 +221,7 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
     one.index.enrol(W, "first")
     await until(lambda: all("w" in each.index.replica.tenures for each in replicas))
     for space in spaces.values():
-        one.index.confirm(space, path(1, 2), W, "r")
+        one.index.confirm(space, path(1, 2), W)
     hashes = path(1, 2)
     await until(lambda: all(other.index.match(s, hashes).confirmed == {W: 2} for s in spaces.values()))
 
@@ -233,14 +233,14 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
     # The copy still answers for what is away, the others go on.
     assert other.index.match(lost, hashes).confirmed == {W: 2}
     for space in spaces.values():
-        one.index.confirm(space, path(7, 8, 9), W, "r")
+        one.index.confirm(space, path(7, 8, 9), W)
     await until(lambda: all(other.index.match(s, path(7, 8, 9)).confirmed == {W: 3} for s in spaces.values()))
 
     victim.start()
     await until(lambda: one.reader.up and other.reader.up)
     shard = keys.shard(namespace_id(lost))
     await until(lambda: all(each.index.replica.shards[shard].tip == bytes(8) for each in replicas))
-    one.index.confirm(lost, path(4, 5), W, "r")
+    one.index.confirm(lost, path(4, 5), W)
     await until(lambda: other.index.match(lost, path(4, 5)).confirmed == {W: 2})
     for each in replicas:
         await each.close()

@@ -90,7 +90,7 @@ async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, clien
             await asyncio.sleep(0.01)
         path = chained("abba")
         index.record(SPACE, path, W, "r")
-        index.confirm(SPACE, path, W, "r")
+        index.confirm(SPACE, path, W)
         index.shorten(SPACE, path, W, 3)
         while index.match(SPACE, path).confirmed.get(W) != 3:
             await asyncio.sleep(0.01)

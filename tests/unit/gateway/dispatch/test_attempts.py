@@ -269,7 +269,7 @@ async def test_a_tenant_over_its_share_of_the_index_leaves_nothing_there(stage):
 
 async def test_blocks_that_a_worker_holds_do_not_count_against_a_tenants_share(stage):
     prompt = prompt_of()
-    stage.index.confirm(SPACE, prompt.hashes[:6], WorkerId("b"), "before")
+    stage.index.confirm(SPACE, prompt.hashes[:6], WorkerId("b"))
     await stage.serve(stage.pending(stage.context(tenant=tenant(cache_blocks_max=5)), prompt))
     assert held(stage, prompt) == 10
 

@@ -241,14 +241,14 @@ async def test_a_prompt_longer_than_the_window_goes_to_an_idle_worker_alone(stag
 
 async def test_cached_tokens_take_no_room(stage):
     prompt = prompt_of(960)
-    stage.index.confirm(SPACE, prompt.hashes, WorkerId("a"), "before")
+    stage.index.confirm(SPACE, prompt.hashes, WorkerId("a"))
     placement = await acquire(stage, request=stage.pending(stage.context(), prompt))
     assert placement.load_share.tokens_queued == 64
 
 
 async def test_the_ticket_tells_the_queue_what_the_request_costs(stage):
     prompt = prompt_of(640)
-    stage.index.confirm(SPACE, prompt.hashes, WorkerId("a"), "before")
+    stage.index.confirm(SPACE, prompt.hashes, WorkerId("a"))
     request = stage.pending(stage.context(), prompt)
     await acquire(stage, request=request)
     ticket = request.ticket

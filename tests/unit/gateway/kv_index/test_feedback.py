@@ -33,7 +33,7 @@ class Here:
         return expected
 
     def end(self, expected, cached_tokens, writer="r"):
-        self.index.confirm(SPACE, expected.prompt.hashes, W, writer)
+        self.index.confirm(SPACE, expected.prompt.hashes, W)
         self.feedback.cache_reported(expected, writer, cached_tokens)
         self.feedback.request_ended(expected)
         self.index.withdraw(W, writer)
@@ -54,8 +54,8 @@ def prompt(*blocks, tokens=None):
 @pytest.fixture
 def here():
     made = Here()
-    made.index.confirm(SPACE, array("Q", [1, 2, 3, 4]), W, "before")
-    made.index.confirm(SPACE, array("Q", [1, 2, 8, 9]), W, "before")
+    made.index.confirm(SPACE, array("Q", [1, 2, 3, 4]), W)
+    made.index.confirm(SPACE, array("Q", [1, 2, 8, 9]), W)
     return made
 
 

@@ -4,8 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from policies.registry import routing_policy
+from policies.routing.cost import wanted_copies
 from policies.routing.estimate import kv_wait_ms, own_ms, uncached_tokens, wait_ms
-from policies.routing.protocol import Candidate, FleetTotals
+from policies.routing.protocol import Candidate, FleetTotals, SharedPrefix
 from radix_cache.match import WorkerId
 from tests.unit.policies.routing.candidates import aged, best, candidate, policy, query
 from workers.worker import Speed, WorkerSnapshot
@@ -119,14 +120,35 @@ def test_a_session_stays_where_its_prefix_is_though_estimates_waver():
     assert best("cost", [busy, other], query(session=7), stay=0.1) == "b"
 
 
-def test_a_hot_prefix_is_copied_as_demand_asks_and_no_further():
-    """Two of four hold it, with a quarter of the streams: two are enough, were it not for a long queue."""
-    holders = [candidate(name, matched=3900, tokens_queued=5000, streams=1) for name in "ab"]
-    others = [candidate(name, streams=3) for name in "cd"]
-    assert best("cost", [*holders, *others], copy_price=0, price_max=0) in "cd"
-    assert best("cost", [*holders, *others], copy_price=5, price_max=0) in "ab"
-    wanted = [candidate(name, matched=3900, tokens_queued=5000, streams=9) for name in "ab"]
-    assert best("cost", [*wanted, *others], copy_price=5, price_max=0) in "cd"
+def test_a_prefix_that_many_requests_share_is_copied_and_one_of_a_single_conversation_is_not():
+    """The holder is a little slower than to compute the prefix anew; the copy is free where demand asks for it."""
+    holder = candidate("a", matched=3900, tokens_queued=3300, streams=3)
+    others = [candidate(name) for name in "bcd"]
+    alone, many = query(), replace(query(), shared=[SharedPrefix(3900, 3, 1)])
+    assert best("cost", [holder, *others], alone) == "a"
+    assert best("cost", [holder, *others], many) in "bcd"
+    assert best("cost", [holder, *others], many, copy_share=0) == "a"
+
+
+def test_a_prefix_is_copied_no_further_than_its_demand():
+    """Two of four workers hold it, and serve the half of all requests that has it."""
+    holders = [candidate(name, matched=3900, tokens_queued=3300, streams=4) for name in "ab"]
+    others = [candidate(name, streams=4) for name in "cd"]
+    shared = [SharedPrefix(3900, 8, 2)]
+    assert wanted_copies(replace(query(), shared=shared), [*holders, *others]) == []
+    assert best("cost", [*holders, *others], replace(query(), shared=shared)) in "ab"
+    waiting = replace(query(), shared=[SharedPrefix(3900, 14, 2)], requests_waiting=6)
+    (copy,) = wanted_copies(waiting, [*holders, *others])
+    assert (copy.begin, copy.end) == (0, 3900)
+    assert 0 < copy.share < 1
+
+
+def test_only_the_part_of_a_prompt_that_requests_share_is_cheaper_to_copy():
+    one = replace(query(), shared=[SharedPrefix(1024, 9, 1), SharedPrefix(2048, 1, 1)])
+    wanted = wanted_copies(one, [candidate(name, streams=2) for name in "abcd"])
+    assert [(copy.begin, copy.end) for copy in wanted] == [(0, 1024)]
+    everywhere = replace(query(), shared=[SharedPrefix(1024, 9, 4)])
+    assert wanted_copies(everywhere, [candidate(name) for name in "abcd"]) == []
 
 
 def test_what_the_index_is_not_sure_of_is_priced_between_held_and_not_held():
@@ -171,8 +193,6 @@ def test_a_shortlist_with_the_sums_of_the_fleet_costs_as_the_whole_fleet_does():
         workers=12,
         backlog_ms=sum(each.worker.tokens_queued * each.worker.speed.ms_per_token for each in fleet),
         streams=sum(each.worker.streams for each in fleet),
-        holders=5,
-        holder_streams=sum(each.worker.streams for each in fleet[:5]),
     )
     of_all = {route.worker: route.terms for route in policy("cost", ()).rank(query(), fleet, 0.0)}
     short = policy("cost", ()).rank(replace(query(), fleet=sums), [fleet[0], fleet[5], fleet[9]], 0.0)
