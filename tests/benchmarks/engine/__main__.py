@@ -70,6 +70,7 @@ def measure(model: Model, root: Path, options: argparse.Namespace, console: Cons
     console.print(f"{model.name}: single ideas ...", style="dim")
     ours |= ideas.prefix_hit(model, config, rounds)
     ours |= ideas.chunked_prefill(model, config)
+    ours |= ideas.long_among_short(model, config, rounds)
     ours |= ideas.continuous_batching(model, config)
     return {OURS: ours, f"{OURS} without prefix cache": plain, THEIRS: theirs}
 

@@ -18,6 +18,8 @@ from workers.engine.sampling.sampling_params import SamplingParams
 Figures = dict[str, float]
 STREAMS = 8
 LONG_PROMPT = 768
+LONG_CONTEXT = 1900
+SHORT_ROWS = 31
 
 
 def prefix_hit(model: Model, config: EngineConfig, rounds: int) -> Figures:
@@ -74,6 +76,31 @@ def chunked_prefill(model: Model, config: EngineConfig) -> Figures:
                 started = True
         figures[f"itl_ms_p50_{name}"] = 1e3 * float(np.percentile(gaps, 50))
         figures[f"itl_ms_max_{name}"] = 1e3 * max(gaps)
+    return figures
+
+
+def long_among_short(model: Model, config: EngineConfig, rounds: int) -> Figures:
+    """Return the time of a decode step: one long context, many short ones, and all of them together."""
+    asked = prompts(1, LONG_CONTEXT, model.shape["vocab"]) + prompts(
+        SHORT_ROWS, 16, model.shape["vocab"], seed=3
+    )
+    figures: Figures = {}
+    sides = {"long": asked[:1], "short": asked[1:], "together": asked}
+    for name, chosen in sides.items():
+        engine = Engine.load(
+            replace(config, chunk_tokens=4096, running_max=len(asked), kv_tokens=8 * LONG_CONTEXT)
+        )
+        submit(engine, chosen, max_tokens=32 * (rounds + 1))
+        while (
+            any(not sequence.is_decoding for sequence in engine.scheduler.running) or engine.loads().waiting
+        ):
+            engine.step()
+        times = Times()
+        for _ in range(16 * rounds):
+            with times.round():
+                engine.step()
+        figures[f"step_ms_{name}"] = 1e3 * times.wall_seconds
+    figures["step_ms_apart"] = figures["step_ms_long"] + figures["step_ms_short"]
     return figures
 
 
