@@ -47,6 +47,9 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 2}, "top_p"),
         ({"top_k": -5}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"seed": 10**30}, "seed"),
         ({"seed": "x"}, "seed"),
         ({"stop": ""}, "stop"),
         ({"stop": [""]}, "stop"),
@@ -415,3 +418,9 @@ async def test_a_model_without_a_template_refuses_chats_only(
     async with serving(model=tmp_path) as client:
         assert await status_and_code(client.post(CHAT, {"messages": HELLO})) == (400, "no_chat_template")
         assert (await client.post(TEXT, {"prompt": "x"}))[0] == 200
+
+
+async def test_the_largest_seed_serves_several_choices(client: Client) -> None:
+    asked = {"prompt": "x", "max_tokens": 3, "n": 3, "seed": 2**63 - 1}
+    status, body = await client.post(TEXT, asked)
+    assert (status, len(body["choices"])) == (200, 3)
