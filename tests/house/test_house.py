@@ -115,7 +115,7 @@ def test_no_module_is_dead():
 def test_everything_is_caught_in_the_few_places_that_may():
     found = set()
     for path in SOURCES:
-        if "engine" in path.parts or "engine_server" in path.parts:
+        if {"engine", "engine_server"} & {*path.relative_to(ROOT).parts}:
             continue
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ExceptHandler) and (

@@ -5,8 +5,9 @@
     submit, abort, flush  -- inbox (SimpleQueue) --> run all commands, then one step, and again
     futures, streams      <- call_soon_threadsafe -- replies before the step, outputs after it
 
-Only the thread touches the Engine, and only the loop touches streams and futures, so nothing needs a lock. When the
-engine fails, every waiting caller gets EngineFailed, and so does every later one.
+Only the thread touches the Engine, and only the loop touches streams and futures, so nothing needs a lock. When a
+step fails, the requests in it get StepFailed and all others go on. When the engine fails, every waiting caller gets
+EngineFailed, and so does every later one.
 """
 
 import asyncio
@@ -21,13 +22,14 @@ from typing import Any
 
 from workers.engine.engine import Engine
 from workers.engine.engine_parts import EngineInfo
-from workers.engine.errors import EngineError, EngineFailed, RequestRefused
+from workers.engine.errors import EngineError, EngineFailed, RequestRefused, StepFailed
 from workers.engine.grammar.queue import CompileQueue
 from workers.engine.kv.kv_events import KVEvent
 from workers.engine.loads import EngineLoads
 from workers.engine.metrics import EngineMetrics
 from workers.engine.request import Output, Request
 from workers.engine.scheduler.limits import Limits
+from workers.engine.scheduler.sequence import FinishReason
 from workers.engine.tokenization.tokenizer import Tokenizer
 
 _log = logging.getLogger("radixgate.engine")
@@ -66,6 +68,7 @@ _Command = _Submit | _Abort | _Flush | _Call | _Stop
 
 STALL_SECONDS = 0.01
 """The wait before the next step when no sequence can be computed before blocks are free."""
+_STEP_FAILED = "a step that computed this request failed"
 
 
 class OutputStream:
@@ -78,7 +81,7 @@ class OutputStream:
     def __init__(self, abandon: Callable[[], None]) -> None:
         self._abandon = abandon
         # Holds as many outputs as the request's max_tokens at most.
-        self._outputs: asyncio.Queue[Output | EngineFailed] = asyncio.Queue()
+        self._outputs: asyncio.Queue[Output | EngineError] = asyncio.Queue()
         self._ended = False
 
     def __aiter__(self) -> "OutputStream":
@@ -92,10 +95,10 @@ class OutputStream:
         except asyncio.CancelledError:
             self.close()
             raise
-        if isinstance(output, EngineFailed):
+        if isinstance(output, EngineError):
             self._ended = True
             # A new exception for each reader: one exception raised in many tasks would mix their tracebacks.
-            raise EngineFailed(str(output)) from output
+            raise type(output)(str(output)) from output
         self._ended = output.finish is not None
         return output
 
@@ -111,8 +114,8 @@ class OutputStream:
             self._ended = True
             self._abandon()
 
-    def put(self, output: Output | EngineFailed) -> None:
-        """Queue an output or the engine's failure for the reader; for the AsyncEngine only."""
+    def put(self, output: Output | EngineError) -> None:
+        """Queue an output or a failure for the reader; for the AsyncEngine only."""
         if not self._ended:
             self._outputs.put_nowait(output)
 
@@ -239,7 +242,7 @@ class AsyncEngine:
         # the outputs of a running step would go to the wrong reader.
         for output in outputs:
             stream = self._streams[output.id]
-            stream.put(output)
+            stream.put(StepFailed(_STEP_FAILED) if output.finish is FinishReason.ERROR else output)
             if output.finish:
                 del self._streams[output.id]
 

@@ -7,6 +7,7 @@
 One thread drives it; `async_engine` puts it behind an event loop. Several engines can live in one process.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine_parts import EngineParts, load_engine_parts
-from workers.engine.errors import EngineError, RequestRefused
+from workers.engine.errors import EngineError, EngineFailed, RequestRefused
 from workers.engine.grammar.compiler import GrammarCompiler
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.prefix_tree import PrefixTree
@@ -24,13 +25,18 @@ from workers.engine.metrics import EngineMetrics
 from workers.engine.request import Bootstrap, Output, Request
 from workers.engine.scheduler.counters import SpecCounters
 from workers.engine.scheduler.limits import Limits, check_priority_and_deadline
-from workers.engine.scheduler.plan import SampledTokens
+from workers.engine.scheduler.plan import SampledTokens, StepPlan
 from workers.engine.scheduler.policy import SchedulingPolicy
 from workers.engine.scheduler.scheduler import Scheduler
 from workers.engine.scheduler.sequence import FinishReason, HandoffRole, Sequence
 from workers.engine.scheduler.speculation import SpeculationController
 from workers.engine.scheduler.table_opener import table_opener
 from workers.engine.tokenization.detokenizer import Detokenizer
+
+_log = logging.getLogger("radixgate.engine")
+
+FAILED_STEPS_MAX = 3
+"""Steps in a row that may fail, until the engine takes the device for broken and stops."""
 
 
 class HandoffSide(Protocol):
@@ -117,6 +123,8 @@ class Engine:
         self._seed = secrets.randbits(63) if config.seed is None else config.seed
         self._requests: dict[str, _RunningRequest] = {}
         self._submitted = 0
+        self._failed_steps = 0
+        """Steps that have failed since the last one that did not."""
         self._meter = LoadMeter(clock)
 
     @classmethod
@@ -168,27 +176,60 @@ class Engine:
         return self._report(running)
 
     def step(self) -> list[Output]:
-        """Compute one step, and return the outputs of all requests that advanced."""
+        """Compute one step, and return the outputs of all requests that advanced or ended.
+
+        If the computation fails, the requests of the step end with the finish reason "error", and all others go on.
+
+        Raises:
+            EngineFailed: the last FAILED_STEPS_MAX steps have failed.
+        """
         if not self.has_work:
             return []
         began = self._clock()
         plan = self.scheduler.plan(began)
-        sampled = self._runner.run(plan) if plan.items else []
+        sampled = self._run(plan)
+        if sampled is None:
+            advanced = [item.sequence for item in plan.items]
+            for sequence in advanced:
+                self.scheduler.finish(sequence, FinishReason.ERROR)
+        else:
+            advanced = [item.sequence for item in plan.items if item.samples]
+            self._commit(plan, sampled, began)
+        self.stalled = not plan.items
+        if self.handoff_side:
+            for reserved in self.scheduler.newly_reserved:
+                self.handoff_side.on_reserved(reserved)
+        self.scheduler.newly_reserved.clear()
+        outputs = [self._report(self._requests[sequence.id]) for sequence in (*plan.expired, *advanced)]
+        if sampled is not None:
+            self._meter.record(plan, sum(len(output.tokens) for output in outputs))
+        return outputs
+
+    def _run(self, plan: StepPlan) -> list[SampledTokens] | None:
+        """Compute the plan, and return the tokens of its items; None if the computation failed."""
+        if not plan.items:
+            return []
+        try:
+            sampled = self._runner.run(plan)
+        except Exception as error:
+            self._failed_steps += 1
+            self.metrics.failed_steps += 1
+            if self._failed_steps >= FAILED_STEPS_MAX:
+                raise EngineFailed(
+                    f"{self._failed_steps} steps in a row failed, the last with: {error}"
+                ) from error
+            _log.exception("a step with %d tokens of %d requests failed", plan.num_tokens, len(plan.items))
+            return None
+        self._failed_steps = 0
+        return sampled
+
+    def _commit(self, plan: StepPlan, sampled: list[SampledTokens], began: float) -> None:
         self.scheduler.commit(plan, sampled)
         ended = self._clock()
         self.metrics.record_step(plan, sampled, began, ended)
         if self._speculation:
             self._speculation.observe_step(plan, ended - began)
         self.scheduler.seconds_per_token = self.metrics.seconds_per_token
-        self.stalled = not plan.items
-        if self.handoff_side:
-            for reserved in self.scheduler.newly_reserved:
-                self.handoff_side.on_reserved(reserved)
-        self.scheduler.newly_reserved.clear()
-        advanced = [*plan.expired, *(item.sequence for item in plan.items if item.samples)]
-        outputs = [self._report(self._requests[sequence.id]) for sequence in advanced]
-        self._meter.record(plan, sum(len(output.tokens) for output in outputs))
-        return outputs
 
     @property
     def speculation(self) -> SpecCounters:

@@ -7,6 +7,7 @@ settings -> codec -> pool size -> KV store +                stores keys and valu
                               draft model -+--> drafter     proposes draft tokens, with speculation
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from workers.engine.config.engine_config import EngineConfig
 from workers.engine.errors import ConfigInvalid
 from workers.engine.execution.embedding import Embedder
 from workers.engine.execution.model_runner import ModelRunner
+from workers.engine.execution.step_memory import step_bytes
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.kv.pool_sizing import pool_blocks
@@ -26,6 +28,8 @@ from workers.engine.scheduler.drafter import Drafter
 from workers.engine.scheduler.plan import SampledTokens, StepPlan
 from workers.engine.speculative.loading import TargetModel, draft_bytes_per_token, draft_spec, load_drafter
 from workers.engine.tokenization.tokenizer import Tokenizer
+
+_log = logging.getLogger("radixgate.engine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,8 @@ class EngineInfo:
     """The type, or the codec, that keys and values are stored in."""
     kv_bytes_per_token: int = 0
     """Bytes of the keys and values of one token over all layers."""
+    step_bytes: int = 0
+    """Bytes that the largest step needs besides weights and KV."""
     window: int | None = None
     """Positions that the widest sliding window covers; None where some layer has no window."""
 
@@ -106,6 +112,7 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
     )
     codec = kv_codec(config.kv_dtype, dtype)
     draft = draft_spec(config.speculation, spec, context_length)
+    largest_step = step_bytes(config, spec, context_length=context_length, codec=codec, dtype=dtype)
     blocks = pool_blocks(
         config,
         spec,
@@ -113,6 +120,7 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         codec=codec,
         device=device,
         draft_bytes=draft_bytes_per_token(draft, dtype),
+        step_bytes=largest_step,
     )
     store = KVStore(
         spec, blocks=blocks + 1, block_size=config.block_size, codec=codec, dtype=dtype, device=device
@@ -127,7 +135,15 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         device=device.type,
         kv_dtype=codec.name,
         kv_bytes_per_token=codec.bytes_per_token(spec),
+        step_bytes=largest_step,
         window=spec.window,
+    )
+    _log.info(
+        "%d KV blocks of %d tokens take %.1f MB; the largest step needs up to %.1f MB more",
+        blocks,
+        config.block_size,
+        store.num_bytes / 1e6,
+        largest_step / 1e6,
     )
     attention = SdpaBackend(store, spec)
     target = TargetModel(

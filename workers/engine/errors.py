@@ -26,6 +26,10 @@ class QueueFull(EngineError):
     """The waiting queue is at its bound; the same request may be accepted later."""
 
 
+class StepFailed(EngineError):
+    """A computation failed, for lack of memory for example; the request has ended and may be sent again."""
+
+
 class EngineFailed(EngineError):
     """The engine stopped and will not answer again; every waiting caller gets this error."""
 

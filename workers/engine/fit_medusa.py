@@ -9,17 +9,19 @@ Head h is the matrix W [vocab, hidden] that minimises
 
     W = Y^T X (X^T X + ridge I)^-1      X^T X [hidden, hidden] and Y^T X [vocab, hidden], sums over all positions
 
-So memory does not grow with the texts. The heads are evaluated on texts that they were not fitted to. The paper
-(Cai et al. 2024, arXiv 2401.10774, section 2.2.1) trains the same heads by gradient descent, with a residual block
-before the matrix, which is zero here; its training gives better heads, and files in the same format.
+So memory does not grow with the texts. The heads are evaluated on texts that they were not fitted to: how often
+each is right, and how many of their drafts the engine accepts in decoding these texts. The paper (Cai et al. 2024,
+arXiv 2401.10774, section 2.2.1) trains the same heads by gradient descent, with a residual block before the matrix,
+which is zero here; its training gives better heads, and files in the same format.
 """
 
 import argparse
 import json
 import random
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,11 +30,13 @@ from torch import Tensor
 
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.engine import Engine
 from workers.engine.engine_parts import load_engine_parts
 from workers.engine.errors import ConfigInvalid, EngineError
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.scheduler.counters import SpecCounters
 from workers.engine.scheduler.drafter import ComputedStep
 from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence as Running
@@ -162,6 +166,21 @@ def save_heads(fitted: FittedHeads, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(described), encoding="utf-8")
 
 
+def accepted_drafts(
+    config: EngineConfig, directory: Path, prompts: Sequence[Sequence[int]], *, heads: int, tokens: int
+) -> SpecCounters:
+    """Return the counts of drafts while the engine decodes these prompts with the heads in `directory`."""
+    drafts = SpecConfig(method="medusa", model=directory, num_tokens=heads, adaptive=False)
+    engine = Engine.load(replace(config, speculation=drafts))
+    params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+    for first in range(0, len(prompts), config.running_max):
+        for number, prompt in enumerate(prompts[first : first + config.running_max]):
+            engine.submit(Request(id=str(number), prompt=prompt, params=params))
+        while engine.has_work:
+            engine.step()
+    return engine.speculation
+
+
 def _answers(
     config: EngineConfig, prompts: Sequence[Sequence[int]], tokens: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -200,18 +219,26 @@ def main(arguments: list[str] | None = None) -> int:
     """Fit the heads, write them, print their accuracies, and return the exit code."""
     options = _parser().parse_args(arguments)
     config = EngineConfig(model=options.model, dtype="float32", device=options.device, seed=0)
+    began = time.perf_counter()
     try:
         prompts = _prompts(options)
         fitted = fit_heads(
             config, prompts, heads=options.heads, tokens=options.tokens, held_out=options.held_out
         )
         save_heads(fitted, options.out)
+        seconds = time.perf_counter() - began
+        kept = prompts[len(prompts) - options.held_out :]
+        drafts = accepted_drafts(config, options.out, kept, heads=options.heads, tokens=options.tokens)
     except (EngineError, OSError, UnicodeDecodeError) as err:
         print(f"fit_medusa: {err}", file=sys.stderr)
         return 1
     for number, accuracy in enumerate(fitted.accuracies):
         print(f"head {number}: {100 * accuracy:.0f} % correct on {options.held_out} held out answers")
-    print(f"written to {options.out}")
+    if drafts.num_drafts:
+        print(
+            f"drafts: {100 * drafts.acceptance_rate:.0f} % accepted, {drafts.accepted_length:.2f} tokens a step"
+        )
+    print(f"fitted in {seconds:.1f} s, written to {options.out}")
     return 0
 
 

@@ -141,6 +141,7 @@ class EngineMetrics:
         self.finished: Counter[FinishReason] = Counter()
         self.work = WorkCounts()
         self.steps = 0
+        self.failed_steps = 0
         self.step_seconds = 0.0
         self.preemptions = 0
         self.queried_tokens = 0

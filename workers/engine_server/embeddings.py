@@ -95,7 +95,7 @@ def _check_fits(limits: Limits, prompt: list[int]) -> None:
 
 
 async def _vector(worker: EngineWorker, prompt: list[int]) -> list[float]:
-    """Return the vector of one text. Raises EngineFailed."""
+    """Return the vector of one text. Raises EngineFailed, StepFailed."""
     assert worker.embedder is not None
     embedding = worker.embedder.begin(prompt)
 

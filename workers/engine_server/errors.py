@@ -12,6 +12,7 @@
 | queue full               | 503    | overloaded                         |
 | waited past its deadline | 503    | deadline_exceeded                  |
 | shutting down            | 503    | shutting_down                      |
+| a step failed            | 503    | step_failed                        |
 | engine failed            | 503    | engine_failed                      |
 | a bug                    | 500    | internal_error                     |
 """
@@ -24,7 +25,7 @@ import msgspec
 from aiohttp import web
 
 from workers.chat_template import TemplateFailed
-from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
+from workers.engine.errors import EngineFailed, QueueFull, RequestRefused, StepFailed
 
 _log = logging.getLogger("radixgate.worker")
 
@@ -71,6 +72,8 @@ def translate(error: Exception) -> ApiError:
             return bad_request(str(error), param="messages")
         case QueueFull():
             return ApiError(503, f"The worker is overloaded: {error}.", code="overloaded")
+        case StepFailed():
+            return ApiError(503, f"Please send the request again: {error}.", code="step_failed")
         case EngineFailed():
             return ApiError(503, "The engine has failed and answers no more.", code="engine_failed")
         case web.HTTPException():

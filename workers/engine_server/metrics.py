@@ -285,6 +285,11 @@ class EngineCollector(Collector):
                 [(labels, counts.good_tokens)],
             ),
             ("steps", "Engine steps computed.", [(labels, counts.steps)]),
+            (
+                "failed_steps",
+                "Engine steps that failed, and with them their requests.",
+                [(labels, counts.failed_steps)],
+            ),
             ("step_seconds", "Seconds spent in engine steps.", [(labels, counts.step_seconds)]),
             ("grammars_compiled", "Grammars compiled, refused ones included.", [(labels, grammars.compiled)]),
             ("grammar_compile_seconds", "Seconds spent compiling grammars.", [(labels, grammars.seconds)]),

@@ -9,6 +9,9 @@ from workers.engine_server.requests import EngineChatBody, EngineCompletionBody
 STOPS_MAX = 32
 STOP_CHARS_MAX = 256
 
+SEED_MAX = (1 << 63) - 1
+"""The largest seed. The engine uses 64 bits of a seed, so of larger ones two would be the same."""
+
 
 def sampling_params(body: EngineChatBody | EngineCompletionBody, max_tokens: int) -> SamplingParams:
     """Return the sampling parameters of a request, with OpenAI's defaults for absent fields.
@@ -21,6 +24,8 @@ def sampling_params(body: EngineChatBody | EngineCompletionBody, max_tokens: int
         raise bad_request(
             f"stop has at most {STOPS_MAX} strings of at most {STOP_CHARS_MAX} characters.", param="stop"
         )
+    if body.seed is not None and not -SEED_MAX - 1 <= body.seed <= SEED_MAX:
+        raise bad_request(f"seed must be between {-SEED_MAX - 1} and {SEED_MAX}.", param="seed")
     logprobs = _top_logprobs(body) if isinstance(body, EngineChatBody) else body.logprobs
     return SamplingParams(
         max_tokens=max_tokens,

@@ -4,10 +4,12 @@
     | weights / tensor-parallel | reserve |  KV: blocks of every running sequence  | 1-u |
     +-----------------------------------------------------------------------------------+
 
-    KV bytes per token      2 * layers * kv_heads * head_dim * bytes        the 2 is keys and values
+    KV bytes per token      2 * layers * kv_heads * head_dim * bytes        the 2 is keys and values; see
+                                                                            layer_attention for other kinds of layer
     longest context         (memory - weights) / users / KV bytes per token
     decode step, at least   (weights + KV of every sequence) / bandwidth    each step reads both once
     prefill, at least       (2 * parameters * n + 2 * layers * heads * head_dim * n^2) / FLOP/s
+                                                                            parameters that a token uses
 
 The roofline of Williams et al. 2009 with the counts of Pope et al. 2022 (arXiv 2211.05102) and Kaplan et al. 2020
 (arXiv 2001.08361, 2 FLOP per parameter and token; attention over a causal half adds the square). GB is 10^9 bytes.
@@ -18,17 +20,7 @@ from dataclasses import dataclass
 
 from workers.planning.gpus import Gpu
 from workers.planning.model_shape import ModelShape
-
-KV_GROUP = 64
-"""INT4 keys and values that share an fp16 scale and minimum; fewer where the head size is no multiple of it."""
-
-KV_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-KV_DTYPES = (*KV_BYTES, "int8", "int4", "k8v4")
-"""Types of keys and values; `k8v4` keeps keys in INT8 and values in INT4."""
-
-WEIGHT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2.5 / 128}
-"""Bytes of a linear weight. INT4 as AWQ and GPTQ store it: 128 share an fp16 scale and a zero point of half a byte.
-The scales of FP8 and INT8, one per channel, are less than a thousandth and left out."""
+from workers.planning.number_formats import EXPERTS_ONLY, WEIGHT_BYTES, key_and_value_bytes
 
 
 def kv_bytes_per_token(*, layers: int, kv_heads: int, head_dim: int, dtype: str) -> int:
@@ -39,29 +31,7 @@ def kv_bytes_per_token(*, layers: int, kv_heads: int, head_dim: int, dtype: str)
     `kv_heads` is required: with grouped queries (GQA) it is not the number of heads, and without it the result
     would be that of one head.
     """
-    key, value = ("int8", "int4") if dtype == "k8v4" else (dtype, dtype)
-    return layers * kv_heads * (_vector_bytes(head_dim, key) + _vector_bytes(head_dim, value))
-
-
-def _vector_bytes(head_dim: int, dtype: str) -> int:
-    """Return the bytes of one key or one value of one head.
-
-    INT8 adds an fp16 scale, INT4 an fp16 scale and minimum for each group.
-    """
-    if dtype == "int8":
-        return head_dim + 2
-    if dtype == "int4":
-        group = head_dim if head_dim <= KV_GROUP else math.gcd(head_dim, KV_GROUP)
-        return head_dim // 2 + 4 * (head_dim // group)
-    return head_dim * KV_BYTES[dtype]
-
-
-def kv_heads_per_gpu(kv_heads: int, tensor_parallel: int) -> int:
-    """Return the key-value heads of each GPU: tensor parallelism divides heads, but not below one.
-
-    With more GPUs than heads several GPUs hold copies of the same head.
-    """
-    return max(1, math.ceil(kv_heads / tensor_parallel))
+    return layers * kv_heads * key_and_value_bytes(head_dim, dtype)
 
 
 def context_per_user(*, memory: float, weights: float, users: int, kv_bytes_per_token: float) -> int:
@@ -82,10 +52,10 @@ def prefill_flops(shape: ModelShape, tokens: int, cached: int = 0) -> float:
     They are those of the linear layers, of causal attention, and of one row of scores.
 
     Attention is two products (scores, mix) of 2 FLOP per head dimension, query and key: over the lower triangle
-    2 * layers * heads * head_dim * (n^2 - c^2). Windows are not taken off.
+    2 * layers * heads * head_dim * (n^2 - c^2), and less within a window.
     """
     total = cached + tokens
-    attention = 2.0 * shape.layers * shape.heads * shape.head_dim * (total**2 - cached**2)
+    attention = sum(layer.prefill_flops(total, cached) for layer in shape.attention)
     return 2.0 * shape.multiplied * tokens + attention + 2.0 * shape.vocab * shape.hidden
 
 
@@ -138,8 +108,9 @@ class Deployment:
             raise InvalidFigure(f"reserve_bytes must not be negative, not {self.reserve_bytes}")
         if self.gpus % self.tensor_parallel:
             raise DoesNotFit(f"{self.gpus} GPUs are not whole replicas of {self.tensor_parallel}")
-        if self.shape.heads % self.tensor_parallel:
-            raise DoesNotFit(f"{self.shape.heads} heads cannot be divided over {self.tensor_parallel} GPUs")
+        for heads in {layer.heads for layer in self.shape.attention}:
+            if heads % self.tensor_parallel:
+                raise DoesNotFit(f"{heads} heads cannot be divided over {self.tensor_parallel} GPUs")
         if self.kv_room <= 0:
             raise DoesNotFit(
                 f"{self.weights_per_gpu / 1e9:.1f} GB of weights leave no room for keys and values in"
@@ -152,35 +123,47 @@ class Deployment:
         return self.gpus // self.tensor_parallel
 
     @property
+    def linear_bytes(self) -> float:
+        """Bytes of a weight that every token uses; some formats are for experts alone."""
+        return 2.0 if self.weight_dtype in EXPERTS_ONLY else WEIGHT_BYTES[self.weight_dtype]
+
+    @property
     def weights(self) -> float:
         """Bytes of one copy of the model; embedding, head and norms have at least 16 bits."""
-        shape, each = self.shape, WEIGHT_BYTES[self.weight_dtype]
-        rest = shape.embedding + shape.head + shape.small
-        return (shape.linear + shape.experts) * each + rest * max(each, 2.0)
+        shape, rest = self.shape, max(self.linear_bytes, 2.0)
+        return (
+            shape.linear * self.linear_bytes
+            + shape.experts * WEIGHT_BYTES[self.weight_dtype]
+            + (shape.embedding + shape.head + shape.small) * rest
+        )
 
     @property
     def weights_per_gpu(self) -> float:
-        """Bytes of weights on each GPU: an equal part, and the projections of copied key-value heads."""
-        shape, held = self.shape, kv_heads_per_gpu(self.shape.kv_heads, self.tensor_parallel)
-        copies = held * self.tensor_parallel - shape.kv_heads
-        copied = 2 * shape.layers * shape.hidden * shape.head_dim * max(0, copies)
-        return (self.weights + copied * WEIGHT_BYTES[self.weight_dtype]) / self.tensor_parallel
+        """Bytes of weights on each GPU: an equal part, and the projections that several GPUs hold."""
+        copied = sum(
+            layer.copied_parameters(self.shape.hidden, self.tensor_parallel) for layer in self.shape.attention
+        )
+        return (self.weights + copied * self.linear_bytes) / self.tensor_parallel
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of one token's KV over all GPUs of a replica, copies counted once."""
-        return self._kv_bytes(self.shape.kv_heads)
+        return sum(layer.token_bytes(self.kv_dtype, 1) for layer in self.shape.attention)
 
     @property
     def kv_bytes_per_token_per_gpu(self) -> int:
         """Bytes of one token's KV on each GPU of a replica."""
-        return self._kv_bytes(kv_heads_per_gpu(self.shape.kv_heads, self.tensor_parallel))
+        return sum(layer.token_bytes(self.kv_dtype, self.tensor_parallel) for layer in self.shape.attention)
 
-    def _kv_bytes(self, kv_heads: int) -> int:
-        shape = self.shape
-        return kv_bytes_per_token(
-            layers=shape.layers, kv_heads=kv_heads, head_dim=shape.head_dim, dtype=self.kv_dtype
-        )
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a sequence of any length keeps beside its KV, over all GPUs of a replica."""
+        return sum(layer.state_bytes(1) for layer in self.shape.attention)
+
+    @property
+    def state_bytes_per_gpu(self) -> int:
+        """Bytes that a sequence of any length keeps beside its KV, on each GPU."""
+        return sum(layer.state_bytes(self.tensor_parallel) for layer in self.shape.attention)
 
     @property
     def kv_room(self) -> float:
@@ -194,13 +177,24 @@ class Deployment:
         return max(0, blocks) * self.block_size
 
     def sequence_bytes(self, context: int) -> int:
-        """Return the KV bytes of a sequence on each GPU.
+        """Return the bytes of a sequence's KV and state on each GPU.
 
         A layer with a window w keeps at most ceil(w / block) + 1 blocks.
         """
         size, blocks = self.block_size, -(-context // self.block_size)
-        kept = sum(blocks if w is None else min(blocks, -(-w // size) + 1) for w in self.shape.windows)
-        return kept * size * (self.kv_bytes_per_token_per_gpu // self.shape.layers)
+        total = self.state_bytes_per_gpu
+        for layer in self.shape.attention:
+            seen = layer.tokens_read(context)
+            kept = blocks if seen == context else min(blocks, -(-seen // size) + 1)
+            total += kept * size * layer.token_bytes(self.kv_dtype, self.tensor_parallel)
+        return total
+
+    def transferred_bytes(self, context: int) -> int:
+        """Return the bytes of a sequence that continue it elsewhere: KV within the windows, and state."""
+        kept = (
+            layer.tokens_read(context) * layer.token_bytes(self.kv_dtype, 1) for layer in self.shape.attention
+        )
+        return sum(kept) + self.state_bytes
 
     def users_max(self, context: int) -> int:
         """Return how many sequences of that length all replicas hold at the same time."""
@@ -219,9 +213,9 @@ class Deployment:
 
     def decode_bytes(self, batch: int, context: int) -> float:
         """Return the bytes that each GPU reads in one decode step: the used weights, and every sequence's KV."""
-        shape, each = self.shape, WEIGHT_BYTES[self.weight_dtype]
-        looked_up = 0 if shape.tied else shape.embedding * max(each, 2.0)
-        unused = (shape.experts - shape.experts_read(batch)) * each
+        shape = self.shape
+        looked_up = 0 if shape.tied else shape.embedding * max(self.linear_bytes, 2.0)
+        unused = (shape.experts - shape.experts_read(batch)) * WEIGHT_BYTES[self.weight_dtype]
         return (
             self.weights_per_gpu
             - (looked_up + unused) / self.tensor_parallel
@@ -229,14 +223,18 @@ class Deployment:
         )
 
     def _kv_read(self, context: int) -> float:
-        seen = sum(context if width is None else min(context, width) for width in self.shape.windows)
-        return seen * self.kv_bytes_per_token_per_gpu / self.shape.layers
+        read = sum(
+            layer.tokens_read(context) * layer.token_bytes(self.kv_dtype, self.tensor_parallel)
+            for layer in self.shape.attention
+        )
+        # A state is read and written.
+        return read + 2 * self.state_bytes_per_gpu
 
     def step_seconds(self, batch: int, context: int) -> float:
         """Return the time of one decode step of a replica: the longer of reading and computing."""
         shape = self.shape
         flops = batch * (2 * shape.multiplied + 2 * shape.vocab * shape.hidden)
-        flops += batch * 4.0 * shape.layers * shape.heads * shape.head_dim * context
+        flops += batch * sum(layer.decode_flops(context) for layer in shape.attention)
         reading = self.decode_bytes(batch, context) / (self.gpu.bandwidth * self.bandwidth_share)
         return max(reading, flops / (self.gpu.flops * self.flops_share * self.tensor_parallel))
 

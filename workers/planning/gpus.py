@@ -42,10 +42,22 @@ GPUS = {
         _gpu(
             "b200", 180, 7.7, 2250, "NVIDIA HGX B200 data sheet, an eighth of the board: 36,000 with sparsity"
         ),
+        _gpu(
+            "b300", 288, 8.0, 2250, "NVIDIA HGX B300 data sheet, an eighth of the board: 36,000 with sparsity"
+        ),
+        _gpu("h20", 96, 4.0, 148, "NVIDIA H20 data sheet: 148 dense"),
         _gpu("a100-80", 80, 2.039, 312, "NVIDIA A100 80GB data sheet, SXM: 624 with sparsity"),
         _gpu("a100-40", 40, 1.555, 312, "NVIDIA A100 40GB data sheet: 624 with sparsity"),
         _gpu("l40s", 48, 0.864, 362, "NVIDIA L40S data sheet: 733 with sparsity"),
+        _gpu("l4", 24, 0.3, 121, "NVIDIA L4 data sheet: 242 with sparsity"),
         _gpu("a10", 24, 0.6, 125, "NVIDIA A10 data sheet: 250 with sparsity"),
+        _gpu(
+            "rtx5090",
+            32,
+            1.792,
+            209.5,
+            "NVIDIA RTX Blackwell architecture paper: 419 with sparsity, fp32 accumulation",
+        ),
         _gpu(
             "rtx4090", 24, 1.008, 165.2, "NVIDIA Ada architecture paper: 330 with sparsity, fp32 accumulation"
         ),
@@ -53,5 +65,6 @@ GPUS = {
             "rtx3090", 24, 0.936, 71, "NVIDIA GA102 architecture paper: 142 with sparsity, fp32 accumulation"
         ),
         _gpu("mi300x", 192, 5.3, 1307.4, "AMD Instinct MI300X data sheet: 2,615 with sparsity"),
+        _gpu("mi355x", 288, 8.0, 2516.6, "AMD Instinct MI355X data sheet: 5,033 with sparsity"),
     )
 }

@@ -1,22 +1,29 @@
-"""The shape of a model by its config.json: parameters by purpose, heads, windows. No weights are read.
+"""The shape of a model by its config.json: parameters by purpose, and the attention of each layer.
 
-parameters = embedding + head + linear (attention, dense MLP, shared expert, router) + experts
+parameters = embedding + head + linear (attention, dense MLP, shared experts, router) + experts
                  + small (norms, biases)
 
 streamed in a decode step   all but an embedding that is only looked up, and experts that no token chose
-multiplied for one token    linear, and of the experts those that the token chose
+multiplied for one token    linear, head, and of the experts those that the token chose: the active parameters
+
+No weights are read. Families that are not modelled are refused: their figures would be wrong by factors.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DENSE = ("llama", "mistral", "phi3", "qwen2", "qwen3")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+from workers.planning.attention_shapes import HYBRID, LATENT, read_attention
+from workers.planning.config_values import Config, ShapeUnknown, integer, with_defaults
+from workers.planning.layer_attention import HeadAttention, LayerAttention
+from workers.planning.mlp_shapes import DENSE, MIXTURES, read_mlp
 
-
-class ShapeUnknown(ValueError):
-    """The config.json lacks something, or describes a model that these formulas do not cover."""
+FAMILIES = (*DENSE, *MIXTURES)
+"""The values of model_type that are modelled."""
+FOUR_NORMS = ("gemma2", "gemma3_text", "glm4")
+"""Families with a norm before and after both parts of a layer."""
+_EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+_STATE_KEYS = ("mamba_", "ssm_", "linear_attn", "linear_num_", "conv_L_cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +31,15 @@ class ModelShape:
     """The size of a model; counts are in parameters."""
 
     name: str
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     hidden: int
     vocab: int
     context_length: int
     tied: bool
     """Whether the output matrix is the input embedding."""
+    attention: tuple[LayerAttention, ...]
+    """The attention of each layer."""
     linear: int
-    """Attention, dense MLP, shared expert and router."""
+    """Attention, dense MLP, shared experts and router."""
     experts: int = 0
     """All experts together."""
     expert_count: int = 1
@@ -42,10 +47,18 @@ class ModelShape:
     """Experts that one token uses."""
     small: int = 0
     """Norms and biases."""
-    windows: tuple[int | None, ...]
-    """How many positions a token sees, for each layer; None: all."""
     weight_dtype: str = "bf16"
     """How the checkpoint stores its linear weights."""
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len(self.attention)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """How many positions a token sees, for each layer with keys and values of heads; None: all."""
+        return tuple(layer.window for layer in self.attention if isinstance(layer, HeadAttention))
 
     @property
     def embedding(self) -> int:
@@ -67,16 +80,28 @@ class ModelShape:
         """Parameters that one token's forward pass multiplies with, without the head."""
         return self.linear + self.experts * self.expert_choices / self.expert_count
 
+    @property
+    def active(self) -> float:
+        """Parameters that one token uses, the head among them and the embedding not: of that only a row is read."""
+        return self.multiplied + self.embedding
+
     def experts_read(self, tokens: int) -> float:
         """Return the expert parameters that n tokens use together: 1 - (1 - k/E)^n of all, chosen evenly."""
         return self.experts * (1 - (1 - self.expert_choices / self.expert_count) ** tokens)
 
 
-def read_shape(config: Mapping[str, Any], *, parameters: int | None = None) -> ModelShape:
+def read_shape(
+    config: Config, *, parameters: int | None = None, weight_dtype: str | None = None
+) -> ModelShape:
     """Return the shape that a parsed config.json describes.
 
-    `parameters` is the number of parameters, for architectures that are not known here. Raises
-    ShapeUnknown, which says what is missing, or why the formulas do not hold.
+    Args:
+        config: the parsed file.
+        parameters: the number of parameters, where a dense model has others than its family's.
+        weight_dtype: the type of linear weights, where it is not to be read from the file.
+
+    Raises:
+        ShapeUnknown: the message says what is missing, or why the formulas do not hold.
     """
     if isinstance(config.get("text_config"), Mapping):
         # Of a multimodal model only the language model is planned.
@@ -84,126 +109,67 @@ def read_shape(config: Mapping[str, Any], *, parameters: int | None = None) -> M
             name: config[name] for name in ("quantization_config", "tie_word_embeddings") if name in config
         }
         config = {**outer, **config["text_config"]}
-    _refuse_other_caches(config)
     kind = str(config.get("model_type"))
-    heads, hidden, layers = (
-        _integer(config, name) for name in ("num_attention_heads", "hidden_size", "num_hidden_layers")
-    )
-    kv_heads = _integer(config, "num_key_value_heads", heads)
-    head_dim = _integer(config, "head_dim", max(1, hidden // heads))
-    if heads % kv_heads:
-        raise ShapeUnknown(f"{heads} heads cannot share {kv_heads} key-value heads evenly")
-    vocab, tied = _integer(config, "vocab_size"), bool(config.get("tie_word_embeddings", False))
-    counts = {"linear": 0}
+    _refuse_unmodelled(config, kind)
+    config = with_defaults(config, kind)
+    attention, mlp = read_attention(config, kind), read_mlp(config, kind)
+    hidden, vocab = integer(config, "hidden_size"), integer(config, "vocab_size")
+    tied = bool(config.get("tie_word_embeddings", False))
+    norms = (len(attention.layers) * (4 if kind in FOUR_NORMS else 2) + 1) * hidden
+    small = attention.small + mlp.small + norms
+    linear = attention.linear + mlp.linear
     if parameters is not None:
-        counts["linear"] = parameters - (1 if tied else 2) * vocab * hidden
-        if counts["linear"] < 0:
-            raise ShapeUnknown(f"{parameters} parameters are fewer than embedding and head have")
-    elif kind in (*DENSE, *MIXTURES):
-        attention = hidden * head_dim * 2 * (heads + kv_heads)
-        mlp = _mlp(config, kind, hidden, layers)
-        counts = {
-            **mlp,
-            "linear": layers * attention + mlp["linear"],
-            "small": _small(config, kind, hidden, layers, heads * head_dim, kv_heads * head_dim, head_dim),
-        }
-    else:
-        raise ShapeUnknown(
-            f"model_type {kind!r} is not known ({', '.join((*DENSE, *MIXTURES))}): its parameters cannot be counted"
-            " from its config.json; give their number"
-        )
+        linear = _given_linear(kind, parameters, (1 if tied else 2) * vocab * hidden + small)
     return ModelShape(
         name=str(config.get("_name_or_path") or kind),
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
         hidden=hidden,
         vocab=vocab,
-        context_length=_integer(config, "max_position_embeddings"),
+        context_length=integer(config, "max_position_embeddings"),
         tied=tied,
-        windows=_windows(config, kind, layers),
-        weight_dtype=_weight_dtype(config),
-        **counts,
+        attention=attention.layers,
+        linear=linear,
+        experts=mlp.experts,
+        expert_count=mlp.expert_count,
+        expert_choices=mlp.expert_choices,
+        small=small,
+        weight_dtype=weight_dtype or _weight_dtype(config),
     )
 
 
-def _refuse_other_caches(config: Mapping[str, Any]) -> None:
-    """Raise ShapeUnknown for models that do not cache keys and values of every position."""
-    if config.get("kv_lora_rank"):
-        raise ShapeUnknown(
-            "multi-head latent attention caches one compressed vector per token, not keys and values"
-        )
-    kinds = {str(kind) for kind in config.get("layer_types") or ()}
-    if others := kinds - {"full_attention", "sliding_attention"}:
-        raise ShapeUnknown(
-            f"layers of the kinds {', '.join(sorted(others))} do not cache keys and values per token"
-        )
-    if any(name.startswith(("mamba_", "ssm_", "linear_attn")) for name in config):
-        raise ShapeUnknown("state-space and linear-attention layers do not cache keys and values per token")
+def _refuse_unmodelled(config: Config, kind: str) -> None:
+    """Raise ShapeUnknown for architectures, and for parts of them, that these formulas do not cover."""
     if config.get("is_encoder_decoder"):
-        raise ShapeUnknown("encoder-decoder models keep two caches")
-
-
-def _mlp(config: Mapping[str, Any], kind: str, hidden: int, layers: int) -> dict[str, int]:
-    """Return dense and expert parameters; an MLP is three matrices (gate, up, down)."""
-    if kind in DENSE:
-        return {"linear": layers * 3 * hidden * _integer(config, "intermediate_size")}
-    if kind == "mixtral":
-        count, inner, shared = _integer(config, "num_local_experts"), _integer(config, "intermediate_size"), 0
-        dense_layers = 0
-    else:
-        # transformers 5 saves the number under Mixtral's name.
-        written = "num_experts" if "num_experts" in config else "num_local_experts"
-        count, inner = _integer(config, written), _integer(config, "moe_intermediate_size")
-        # The shared expert has a gate of one output.
-        shared = (
-            3 * hidden * _integer(config, "shared_expert_intermediate_size") + hidden
-            if kind == "qwen2_moe"
-            else 0
+        raise ShapeUnknown("encoder-decoder models keep two caches, which is not modelled")
+    parts = []
+    if config.get("kv_lora_rank") and kind not in LATENT:
+        parts.append("a latent cache (kv_lora_rank)")
+    if kind not in MIXTURES and (keys := [key for key in _EXPERT_KEYS if config.get(key)]):
+        parts.append(f"experts ({keys[0]})")
+    if kind not in HYBRID and (keys := [key for key in config if key.startswith(_STATE_KEYS)]):
+        parts.append(f"state-space or linear-attention layers ({keys[0]})")
+    if config.get("index_topk"):
+        parts.append("an index for sparse attention (index_topk)")
+    if config.get("num_kv_shared_layers"):
+        parts.append("layers that share keys and values (num_kv_shared_layers)")
+    if kind not in FAMILIES:
+        raise ShapeUnknown(
+            f"model_type {kind!r} is not modelled ({', '.join(FAMILIES)}): what its layers cache, and how many of"
+            f" its parameters a token uses, is missing{''.join(f'; it has {part}' for part in parts)}"
         )
-        step, dense = _integer(config, "decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
-        dense_layers = sum(layer in dense or bool((layer + 1) % step) for layer in range(layers))
-    sparse = layers - dense_layers
-    dense_mlp = 3 * hidden * _integer(config, "intermediate_size") if dense_layers else 0
-    return {
-        "linear": dense_layers * dense_mlp + sparse * (shared + count * hidden),
-        "experts": sparse * count * 3 * hidden * inner,
-        "expert_count": count,
-        "expert_choices": _integer(config, "num_experts_per_tok"),
-    }
+    if parts:
+        raise ShapeUnknown(f"a {kind} with {' and '.join(parts)} is not modelled")
 
 
-def _small(
-    config: Mapping[str, Any], kind: str, hidden: int, layers: int, queries: int, keys: int, head_dim: int
-) -> int:
-    """Return the parameters of norms and biases."""
-    per_layer = 2 * hidden
-    if kind in ("qwen3", "qwen3_moe"):
-        per_layer += 2 * head_dim
-    if kind == "qwen2" or (kind == "qwen2_moe" and config.get("qkv_bias", True)):
-        per_layer += queries + 2 * keys
-    elif config.get("attention_bias") and kind in ("llama", "qwen3", "qwen3_moe"):
-        per_layer += queries + 2 * keys + hidden
-    if config.get("mlp_bias") and kind == "llama":
-        per_layer += 2 * _integer(config, "intermediate_size") + hidden
-    return layers * per_layer + hidden
-
-
-def _windows(config: Mapping[str, Any], kind: str, layers: int) -> tuple[int | None, ...]:
-    """Return the sliding window of each layer, by the rules of each model family."""
-    width = config.get("sliding_window")
-    if (
-        not isinstance(width, int)
-        or width < 1
-        or (kind.startswith("qwen") and not config.get("use_sliding_window"))
-    ):
-        return (None,) * layers
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) == layers:
-        return tuple(width if each == "sliding_attention" else None for each in kinds)
-    first = int(config.get("max_window_layers", 28)) if kind.startswith("qwen") else 0
-    return tuple(width if layer >= first and kind != "llama" else None for layer in range(layers))
+def _given_linear(kind: str, parameters: int, others: int) -> int:
+    """Return the linear parameters of a dense model with that many parameters in all."""
+    if kind in MIXTURES:
+        raise ShapeUnknown(
+            f"the number of parameters does not say how many of them a token of a {kind} uses; it is counted from"
+            " config.json instead"
+        )
+    if parameters <= others:
+        raise ShapeUnknown(f"{parameters} parameters are fewer than embedding, head and norms have")
+    return parameters - others
 
 
 def _weight_dtype(config: Mapping[str, Any]) -> str:
@@ -212,8 +178,8 @@ def _weight_dtype(config: Mapping[str, Any]) -> str:
         method, bits = str(quantised.get("quant_method")), quantised.get("bits")
         if method in ("awq", "gptq") and bits in (4, 8, None):
             return "int8" if bits == 8 else "int4"
-        if method == "fp8":
-            return "fp8"
+        if method in ("fp8", "mxfp4"):
+            return method
         raise ShapeUnknown(
             f"weights quantised by {method!r} with {bits} bits are not known; name the weights' type"
         )
@@ -222,11 +188,3 @@ def _weight_dtype(config: Mapping[str, Any]) -> str:
     if stored not in names:
         raise ShapeUnknown(f"weights of dtype {stored!r} are not known ({', '.join(names)})")
     return names[stored]
-
-
-def _integer(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = config.get(name)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ShapeUnknown(f"config.json: {name} must be a positive integer, not {value!r}")
-    return value

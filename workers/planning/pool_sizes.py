@@ -94,7 +94,7 @@ def kv_transfer(replica: Deployment, tokens: int, bandwidth: float) -> KvTransfe
     Break-even: KV bytes / prefill seconds; for short prompts that is kv * FLOP/s / (2 * parameters).
     """
     require_positive(tokens=tokens, bandwidth=bandwidth)
-    kv = float(tokens * replica.kv_bytes_per_token)
+    kv = float(replica.transferred_bytes(tokens))
     again = replica.prefill_seconds(tokens)
     return KvTransfer(
         kv_bytes=kv,

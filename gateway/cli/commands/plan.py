@@ -20,9 +20,11 @@ from gateway.cli.support.plan_report import (
     pool_notes,
     report_table,
 )
-from workers.planning.capacity import KV_DTYPES, WEIGHT_BYTES, Deployment, DoesNotFit
+from workers.planning.capacity import Deployment, DoesNotFit
+from workers.planning.config_values import ShapeUnknown
 from workers.planning.gpus import GPUS, Gpu
-from workers.planning.model_shape import ModelShape, ShapeUnknown, read_shape
+from workers.planning.model_shape import ModelShape, read_shape
+from workers.planning.number_formats import KV_DTYPES, WEIGHT_BYTES
 from workers.planning.pool_sizes import TargetUnreachable, Traffic, pool_sizes
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
@@ -65,7 +67,9 @@ def plan(
     parameters: Annotated[
         float | None,
         typer.Option(
-            help="Number of parameters, for a model of unknown architecture.", min=1, max=FIGURE_MAX
+            help="Number of parameters, for a dense model that has others than its architecture.",
+            min=1,
+            max=FIGURE_MAX,
         ),
     ] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per KV block.", min=1, max=4096)] = 16,
@@ -140,18 +144,17 @@ def plan(
         if explain or list_gpus:
             return
         raise CommandError("plan: --config-json is needed", 2)
-    shape = _shape(config_json, parameters)
+    named_dtype = (
+        None if weight_dtype == "auto" else _one_of("--weight-dtype", weight_dtype, tuple(WEIGHT_BYTES))
+    )
+    shape = _shape(config_json, parameters, named_dtype)
     deployment = _deployment(
         shape=shape,
         gpu=_gpu(gpu, gpu_memory_gb, gpu_bandwidth_gb_s, gpu_tflops),
         gpus=gpus,
         tensor_parallel=tensor_parallel or gpus,
         kv_dtype=_one_of("--kv-dtype", kv_dtype, KV_DTYPES),
-        weight_dtype=_one_of(
-            "--weight-dtype",
-            shape.weight_dtype if weight_dtype == "auto" else weight_dtype,
-            tuple(WEIGHT_BYTES),
-        ),
+        weight_dtype=shape.weight_dtype,
         block_size=block_size,
         utilisation=utilisation,
         reserve_bytes=reserve_gb * 1e9,
@@ -216,7 +219,7 @@ def _print_pools(
     }
 
 
-def _shape(path: Path, parameters: float | None) -> ModelShape:
+def _shape(path: Path, parameters: float | None, weight_dtype: str | None) -> ModelShape:
     file = path / "config.json" if path.is_dir() else path
     try:
         with file.open("rb") as opened:
@@ -232,9 +235,10 @@ def _shape(path: Path, parameters: float | None) -> ModelShape:
     if not isinstance(config, dict):
         raise CommandError(f"--config-json: {file} must contain a JSON object", 2)
     try:
-        return read_shape(config, parameters=None if parameters is None else int(parameters))
+        number = None if parameters is None else int(parameters)
+        return read_shape(config, parameters=number, weight_dtype=weight_dtype)
     except ShapeUnknown as err:
-        hint = " (--parameters)" if "give their number" in str(err) else ""
+        hint = " (--weight-dtype)" if "name the weights' type" in str(err) else ""
         raise CommandError(f"--config-json: {file}: {err}{hint}", 2) from err
 
 

@@ -3,12 +3,70 @@
 Every number in the text is computed by the functions that `radixgate plan` uses.
 """
 
-from workers.planning.capacity import context_per_user, kv_bytes_per_token, seconds_per_token
+from collections.abc import Iterator
+from dataclasses import replace
+
+from workers.planning.capacity import Deployment, context_per_user, kv_bytes_per_token, seconds_per_token
 from workers.planning.gpus import GPUS
+from workers.planning.model_shape import read_shape
+
+EIGHT_BILLION = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+"""A model of 8 billion parameters, by which prefill and decode are compared."""
+PREFILL_SHARE, DECODE_SHARE = 0.5, 0.7
+"""The shares of FLOP/s and bandwidth that `radixgate plan` assumes for estimates."""
 
 
 def explain_arithmetic() -> str:
     """Return the text, with a paragraph for each figure."""
+    return _kv_and_weights() + "\n\n" + "\n".join(_prefill_and_decode())
+
+
+def _prefill_and_decode() -> Iterator[str]:
+    """Yield the lines that compare the prefill of 1,000 tokens with decode steps."""
+    eight = Deployment(shape=read_shape(EIGHT_BILLION), gpu=GPUS["h100"])
+    estimate = replace(eight, flops_share=PREFILL_SHARE, bandwidth_share=DECODE_SHARE)
+    prefill, step = eight.prefill_seconds(1000), eight.step_seconds(1, 1000)
+    multiplied, read = eight.shape.multiplied / 1e9, eight.decode_bytes(1, 1000) / 1e9
+    flops, bandwidth = eight.gpu.flops / 1e12, eight.gpu.bandwidth / 1e12
+    alone, slower = prefill / step, estimate.prefill_seconds(1000) / estimate.step_seconds(1, 1000)
+    batch = estimate.prefill_seconds(1000) / estimate.step_seconds(64, 4000)
+    yield from (
+        'Often said: "1,000 prompt tokens cost 5 to 10 decode steps"',
+        "",
+        f"  8 B parameters on an H100: {multiplied:.2f} B are multiplied for each token.",
+        f"  Prefill, at least     1,000 x 2 x {multiplied:.2f} B / {flops:.0f} TFLOP/s + attention ="
+        f" {prefill * 1e3:.1f} ms",
+        f"  Decode step, at least {read:.1f} GB / {bandwidth:.2f} TB/s = {step * 1e3:.1f} ms",
+        f"  That is {alone:.1f} steps; with {PREFILL_SHARE:.0%} of the FLOP/s and {DECODE_SHARE:.0%} of the"
+        f" bandwidth it is {slower:.1f} steps.",
+        "  The size of the model cancels out: with weights of 2 bytes it is about 1,000 x bandwidth / FLOP/s for",
+        "  one stream, so it is a property of the GPU:",
+    )
+    for name in ("h20", "a100-80", "h200", "mi300x", "h100", "l4"):
+        gpu = GPUS[name]
+        yield (
+            f"    {name:8} {1000 * gpu.bandwidth / gpu.flops:5.1f} steps at least,"
+            f" {1000 * gpu.bandwidth * DECODE_SHARE / (gpu.flops * PREFILL_SHARE):5.1f} by these shares"
+        )
+    yield from (
+        "  So 5 to 10 is true of an A100 or H200 with a few streams. It is not true of a full batch, where a step",
+        "  reads keys and values as well: beside 64 streams of 4,000 tokens, 1,000 prompt tokens cost",
+        f"  {batch:.1f} steps. And with a mixture of experts a step of many streams reads nearly all experts,",
+        "  while prefill multiplies few of them.",
+    )
+
+
+def _kv_and_weights() -> str:
+    """Return the paragraphs about KV bytes, contexts and weights, and about two published errors."""
 
     def kv(layers: int, kv_heads: int, dtype: str = "fp16") -> int:
         return kv_bytes_per_token(layers=layers, kv_heads=kv_heads, head_dim=128, dtype=dtype)

@@ -45,6 +45,7 @@ ROWS = (
     ("memory", None, ""),
     ("KV bytes per token", "kv_bytes_per_token", "{:,.0f} B"),
     ("  on each GPU", "kv_bytes_per_token_per_gpu", "{:,.0f} B"),
+    ("  state of each sequence", "state_mb_per_sequence", "{:,.1f} MB"),
     ("weights", "weights_gb", "{:,.1f} GB"),
     ("  on each GPU", "weights_gb_per_gpu", "{:,.1f} GB"),
     ("room for KV on each GPU", "kv_room_gb_per_gpu", "{:,.1f} GB"),
@@ -80,6 +81,8 @@ def plan_figures(deployment: Deployment, demand: Demand) -> dict[str, Any]:
         "parameters": deployment.shape.parameters,
         "kv_bytes_per_token": deployment.kv_bytes_per_token,
         "kv_bytes_per_token_per_gpu": deployment.kv_bytes_per_token_per_gpu,
+        "active_parameters": deployment.shape.active,
+        "state_mb_per_sequence": deployment.state_bytes / 1e6,
         "weights_gb": deployment.weights / 1e9,
         "weights_gb_per_gpu": deployment.weights_per_gpu / 1e9,
         "kv_room_gb_per_gpu": deployment.kv_room / 1e9,
@@ -108,8 +111,9 @@ def report_table(deployment: Deployment, demand: Demand, runs: Mapping[str, Figu
     hardware = (
         f"{deployment.gpus} x {deployment.gpu.name} ({deployment.replicas} x {deployment.tensor_parallel})"
     )
+    active = f" ({model.active / 1e9:,.2f} B active)" if model.experts else ""
     drawn = Table(
-        title=f"{model.name}, {model.parameters / 1e9:,.2f} B parameters in {deployment.weight_dtype}, on"
+        title=f"{model.name}, {model.parameters / 1e9:,.2f} B parameters{active} in {deployment.weight_dtype}, on"
         f" {hardware}: {load}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
@@ -123,7 +127,7 @@ def report_table(deployment: Deployment, demand: Demand, runs: Mapping[str, Figu
         if figure is None:
             drawn.add_section()
             drawn.add_row(title, style="bold")
-        else:
+        elif any(run[figure] for run in runs.values()):
             drawn.add_row(f"  {title}", *(shape.format(run[figure]) for run in runs.values()))
     return drawn
 
@@ -140,10 +144,12 @@ def plan_notes(deployment: Deployment, demand: Demand, run: Figures) -> Iterator
         )
     if demand.context > limit:
         yield f"The model was made for contexts of {limit:,} tokens, fewer than {demand.context:,}."
-    if deployment.tensor_parallel > deployment.shape.kv_heads:
+    held = deployment.kv_bytes_per_token_per_gpu * deployment.tensor_parallel
+    if held > deployment.kv_bytes_per_token:
         yield (
-            f"{deployment.tensor_parallel} GPUs share {deployment.shape.kv_heads} key-value heads, so some hold"
-            " copies: more GPUs per replica save no KV memory."
+            f"The {deployment.tensor_parallel} GPUs of a replica hold"
+            f" {held / deployment.kv_bytes_per_token:.2g} copies of its keys and values, which cannot be divided"
+            " further: more GPUs per replica save no KV memory."
         )
     link, faster = demand.link_bandwidth / 1e9, "moving" if run["transfer_pays"] else "computing"
     slower = "computing" if run["transfer_pays"] else "moving"

@@ -69,7 +69,8 @@ def measure(model: Model, root: Path, options: argparse.Namespace, console: Cons
             side |= {f"{name}_{key}": value for key, value in figures.items()}
     console.print(f"{model.name}: single ideas ...", style="dim")
     ours |= ideas.prefix_hit(model, config, rounds)
-    ours |= ideas.chunked_prefill(model, config)
+    ours |= ideas.chunked_prefill(model, config, rounds)
+    ours |= ideas.long_among_short(model, config, rounds)
     ours |= ideas.continuous_batching(model, config)
     return {OURS: ours, f"{OURS} without prefix cache": plain, THEIRS: theirs}
 

@@ -18,6 +18,8 @@ from workers.engine.sampling.sampling_params import SamplingParams
 Figures = dict[str, float]
 STREAMS = 8
 LONG_PROMPT = 768
+LONG_CONTEXT = 1900
+SHORT_ROWS = 31
 
 
 def prefix_hit(model: Model, config: EngineConfig, rounds: int) -> Figures:
@@ -54,26 +56,70 @@ def _first_token(engine: Engine, prompt: Sequence[int]) -> None:
         engine.step()
 
 
-def chunked_prefill(model: Model, config: EngineConfig) -> Figures:
-    """Return the gaps of running streams while a long prompt arrives, cut into chunks or not."""
+def chunked_prefill(model: Model, config: EngineConfig, rounds: int) -> Figures:
+    """Return the gaps of running streams while long prompts arrive, cut into chunks or not.
+
+    The script is fixed in tokens and not in time: each prompt arrives when the streams have so many tokens. Both
+    engines take turns, so that disturbances affect both, and the longest gap is the median of all rounds.
+    """
+    sides = {"chunks": True, "whole": False}
+    longest: dict[str, list[float]] = {name: [] for name in sides}
+    middle: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, chunked in sides.items():
+            engine = Engine.load(replace(config, chunked_prefill=chunked, chunk_tokens=64 + STREAMS))
+            gaps = _gaps_of_streams(model, engine)
+            # The first round warms up and does not count.
+            if number:
+                longest[name].append(max(gaps))
+                middle[name].append(float(np.percentile(gaps, 50)))
     figures: Figures = {}
-    for name, chunked in (("chunks", True), ("whole", False)):
-        engine = Engine.load(replace(config, chunked_prefill=chunked, chunk_tokens=64 + STREAMS))
-        submit(engine, prompts(STREAMS, 32, model.shape["vocab"]), max_tokens=60)
-        long = prompts(1, LONG_PROMPT, model.shape["vocab"], seed=9)[0]
-        gaps, started = [], False
-        while engine.has_work:
-            times = Times()
+    for name in sides:
+        figures[f"itl_ms_p50_{name}"] = 1e3 * float(np.median(middle[name]))
+        figures[f"itl_ms_max_{name}"] = 1e3 * float(np.median(longest[name]))
+    return figures
+
+
+def _gaps_of_streams(model: Model, engine: Engine) -> list[float]:
+    """Return the gaps of STREAMS streams of 60 tokens, beside which two long prompts arrive."""
+    arrivals = dict(zip((10, 35), prompts(2, LONG_PROMPT, model.shape["vocab"], seed=9), strict=True))
+    submit(engine, prompts(STREAMS, 32, model.shape["vocab"]), max_tokens=60)
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    gaps: list[float] = []
+    while engine.has_work:
+        times = Times()
+        with times.round():
+            outputs = engine.step()
+        streams = [output for output in outputs if not output.id.startswith("long")]
+        gaps += times.wall * sum(output.completion_tokens > 1 for output in streams)
+        for output in streams:
+            if output.id == "0" and (prompt := arrivals.pop(output.completion_tokens, None)):
+                engine.submit(Request(id=f"long {output.completion_tokens}", prompt=prompt, params=params))
+    return gaps
+
+
+def long_among_short(model: Model, config: EngineConfig, rounds: int) -> Figures:
+    """Return the time of a decode step: one long context, many short ones, and all of them together."""
+    asked = prompts(1, LONG_CONTEXT, model.shape["vocab"]) + prompts(
+        SHORT_ROWS, 16, model.shape["vocab"], seed=3
+    )
+    figures: Figures = {}
+    sides = {"long": asked[:1], "short": asked[1:], "together": asked}
+    for name, chosen in sides.items():
+        engine = Engine.load(
+            replace(config, chunk_tokens=4096, running_max=len(asked), kv_tokens=8 * LONG_CONTEXT)
+        )
+        submit(engine, chosen, max_tokens=32 * (rounds + 1))
+        while (
+            any(not sequence.is_decoding for sequence in engine.scheduler.running) or engine.loads().waiting
+        ):
+            engine.step()
+        times = Times()
+        for _ in range(16 * rounds):
             with times.round():
-                outputs = engine.step()
-            decoding = [output for output in outputs if output.id != "long" and output.completion_tokens > 1]
-            gaps += times.wall * len(decoding)
-            if not started and outputs and outputs[0].completion_tokens == 10:
-                params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-                engine.submit(Request(id="long", prompt=long, params=params))
-                started = True
-        figures[f"itl_ms_p50_{name}"] = 1e3 * float(np.percentile(gaps, 50))
-        figures[f"itl_ms_max_{name}"] = 1e3 * max(gaps)
+                engine.step()
+        figures[f"step_ms_{name}"] = 1e3 * times.wall_seconds
+    figures["step_ms_apart"] = figures["step_ms_long"] + figures["step_ms_short"]
     return figures
 
 

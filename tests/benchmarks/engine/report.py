@@ -67,6 +67,13 @@ def ideas_table(model: str, figures: Figures) -> Table:
         ("prefix cache", "TTFT, ms (beside a prompt of 64)", "ttft_ms_hit", "ttft_ms_suffix_alone", 1),
         ("chunked prefill", "longest gap of running streams, ms", "itl_ms_max_chunks", "itl_ms_max_whole", 1),
         ("chunked prefill", "median gap, ms", "itl_ms_p50_chunks", "itl_ms_p50_whole", 1),
+        (
+            "a long context among short ones",
+            "decode step, ms; without: apart",
+            "step_ms_together",
+            "step_ms_apart",
+            2,
+        ),
         ("continuous batching", "rows of 8 that advance", "rows_of_8_continuous", "rows_of_8_static", 1),
         (
             "continuous batching",

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import torch
 
 from workers.engine.ablation.measurement import LadderResult, measure_engine
-from workers.engine.ablation.report import PlotImpossible, plot, table, values
+from workers.engine.ablation.report import PlotImpossible, heading, legend, line, plot, values
 from workers.engine.ablation.rungs import CHANGES, LadderRung, rungs
 from workers.engine.ablation.traffic import Arrival, TrafficShape, traffic
 from workers.engine.config.engine_config import Device, Dtype, EngineConfig
@@ -67,14 +67,16 @@ def _run(options: argparse.Namespace, model: Path, shape: TrafficShape) -> int:
     answers: dict[str, tuple[tuple[int, ...], ...]] = {}
     # The first steps of a process are slower, so a small run comes before the measured ones.
     measure_engine(Engine.load(base), [Arrival(at_seconds=0.0, prompt=(16,) * 64, max_tokens=8)] * 2)
-    for rung in rungs(base):
-        if options.only and rung.name not in options.only:
-            continue
+    chosen = [rung for rung in rungs(base) if not options.only or rung.name in options.only]
+    width = max(len(rung.name) for rung in chosen)
+    print(heading(width), flush=True)
+    for rung in chosen:
         result_of_rung, bytes_per_token = _measured(rung, arrivals)
         runs[rung.name] = values(result_of_rung, bytes_per_token)
         answers[rung.name] = result_of_rung.tokens
-        print(f"{rung.name}: {result_of_rung.seconds:.1f} s", file=sys.stderr, flush=True)
-    print(table(runs))
+        # The lowest rungs take minutes, and each line is of use by itself.
+        print(line(rung.name, runs[rung.name], width), flush=True)
+    print(f"\n{legend()}")
     equal = len(set(answers.values())) == 1
     print(f"\nanswers: {'the same tokens on every rung' if equal else 'NOT the same on every rung'}")
     if options.json:

@@ -1,4 +1,4 @@
-"""The results of the ladder as a table, as a plot, and as values for JSON."""
+"""The results of the ladder as lines of a table, as a plot, and as values for JSON."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,16 +61,20 @@ def values(result: LadderResult, bytes_per_token: int) -> dict[str, Any]:
     }
 
 
-def table(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table: one line for each rung, and an explanation of each column below."""
-    width = max(map(len, runs))
-    lines = [" " * width + "".join(f"{title.strip():>10}" for title in COLUMNS)]
-    for name, run in runs.items():
-        cells = (f"{run[key]:>10,.{_DIGITS.get(key, 0)}f}" for key, _ in COLUMNS.values())
-        lines.append(f"{name:<{width}}" + "".join(cells))
-    lines.append("")
-    lines += [f"  {title:<9} {meaning}" for title, (_, meaning) in COLUMNS.items() if meaning]
-    return "\n".join(lines)
+def heading(width: int) -> str:
+    """Return the first line of the table; `width` is that of the names."""
+    return " " * width + "".join(f"{title.strip():>10}" for title in COLUMNS)
+
+
+def line(name: str, run: Mapping[str, Any], width: int) -> str:
+    """Return the line of one rung."""
+    cells = (f"{run[key]:>10,.{_DIGITS.get(key, 0)}f}" for key, _ in COLUMNS.values())
+    return f"{name:<{width}}" + "".join(cells)
+
+
+def legend() -> str:
+    """Return the explanation of each column."""
+    return "\n".join(f"  {title:<9} {meaning}" for title, (_, meaning) in COLUMNS.items() if meaning)
 
 
 def plot(runs: Mapping[str, Mapping[str, Any]], file: Path) -> None:

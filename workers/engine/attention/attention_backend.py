@@ -53,7 +53,11 @@ class AttentionBackend(Protocol):
     """A backend that prepares the attention of each step, over the KV store that it owns."""
 
     def begin(self, spans: Sequence[AttentionSpan]) -> AttentionStep:
-        """Prepare one step. Adjacent spans of equal length with tokens before them are computed in one batch."""
+        """Prepare one step.
+
+        Adjacent spans of one length, with tokens before them, are computed in batches; those with about equally
+        many tokens before them should be adjacent.
+        """
         ...
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:

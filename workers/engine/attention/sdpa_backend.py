@@ -1,7 +1,7 @@
 """Attention by gathering each sequence's blocks, then calling torch's scaled_dot_product_attention.
 
-    rows that decode or verify, one batch                  a prefill chunk, alone:
-    for each span length, padded to the longest:
+    rows that decode or verify, in batches of              a prefill chunk, alone:
+    one span length and about one context length:
                                                            keys   0 . . . start . . end
       query  [B, kv_heads, group * count, head_dim]        row 0  1 1 1 1 1 1 0 0 0       with a window of 4:
       keys   [B, kv_heads, S,             head_dim]        row 1  1 1 1 1 1 1 1 0 0         0 0 0 1 1 1 1 0 0
@@ -11,13 +11,14 @@ Query heads that share a key head become rows of one query ("group"). The result
 and in bfloat16 on CPU it is about five times faster. This backend runs on any device and is the reference for
 others.
 
-Spans that verify the same number of drafts form one batch as well; one that verifies three and one that verifies
-four do not, because rows of padding would cost all of them what the copies and one more call cost once.
+Spans that verify the same number of drafts form batches as well; one that verifies three and one that verifies
+four do not, because rows of padding would cost all of them what the copies and one more call cost once. `batching`
+says which contexts are padded to each other, and no batch copies more than GATHER_BYTES_MAX.
 
 A layer with a window gathers only the blocks that the window reaches. Layers with the same window share one view.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionSpan
+from workers.engine.attention.batching import cut_batches
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.id_tensor import id_tensor
 from workers.engine.kv.kv_store import KVStore
@@ -34,6 +36,8 @@ Window = int | None
 """The positions that a token attends to, its own included; None: all."""
 BATCHED_SPAN_TOKENS_MAX = 33
 """Spans up to this length are computed in batches: one token and the largest number of drafts."""
+GATHER_BYTES_MAX = 256 << 20
+"""Bytes of the keys and values that a batch copies, unless one span alone has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,8 @@ class SdpaBackend:
         self._store = store
         self._windows = spec.windows
         self._group = spec.heads // spec.kv_heads
+        block_bytes = 2 * store.block_size * spec.kv_heads * spec.head_dim * store.dtype.itemsize
+        self._gathered_blocks_max = GATHER_BYTES_MAX // block_bytes
 
     def begin(self, spans: Sequence[AttentionSpan]) -> "SdpaAttentionStep":
         """Return a step with the indices and masks for all layers."""
@@ -105,16 +111,23 @@ class SdpaBackend:
         for count, alike in groupby(spans, key=_batched_count):
             group = list(alike)
             if count:
-                view.append(self._batch(group, first, window))
+                view += self._batches(group, first, window)
             else:
                 starts = accumulate((span.count for span in group), initial=first)
                 view += [self._chunk(span, start, window) for span, start in zip(group, starts, strict=False)]
             first = view[-1].last
         return view
 
-    def _batch(self, spans: Sequence[AttentionSpan], first: int, window: Window) -> _Batch:
-        store, size, count = self._store, self._store.block_size, spans[0].count
+    def _batches(self, spans: Sequence[AttentionSpan], first: int, window: Window) -> Iterator[_Batch]:
+        """Yield the batches of spans of one length; `first` is the row of the first span."""
         used = [self._read(span, window) for span in spans]
+        for cut in cut_batches([len(blocks) for blocks in used], self._gathered_blocks_max):
+            yield self._batch(spans[cut], used[cut], first + cut.start * spans[0].count, window)
+
+    def _batch(
+        self, spans: Sequence[AttentionSpan], used: Sequence[Sequence[int]], first: int, window: Window
+    ) -> _Batch:
+        store, size, count = self._store, self._store.block_size, spans[0].count
         width = max(len(blocks) for blocks in used)
         # Shorter rows are padded with block 0; the mask hides it.
         table = chain.from_iterable((*blocks, *[0] * (width - len(blocks))) for blocks in used)

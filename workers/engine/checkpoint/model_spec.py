@@ -17,6 +17,7 @@ from typing import Any
 from workers.engine.checkpoint.json_files import integer, number, read_json, read_json_if_present
 from workers.engine.checkpoint.quantization_spec import QuantizationSpec, quantization_spec
 from workers.engine.checkpoint.rope_spec import RopeSpec, rope_spec
+from workers.engine.checkpoint.unsupported_keys import refuse_unsupported_keys
 from workers.engine.errors import CheckpointInvalid
 
 
@@ -95,6 +96,7 @@ class ModelSpec:
                 f"config.json: model_type {architecture!r} is not supported ({', '.join(_FAMILIES)})"
             )
         _refuse_unsupported_activation(config)
+        refuse_unsupported_keys(config)
         hidden, heads, layers = (
             integer(config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")
         )

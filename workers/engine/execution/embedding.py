@@ -5,13 +5,17 @@ is predicted from. A text is computed in chunks, so that generation steps run be
 KV store: its keys and values are kept only while it is computed.
 """
 
+import logging
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from workers.engine.errors import StepFailed
 from workers.engine.model.decoder import Decoder
+
+_log = logging.getLogger("radixgate.engine")
 
 
 class Embedder:
@@ -43,7 +47,19 @@ class TextEmbedding:
         return bool(self.vector)
 
     def advance(self, tokens: int) -> None:
-        """Compute the next `tokens` tokens, or as many as are left."""
+        """Compute the next `tokens` tokens, or as many as are left.
+
+        Raises:
+            StepFailed: the computation failed; this text cannot go on, and others can.
+        """
+        try:
+            self._advance(tokens)
+        except Exception as error:
+            self._keys, self._values = [], []
+            _log.exception("the computation of an embedding failed")
+            raise StepFailed("the computation of this embedding failed") from error
+
+    def _advance(self, tokens: int) -> None:
         start = self._computed
         end = min(start + tokens, len(self._tokens))
         positions = torch.arange(start, end, device=self._tokens.device)

@@ -1,7 +1,8 @@
 """The packing of a step plan into flat tensors.
 
 plan      a 5+1!   b 0+4   c 9+1!   d 6+3~2!
-packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     continued sequences before new ones, by length: attention batches
+packed    a5 | c9 | d6 d7 d8 | b0 b1 b2 b3     continued sequences before new ones, by length and then by position,
+                                               so that attention finds rows that it can compute in one batch
 sampled    0    1   2  3  4                    rows with logits to be sampled, in the order of the plan
 """
 
@@ -39,7 +40,9 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
     reach = max((item.start for item in items), default=0)
     starts = [item.start for item in items] + [reach if count == 1 else 0 for count in padding]
     counts = [item.count for item in items] + list(padding)
-    for place in sorted(range(len(counts)), key=lambda place: (not starts[place], counts[place])):
+    for place in sorted(
+        range(len(counts)), key=lambda place: (not starts[place], counts[place], starts[place])
+    ):
         if place >= len(items):
             start, count = starts[place], counts[place]
             tokens += [0] * count

@@ -17,7 +17,10 @@ class GrammarKind(StrEnum):
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
-    """A regular expression for the whole answer, in Rust's syntax: no look-around, no back-references."""
+    r"""A regular expression for the whole answer, in Rust's syntax: no look-around, no back-references.
+
+    `\d` and `\w` are those of ASCII.
+    """
     GRAMMAR = "grammar"
     """Lark, or EBNF as in GBNF (`root ::= ...`)."""
     LARK = "lark"

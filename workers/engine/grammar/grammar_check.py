@@ -9,6 +9,7 @@ this package.
 """
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -21,6 +22,9 @@ MEMORY_BYTES_MAX = 2 * 1024**3
 ORPHAN_SECONDS_MAX = 60
 """The parent kills a slow check much sooner; this limit is for a process that has lost its parent."""
 
+ASCII_CLASSES = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+
 
 def translate(kind: str, text: str, whitespace: str) -> str:
     """Return the grammar in llguidance's own form. Raises ValueError or RecursionError when it is malformed."""
@@ -29,8 +33,16 @@ def translate(kind: str, text: str, whitespace: str) -> str:
             text, overrides={"whitespace_pattern": whitespace}
         )
     if kind == "regex":
-        return llguidance.LLMatcher.grammar_from_regex(text)
+        return llguidance.LLMatcher.grammar_from_regex(_with_ascii_classes(text))
     return llguidance.LLMatcher.grammar_from_lark(text if kind == "lark" else any_to_lark(text))
+
+
+def _with_ascii_classes(regex: str) -> str:
+    """Return a regular expression in which digits and word characters are those of ASCII, as in a JSON Schema.
+
+    A class within a class is their union, so the spelled ones may stand anywhere.
+    """
+    return _ESCAPE.sub(lambda found: ASCII_CLASSES.get(found[0], found[0]), regex)
 
 
 def check(kind: str, text: str, whitespace: str) -> dict[str, str]:

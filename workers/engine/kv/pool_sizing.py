@@ -9,8 +9,8 @@ from workers.engine.kv.kv_codec import KVCodec
 
 CPU_BYTES = 1 << 30
 """Bytes of the KV cache on a CPU."""
-CUDA_SHARE = 0.8
-"""The KV cache's share of the memory that is free on a CUDA device once the weights are loaded."""
+CUDA_SHARE = 0.9
+"""The share of the memory that is free on a CUDA device, once the weights are loaded, for KV cache and steps."""
 
 
 def pool_blocks(
@@ -21,6 +21,7 @@ def pool_blocks(
     codec: KVCodec,
     device: torch.device,
     draft_bytes: int = 0,
+    step_bytes: int = 0,
 ) -> int:
     """Return the number of usable blocks: by `kv_tokens`, else what fits into the memory.
 
@@ -33,6 +34,7 @@ def pool_blocks(
         codec: how keys and values are stored.
         device: where they are stored.
         draft_bytes: the bytes that a draft model stores for each token besides.
+        step_bytes: the bytes that the largest step needs on the device besides.
 
     Raises:
         ConfigInvalid: the memory does not hold two blocks.
@@ -41,7 +43,7 @@ def pool_blocks(
         return config.kv_tokens // config.block_size
     memory = CPU_BYTES
     if device.type == "cuda":
-        memory = int(torch.cuda.mem_get_info(device)[0] * CUDA_SHARE)
+        memory = kv_memory(torch.cuda.mem_get_info(device)[0], step_bytes)
     wanted = config.running_max * -(-context_length // config.block_size)
     # One block less than fits: block 0 takes memory too.
     token = codec.bytes_per_token(spec) + draft_bytes
@@ -49,3 +51,18 @@ def pool_blocks(
     if blocks < 1:
         raise ConfigInvalid(f"{memory} bytes do not hold two KV blocks of {config.block_size} tokens")
     return blocks
+
+
+def kv_memory(free: int, step_bytes: int) -> int:
+    """Return the bytes for KV blocks on a CUDA device with `free` bytes beside the weights.
+
+    Raises:
+        ConfigInvalid: the largest step alone does not fit.
+    """
+    memory = int(free * CUDA_SHARE) - step_bytes
+    if memory <= 0:
+        raise ConfigInvalid(
+            f"{free} free bytes do not hold the {step_bytes} that the largest step needs; lower context_length, "
+            "chunk_tokens or running_max"
+        )
+    return memory

@@ -4,12 +4,15 @@ q_proj k_proj v_proj   -> qkv       one product instead of three
 gate_proj up_proj      -> gate_up   one instead of two
 lm_head                -> head      the embedding again where the head is tied
 
+A tensor that no layer takes is refused: config.json describes another model than the one that was saved. So is a
+number that is infinite or not a number at all.
+
 Linear layers are quantised here if the settings say so, or come quantised from the checkpoint. Embedding, norms and
 head are never quantised.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -47,7 +50,7 @@ def load_decoder(
         quantization: how the linear layers of an unquantised checkpoint are quantised.
 
     Raises:
-        CheckpointInvalid: a weight is missing, or has another shape than the spec says.
+        CheckpointInvalid: a weight is missing, is not used, is not finite, or has another shape than the spec says.
         ConfigInvalid: `quantization` is asked for, and the checkpoint is quantised already.
     """
     if spec.quantization is not None and quantization != "none":
@@ -66,7 +69,7 @@ def load_decoder(
             {"lm_head": spec.vocab_size}, spec.hidden_size, bias=False
         )
     )
-    return Decoder(
+    decoder = Decoder(
         spec=spec,
         embedding=embedding,
         layers=tuple(builder.layer(f"model.layers.{number}.") for number in range(spec.layers)),
@@ -74,6 +77,8 @@ def load_decoder(
         head=head,
         rope=RopeTable.build(spec.rope, head_dim=spec.head_dim, context_length=context_length, device=device),
     )
+    files.refuse_unused(spec)
+    return decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,8 @@ class _Files:
     shards: Mapping[str, Path]
     dtype: torch.dtype
     device: torch.device
+    taken: set[str] = field(default_factory=set)
+    """The names of the tensors that were read."""
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Read a tensor, check its shape, and convert it to the type that the model computes in."""
@@ -90,7 +97,24 @@ class _Files:
 
     def raw(self, name: str, *shape: int) -> Tensor:
         """Read a tensor in the type that it is stored in, and check its shape."""
+        self.taken.add(name)
         return _read(self.shards, name, shape).to(self.device)
+
+    def refuse_unused(self, spec: ModelSpec) -> None:
+        """Raise CheckpointInvalid for tensors that the model of config.json has no place for."""
+        # The head of a tied model is the embedding, whether or not a copy was saved. The frequencies of the rotary
+        # embedding, which early Llamas saved, follow from config.json.
+        known = {"lm_head.weight"} if spec.tied_head else set()
+        unused = [
+            name
+            for name in self.shards
+            if name not in self.taken and name not in known and not name.endswith(".rotary_emb.inv_freq")
+        ]
+        if unused:
+            raise CheckpointInvalid(
+                f"the checkpoint has {len(unused)} tensors that the {spec.architecture} of {spec.layers} layers in "
+                f"config.json does not use, {min(unused)} among them"
+            )
 
     def __contains__(self, name: object) -> bool:
         return name in self.shards
@@ -190,6 +214,9 @@ def _read(shards: Mapping[str, Path], name: str, shape: tuple[int, ...]) -> Tens
             raise CheckpointInvalid(f"{path} cannot be read: {err}") from err
     if tuple(tensor.shape) != shape:
         raise CheckpointInvalid(f"{name} has shape {tuple(tensor.shape)}, config.json says {shape}")
+    # Both ends of the range are finite if all numbers are; one pass without a copy.
+    if tensor.is_floating_point() and not all(end.isfinite() for end in tensor.aminmax()):
+        raise CheckpointInvalid(f"{path}: {name} has numbers that are infinite or not numbers at all")
     return tensor
 
 

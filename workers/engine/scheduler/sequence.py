@@ -31,11 +31,13 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     DEADLINE = "deadline"
     """The deadline passed while the request waited; nothing of it was computed."""
+    ERROR = "error"
+    """A step that computed the sequence failed."""
 
     @property
     def early(self) -> bool:
         """Whether the sequence ended before its answer was complete."""
-        return self in (FinishReason.ABORT, FinishReason.DEADLINE)
+        return self in (FinishReason.ABORT, FinishReason.DEADLINE, FinishReason.ERROR)
 
 
 def _ignore_token(_token: int) -> bool:

@@ -2,7 +2,8 @@
 
     tokens --bytes--> UTF-8 decoder --text--> stop matcher --text--> client
                       keeps an unfinished     keeps what may be the
-                      character               beginning of a stop string
+                      character, or a run     beginning of a stop string
+                      of fallback bytes
 
 Text that was returned is never revoked: all parts joined are the text of the answer, up to the first stop string.
 """
@@ -11,6 +12,9 @@ import codecs
 from collections.abc import Sequence
 
 from workers.engine.tokenization.token_bytes import TokenBytes
+
+RUN_BYTES_MAX = 48
+"""Longest run of fallback bytes that is held back: a text in a script without tokens still arrives in parts."""
 
 
 class _StopAutomaton:
@@ -96,6 +100,8 @@ class Detokenizer:
         """
         self._token_bytes = token_bytes
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._run = b""
+        """Fallback bytes that are not decoded yet, since the next one may make all of them invalid."""
         self._stops = StopStringMatcher(stops)
         self._unsearched_tokens = min_tokens
         self._shown_ids = shown_ids
@@ -107,12 +113,7 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """Decode one more token, and return the text that is now certain, which may be empty."""
-        piece = (
-            self._token_bytes.written_bytes(token)
-            if token in self._shown_ids
-            else self._token_bytes.text_bytes(token)
-        )
-        text = self._characters.decode(piece)
+        text = self._decode(token)
         if self._unsearched_tokens > 0:
             self._unsearched_tokens -= 1
             return text
@@ -120,4 +121,28 @@ class Detokenizer:
 
     def end(self) -> str:
         """Return the text that was still held back after the last token."""
-        return self._stops.push(self._characters.decode(b"", final=True)) + self._stops.end()
+        last = self._end_run() + self._characters.decode(b"", final=True)
+        return self._stops.push(last) + self._stops.end()
+
+    def _decode(self, token: int) -> str:
+        """Return the text that is certain after this token."""
+        if self._token_bytes.is_fallback_byte(token):
+            self._run += self._token_bytes.text_bytes(token)
+            return self._end_run() if len(self._run) >= RUN_BYTES_MAX else ""
+        shown = token in self._shown_ids
+        piece = self._token_bytes.written_bytes(token) if shown else self._token_bytes.text_bytes(token)
+        # A token without text, as a special one, does not end a run.
+        return (self._end_run() if piece else "") + self._characters.decode(piece)
+
+    def _end_run(self) -> str:
+        """Return the text of the run of fallback bytes: its characters, or a replacement for each byte."""
+        run, self._run = self._run, b""
+        try:
+            return run.decode()
+        except UnicodeDecodeError as error:
+            unfinished = error.reason == "unexpected end of data" and len(run) >= RUN_BYTES_MAX
+            if unfinished:
+                # The run goes on: its last character is complete with the next bytes.
+                self._run = run[error.start :]
+                return run[: error.start].decode()
+            return "\N{REPLACEMENT CHARACTER}" * len(run)

@@ -6,7 +6,8 @@ Two families of tokenizers spell bytes in two ways:
     metaspace  (Llama 2)                 a bar for a space, <0xE4> for a byte:    "▁the" -> b" the"
 
 The tokenizer's own `decode` joins the bytes and decodes UTF-8 once at the end. Decoding the joined bytes
-incrementally is exact whatever the tokens are; decoding each token alone is not.
+incrementally is exact whatever the tokens are; decoding each token alone is not. In the second family each run of
+byte tokens is decoded apart: one that is not valid as a whole becomes a replacement character for each byte.
 """
 
 import re
@@ -34,6 +35,10 @@ class TokenBytes:
         if piece is None:
             piece = self._pieces[token] = self._spell(token)
         return piece
+
+    def is_fallback_byte(self, token: int) -> bool:
+        """Return whether this token is one byte of a character that has no token of its own, as <0xE4>."""
+        return not self._byte_level and _BYTE_TOKEN.fullmatch(self._tokens.get(token, "")) is not None
 
     def written_bytes(self, token: int) -> bytes:
         """Return the bytes of this token; a special token has its written form, for log probabilities."""

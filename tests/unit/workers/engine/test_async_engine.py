@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from workers.engine import engine
 from workers.engine.async_engine import AsyncEngine, OutputStream
 from workers.engine.config.engine_config import EngineConfig
-from workers.engine.engine import Engine
+from workers.engine.engine import FAILED_STEPS_MAX, Engine
 from workers.engine.engine_parts import EngineInfo, EngineParts
-from workers.engine.errors import EngineFailed, QueueFull, RequestRefused
+from workers.engine.errors import EngineFailed, QueueFull, RequestRefused, StepFailed
 from workers.engine.request import Output, Request
 from workers.engine.sampling.sampling_params import SamplingParams
 from workers.engine.scheduler.plan import SampledTokens, StepPlan
@@ -29,6 +31,7 @@ class ScriptedRunner:
         self.gate.set()
         self.held = threading.Event()
         self.failure: Exception | None = None
+        self.failures: list[Exception] = []
         self.steps = 0
 
     def run(self, plan: StepPlan) -> list[SampledTokens]:
@@ -37,6 +40,8 @@ class ScriptedRunner:
         if not self.gate.is_set():
             self.held.set()
             assert self.gate.wait(10), "nobody opened the gate"
+        if self.failures:
+            raise self.failures.pop()
         if self.failure:
             raise self.failure
         return [SampledTokens(tokens=(40,)) for item in plan.items if item.samples]
@@ -56,8 +61,7 @@ async def running(checkpoint: Path, **settings: Any) -> AsyncIterator[tuple[Asyn
     )
     config = EngineConfig(**{"model": checkpoint, "running_max": 4, "waiting_max": 3, **settings})
     parts = EngineParts(info=info, runner=runner, tokenizer=Tokenizer(checkpoint), eos_ids=frozenset())
-    engine = Engine(config, parts)
-    async with AsyncEngine(engine) as front:
+    async with AsyncEngine(Engine(config, parts)) as front:
         try:
             yield front, runner
         finally:
@@ -186,7 +190,48 @@ async def test_an_abort_ends_the_stream_with_that_reason(directory: Path) -> Non
         assert outputs[-1].finish == "abort"
 
 
-async def test_a_failure_reaches_everybody_who_waits_and_everybody_after(directory: Path) -> None:
+async def test_a_failed_step_ends_its_requests_and_no_others(directory: Path) -> None:
+    async with running(directory, running_max=2) as (front, runner):
+        failing = [asyncio.create_task(answer(front, name)) for name in "ab"]
+        await until(lambda: front.loads.running == 2)
+        waiting = asyncio.create_task(collect(await front.submit(request("c"))))
+        await runner.hold()
+        runner.failures = [torch.OutOfMemoryError("no memory left on the device")]
+        runner.gate.set()
+        answers = await asyncio.wait_for(asyncio.gather(*failing, return_exceptions=True), 60)
+        assert [StepFailed] * 2 == [type(answer) for answer in answers]
+        assert [output.finish for output in await waiting] == [None, None, "length"]
+        assert front.failure is None
+        assert front.loads.used_tokens == front.loads.running == 0
+        assert len(await collect(await front.submit(request("a")))) == 3
+
+
+async def test_failed_steps_with_good_ones_between_never_stop_the_engine(directory: Path) -> None:
+    async with running(directory) as (front, runner):
+        for number in range(2 * FAILED_STEPS_MAX):
+            runner.failures = [RuntimeError("now and then")]
+            with pytest.raises(StepFailed):
+                await collect(await front.submit(request(f"bad {number}")))
+            assert len(await collect(await front.submit(request(f"good {number}")))) == 3
+        assert front.metrics.failed_steps == 2 * FAILED_STEPS_MAX
+
+
+async def test_failed_steps_in_a_row_stop_the_engine(directory: Path) -> None:
+    async with running(directory) as (front, runner):
+        runner.failure = RuntimeError("the device does not answer")
+        for number in range(FAILED_STEPS_MAX - 1):
+            with pytest.raises(StepFailed):
+                await collect(await front.submit(request(str(number))))
+            assert front.failure is None
+        with pytest.raises(EngineFailed, match="3 steps in a row failed, the last with: the device does not"):
+            await collect(await front.submit(request("last")))
+        assert front.failure is not None
+
+
+async def test_a_failure_reaches_everybody_who_waits_and_everybody_after(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "FAILED_STEPS_MAX", 1)
     async with running(directory, running_max=1) as (front, runner):
         readers = [asyncio.create_task(answer(front, name)) for name in "ab"]
         await runner.hold()

@@ -1,14 +1,19 @@
 """The engine as a whole: counts, caching, isolation, endings, preemption, limits."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.workers.engine.conftest import greedy
+from workers.engine import engine as engine_module
 from workers.engine.engine import Engine
 from workers.engine.errors import QueueFull, RequestRefused
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
+from workers.engine.scheduler.plan import SampledTokens, StepPlan
 from workers.engine.scheduler.sequence import FinishReason
 
 BLOCK = 16
@@ -258,3 +263,25 @@ def test_the_cache_can_be_flushed_when_nothing_runs(load: Callable[..., Engine],
 
 def test_stepping_an_idle_engine_does_nothing(load: Callable[..., Engine]) -> None:
     assert load().step() == []
+
+
+def test_the_engines_page_shows_the_plans_that_are_made(load: Callable[..., Engine]) -> None:
+    engine = load(block_size=4, chunk_tokens=8, kv_tokens=64)
+    run, seen = engine._runner.run, []
+
+    def recorded(plan: StepPlan) -> list[SampledTokens]:
+        tables = {one.id: " ".join(map(str, one.blocks.ids)) for one in engine.scheduler.running}
+        seen.append((str(plan), ", ".join(f"{name} `{ids}`" for name, ids in sorted(tables.items()))))
+        return run(plan)
+
+    engine._runner.run = recorded  # type: ignore[method-assign]
+    engine.submit(Request(id="a", prompt=list(range(20, 30)), params=greedy(3)))
+    engine.step()
+    engine.submit(Request(id="b", prompt=[*range(20, 28), 99, 98, 97], params=greedy(3)))
+    while engine.has_work:
+        engine.step()
+    page = (Path(engine_module.__file__).parent / "README.md").read_text(encoding="utf-8")
+    rows = [
+        line.split(" | ")[1:3] for line in page.replace(r"\|", "¦").splitlines() if re.match(r"\| \d", line)
+    ]
+    assert [(plan.strip("`").replace("¦", "|"), tables) for plan, tables in rows] == seen

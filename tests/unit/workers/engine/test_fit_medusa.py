@@ -1,6 +1,7 @@
 """Medusa heads fitted to a model's own texts: they draft these texts, and the model's answers stay the same."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -72,11 +73,16 @@ def test_the_command_writes_heads_that_the_engine_loads(
     out = tmp_path / "heads"
     told = ["--model", str(config.model), "--out", str(out), "--heads", "2", "--tokens", "8"]
     assert main([*told, "--prompts", str(texts), "--held-out", "1"]) == 0
-    assert "head 1" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "head 1" in printed
+    assert re.search(r"drafts: \d+ % accepted, [1-3]\.\d\d tokens a step", printed)
+    assert "fitted in" in printed
     described = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert (described["medusa_num_heads"], described["medusa_num_layers"]) == (2, 1)
     load(speculation=SpecConfig(method="medusa", model=out))
     assert main([*told, "--random", "3"]) == 0
+    # Without prompts that were held out nothing can be said of acceptance.
+    assert "accepted" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

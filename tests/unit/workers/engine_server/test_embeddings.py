@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from workers.engine.model.decoder import Decoder
+
 PATH = "/v1/embeddings"
 TEXTS = ["Hello, what is a gateway?", "A gateway is a door.", "x"]
 
@@ -83,3 +85,17 @@ async def test_what_cannot_be_embedded_is_refused_by_name(
 async def test_another_model_is_not_there(client: Any) -> None:
     status, body = await client.post(PATH, {"input": "x", "model": "other"})
     assert (status, body["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_failed_computation_is_a_503_for_its_request_alone(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(*_: object) -> None:
+        raise MemoryError("secret detail")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Decoder, "forward", forward)
+        status, body = await client.post(PATH, {"input": "x"})
+    assert (status, body["error"]["code"]) == (503, "step_failed")
+    assert "secret" not in body["error"]["message"]
+    assert len(await vectors(client, TEXTS)) == len(TEXTS)

@@ -2,10 +2,14 @@
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+
+from workers.engine.scheduler.plan import SampledTokens, StepPlan
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -43,6 +47,9 @@ def error_of(body: Any) -> dict[str, Any]:
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 2}, "top_p"),
         ({"top_k": -5}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"seed": 10**30}, "seed"),
         ({"seed": "x"}, "seed"),
         ({"stop": ""}, "stop"),
         ({"stop": [""]}, "stop"),
@@ -327,6 +334,56 @@ async def test_a_failed_engine_says_so_everywhere(client: Client, monkeypatch: p
     assert await status_and_code(client.get("/ready")) == (503, "engine_failed")
 
 
+def fail_at(client: Client, monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """Let the model fail in the steps with these numbers, from 1."""
+    runner = client.worker.engine._engine._runner
+    steps, real = itertools.count(1), runner.run
+
+    def run(plan: StepPlan) -> list[SampledTokens]:
+        if next(steps) in numbers:
+            raise torch.OutOfMemoryError("secret detail")
+        return real(plan)
+
+    monkeypatch.setattr(runner, "run", run)
+
+
+async def test_a_failed_step_is_a_503_that_may_be_sent_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(client, monkeypatch, 1, 2)
+    asked = {"prompt": "x", "max_tokens": 9, "ignore_eos": True}
+    for stream in (True, False):
+        async with client.session.post(client.url + TEXT, json=asked | {"stream": stream}) as response:
+            error = error_of(await response.json())
+            assert (response.status, error["code"]) == (503, "step_failed")
+            assert response.headers["Retry-After"] == "1"
+            assert "secret" not in error["message"]
+    assert await client.get("/health") == (200, {"status": "ok"})
+    status, body = await client.post(TEXT, asked)
+    assert (status, body["usage"]["completion_tokens"]) == (200, 9)
+    await client.until_idle()
+
+
+async def test_a_step_that_fails_in_the_middle_ends_the_stream_with_an_error(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(client, monkeypatch, 4)
+    *chunks, last = await client.stream(TEXT, {"prompt": "x", "max_tokens": 9, "ignore_eos": True})
+    assert len(chunks) == 3
+    assert error_of(last)["code"] == "step_failed"
+    await client.until_idle()
+
+
+async def test_three_failed_steps_in_a_row_make_the_worker_unready(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(client, monkeypatch, 1, 2, 3)
+    for code in ("step_failed", "step_failed", "engine_failed"):
+        assert await client.get("/ready") == (200, {"status": "ok"})
+        assert await status_and_code(client.post(TEXT, {"prompt": "x"})) == (503, code)
+    assert await status_and_code(client.get("/ready")) == (503, "engine_failed")
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
 async def test_choices_of_a_failed_engine_fail_together_and_quietly(
     client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -361,3 +418,9 @@ async def test_a_model_without_a_template_refuses_chats_only(
     async with serving(model=tmp_path) as client:
         assert await status_and_code(client.post(CHAT, {"messages": HELLO})) == (400, "no_chat_template")
         assert (await client.post(TEXT, {"prompt": "x"}))[0] == 200
+
+
+async def test_the_largest_seed_serves_several_choices(client: Client) -> None:
+    asked = {"prompt": "x", "max_tokens": 3, "n": 3, "seed": 2**63 - 1}
+    status, body = await client.post(TEXT, asked)
+    assert (status, len(body["choices"])) == (200, 3)

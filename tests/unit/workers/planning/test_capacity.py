@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
+from tests.unit.workers.planning.published_configs import PUBLISHED
 from workers.planning.capacity import (
     Deployment,
     DoesNotFit,
     InvalidFigure,
     context_per_user,
     kv_bytes_per_token,
-    kv_heads_per_gpu,
     prefill_flops,
     seconds_per_token,
 )
 from workers.planning.gpus import GPUS
+from workers.planning.layer_attention import kv_heads_per_gpu
 from workers.planning.model_shape import read_shape
 
 LLAMA_70B: dict[str, Any] = {
@@ -264,3 +265,128 @@ def test_the_pool_in_tokens_is_whole_blocks_less_one():
     plan = deployment(reserve_bytes=60e9)
     assert plan.kv_tokens % 16 == 0
     assert 0 < plan.kv_room - plan.kv_tokens * 131_072 <= 2 * 16 * 131_072
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 2 x layers x key-value heads x head size x 2 bytes
+        ("Gemma-2-9B", 2 * 42 * 8 * 256 * 2),
+        ("Gemma-2-27B", 2 * 46 * 16 * 128 * 2),
+        ("Gemma-3-12B", 2 * 48 * 8 * 256 * 2),
+        ("Gemma-3-27B", 2 * 62 * 16 * 128 * 2),
+        ("gpt-oss-20b", 2 * 24 * 8 * 64 * 2),
+        ("gpt-oss-120b", 2 * 36 * 8 * 64 * 2),
+        ("Llama-4-Scout", 2 * 48 * 8 * 128 * 2),
+        ("Llama-4-Maverick", 2 * 48 * 8 * 128 * 2),
+        ("GLM-4.5", 2 * 92 * 8 * 128 * 2),
+        ("GLM-4.5-Air", 2 * 46 * 8 * 128 * 2),
+        ("Mixtral-8x7B", 2 * 32 * 8 * 128 * 2),
+        ("Mixtral-8x22B", 2 * 56 * 8 * 128 * 2),
+        ("Qwen3-30B-A3B", 2 * 48 * 4 * 128 * 2),
+        ("Qwen3-235B-A22B", 2 * 94 * 4 * 128 * 2),
+        # One vector of 512 and a rotated key of 64 for all heads.
+        ("DeepSeek-V3", 61 * (512 + 64) * 2),
+        ("Kimi-K2", 61 * (512 + 64) * 2),
+        # Every fourth layer caches keys and values, with 2 heads of 256.
+        ("Qwen3-Next-80B-A3B", 12 * 2 * 2 * 256 * 2),
+    ],
+)
+def test_published_models_cache_the_bytes_worked_out_by_hand(name: str, expected: int):
+    large = replace(GPUS["b300"], memory_bytes=4e12)
+    plan = Deployment(shape=read_shape(PUBLISHED[name]), gpu=large)
+    assert plan.kv_bytes_per_token == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "expected"),
+    [
+        # 21 layers see all of 8,192 tokens, 21 see 4,096 and keep a block more.
+        ("Gemma-2-9B", 8192, 21 * 8192 * 8192 + 21 * (4096 + 16) * 8192),
+        # Layers 6, 12 .. 60 see all, 52 see 1,024.
+        ("Gemma-3-27B", 32768, 10 * 32768 * 8192 + 52 * (1024 + 16) * 8192),
+        # 8 of 48 layers see all.
+        ("Gemma-3-12B", 32768, 8 * 32768 * 8192 + 40 * (1024 + 16) * 8192),
+        ("gpt-oss-120b", 131072, 18 * 131072 * 2048 + 18 * (128 + 16) * 2048),
+        # 12 of 48 layers see all, the others a chunk of 8,192.
+        ("Llama-4-Scout", 65536, 12 * 65536 * 4096 + 36 * (8192 + 16) * 4096),
+        # 36 states of 32 x 128 x 128 in float32, and 3 past inputs of 8,192 channels in 16 bits.
+        ("Qwen3-Next-80B-A3B", 8192, 8192 * 24576 + 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)),
+    ],
+)
+def test_a_sequence_takes_what_its_layers_keep_worked_out_by_hand(name: str, context: int, expected: int):
+    plan = deployment(PUBLISHED[name], "b300", gpus=8)
+    assert plan.sequence_bytes(context) == expected
+    one = Deployment(shape=plan.shape, gpu=GPUS["b300"], weight_dtype="int4", gpus=1)
+    room = one.kv_room - 16 * one.kv_bytes_per_token
+    assert one.users_max(context) == int(room // expected)
+
+
+def test_weights_of_the_published_mxfp4_checkpoints_take_their_published_bytes():
+    # The model card says 12.8 and 60.8 GiB.
+    for name, gibibytes in (("gpt-oss-20b", 12.8), ("gpt-oss-120b", 60.8)):
+        plan = deployment(PUBLISHED[name], weight_dtype="mxfp4")
+        assert plan.weights / 2**30 == pytest.approx(gibibytes, abs=0.05)
+
+
+def test_a_latent_cache_is_whole_on_every_gpu():
+    one, eight = (
+        deployment(PUBLISHED["DeepSeek-V3"], "b300", gpus=8, tensor_parallel=n, weight_dtype="int4")
+        for n in (2, 8)
+    )
+    assert one.kv_bytes_per_token_per_gpu == eight.kv_bytes_per_token_per_gpu == 61 * 576 * 2
+    # An eighth of the weights, and the projections to the vector that all eight compute.
+    copied = 7 * 61 * 7168 * 576 * (0.5 + 2.5 / 128)
+    assert eight.weights_per_gpu == pytest.approx((eight.weights + copied) / 8)
+
+
+def test_a_mixture_reads_the_experts_that_its_batch_chose():
+    plan = deployment(PUBLISHED["Qwen3-30B-A3B"], "h200")
+    shape = plan.shape
+    alone = 2 * (shape.linear + shape.experts * 8 / 128 + shape.head + shape.small)
+    assert plan.decode_bytes(1, 0) == pytest.approx(alone)
+    assert plan.decode_bytes(1, 0) == pytest.approx(2 * shape.active, rel=0.001)
+    assert plan.decode_bytes(1000, 0) == pytest.approx(plan.weights - 2 * shape.embedding)
+
+
+def test_a_window_shortens_prefill_and_decode():
+    whole = read_shape(PUBLISHED["Gemma-2-9B"])
+    flops = prefill_flops(whole, 8192) - prefill_flops(whole, 1) * 8192
+    heads = 16 * 256
+    # 21 layers over a triangle of 8,192; 21 over one of 4,096 and a band of 4,096 rows behind it.
+    attention = 21 * 4 * heads * (8192**2 / 2 + 4096**2 / 2 + 4096 * 4096)
+    alone = 42 * 4 * heads / 2 * 8192
+    rows = 2 * 256000 * 3584 * (1 - 8192)
+    assert flops == pytest.approx(attention - alone + rows, rel=1e-6)
+
+
+def test_the_kv_that_continues_a_sequence_elsewhere_is_within_the_windows():
+    plan = deployment(PUBLISHED["Gemma-2-9B"], "b300")
+    assert plan.transferred_bytes(8192) == 21 * 8192 * 8192 + 21 * 4096 * 8192
+    hybrid = deployment(PUBLISHED["Qwen3-Next-80B-A3B"], "b300")
+    assert hybrid.transferred_bytes(1000) == 1000 * 24576 + hybrid.state_bytes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gigabytes", "bandwidth", "teraflops"),
+    [
+        ("l4", 24, 0.3e12, 121),
+        ("l40s", 48, 0.864e12, 362),
+        ("a10", 24, 0.6e12, 125),
+        ("h20", 96, 4.0e12, 148),
+        ("rtx5090", 32, 1.792e12, 209.5),
+        ("b200", 180, 7.7e12, 2250),
+        ("b300", 288, 8.0e12, 2250),
+        ("mi300x", 192, 5.3e12, 1307.4),
+        ("mi355x", 288, 8.0e12, 2516.6),
+    ],
+)
+def test_gpus_have_the_figures_of_their_data_sheets(
+    gpu: str, gigabytes: float, bandwidth: float, teraflops: float
+):
+    known = GPUS[gpu]
+    assert (known.memory_bytes, known.bandwidth, known.flops) == (
+        gigabytes * 1e9,
+        bandwidth,
+        teraflops * 1e12,
+    )

@@ -7,14 +7,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.unit.workers.planning.published_configs import PUBLISHED
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.kv import pool_sizing
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.planning.capacity import Deployment, kv_bytes_per_token
+from workers.planning.config_values import FAMILY_DEFAULTS, ShapeUnknown
 from workers.planning.gpus import Gpu
-from workers.planning.model_shape import DENSE, MIXTURES, ShapeUnknown, read_shape
+from workers.planning.layer_attention import HeadAttention
+from workers.planning.model_shape import FAMILIES, read_shape
 
 BASE: dict[str, Any] = {
     "hidden_size": 96,
@@ -26,6 +29,33 @@ BASE: dict[str, Any] = {
     "vocab_size": 300,
     "max_position_embeddings": 512,
     "pad_token_id": 0,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "shared_expert_intermediate_size": 56,
+    "n_shared_experts": 2,
+}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 3,
+}
+LATENT = {
+    "q_lora_rank": 20,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 6,
+    "n_group": 1,
+    "topk_group": 1,
 }
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
@@ -54,11 +84,27 @@ CASES: list[tuple[str, dict[str, Any]]] = [
             "mlp_only_layers": [3],
         },
     ),
+    ("gemma2", {}),
+    ("gemma3_text", {}),
+    ("glm4", {}),
+    ("glm4", {"attention_bias": False}),
+    ("gpt_oss", EXPERTS),
+    ("llama4_text", EXPERTS | {"interleave_moe_layer_step": 2, "intermediate_size_mlp": 200}),
+    ("deepseek_v2", EXPERTS | LATENT),
+    ("deepseek_v2", EXPERTS | LATENT | {"q_lora_rank": None}),
+    ("deepseek_v3", EXPERTS | LATENT),
+    ("glm4_moe", EXPERTS | {"use_qk_norm": True, "attention_bias": True}),
+    ("glm4_moe", EXPERTS | {"first_k_dense_replace": 2}),
+    ("qwen3_next", EXPERTS | DELTA),
+    ("qwen3_5_text", DELTA),
+    ("qwen3_5_moe_text", EXPERTS | DELTA),
 ]
+SAME_AS = {"kimi_k2": "deepseek_v3"}
+"""Families that transformers builds by another one's classes."""
 
 
 def test_every_known_architecture_is_counted_here():
-    assert {kind for kind, _ in CASES} == {*DENSE, *MIXTURES}
+    assert {kind for kind, _ in CASES} == {*FAMILIES} - {*SAME_AS}
 
 
 @pytest.mark.parametrize(("kind", "more"), CASES, ids=[f"{kind}-{n}" for n, (kind, _) in enumerate(CASES)])
@@ -70,7 +116,67 @@ def test_parameters_are_as_many_as_transformers_builds(kind: str, more: dict[str
         model = AutoModelForCausalLM.from_config(config)
     shape = read_shape(config.to_dict())
     assert shape.parameters == sum(weight.numel() for weight in model.parameters())
-    assert (shape.kv_heads, shape.head_dim) == (2, head_dim)
+    with_heads = [layer for layer in shape.attention if isinstance(layer, HeadAttention)]
+    assert {(layer.kv_heads, layer.head_dim) for layer in with_heads} <= {(2, head_dim)}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_have_the_parameters_that_transformers_builds(name: str):
+    inner = PUBLISHED[name].get("text_config", PUBLISHED[name])
+    kind = SAME_AS.get(inner["model_type"], inner["model_type"])
+    keys = {key: value for key, value in inner.items() if key not in ("model_type", "quantization_config")}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **keys))
+    assert read_shape(PUBLISHED[name]).parameters == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [
+        # Those of the model cards and reports. Some count the embedding as active, or the head as not.
+        ("Gemma-2-9B", 9.24, 9.24),
+        ("Gemma-2-27B", 27.2, 27.2),
+        ("gpt-oss-20b", 20.91, 3.61),
+        ("gpt-oss-120b", 116.83, 5.13),
+        ("Llama-4-Scout", 109, 17),
+        ("Llama-4-Maverick", 400, 17),
+        ("DeepSeek-V3", 671, 36.6),
+        ("Kimi-K2", 1040, 32),
+        ("GLM-4.5", 355, 32),
+        ("GLM-4.5-Air", 106, 12),
+        ("Mixtral-8x7B", 46.7, 12.9),
+        ("Mixtral-8x22B", 141, 39),
+        ("Qwen3-30B-A3B", 30.5, 3.3),
+        ("Qwen3-235B-A22B", 235, 22),
+        ("Qwen3-Next-80B-A3B", 80, 3.6),
+    ],
+)
+def test_published_models_have_their_published_size_and_active_part(
+    name: str, billions: float, active: float
+):
+    shape = read_shape(PUBLISHED[name])
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.02)
+    assert shape.active / 1e9 == pytest.approx(active, rel=0.09)
+
+
+def test_family_defaults_are_those_of_transformers():
+    for kind, defaults in FAMILY_DEFAULTS.items():
+        filled = AutoConfig.for_model(SAME_AS.get(kind, kind)).to_dict()
+        for key, value in defaults.items():
+            if key in filled:
+                assert (kind, key, filled[key]) == (kind, key, value)
+
+
+def test_layers_without_a_list_follow_the_pattern_of_their_family():
+    for name, config in PUBLISHED.items():
+        inner = config.get("text_config", config)
+        kind = SAME_AS.get(inner["model_type"], inner["model_type"])
+        keys = {
+            key: value for key, value in inner.items() if key not in ("model_type", "quantization_config")
+        }
+        listed = AutoConfig.for_model(kind, **keys).to_dict().get("layer_types")
+        if listed:
+            assert read_shape({**inner, "layer_types": listed}) == read_shape(inner), name
 
 
 @pytest.mark.parametrize(
@@ -142,8 +248,11 @@ def test_the_engine_and_the_planner_read_the_same_shape(kind: str, window: dict[
     # What both take from a family's own defaults is said here, as every published file does.
     config = {**BASE, "model_type": kind, **({"sliding_window": None} if kind == "mistral" else {}), **window}
     spec, shape = ModelSpec.from_config(config, {}), read_shape(config)
-    assert (spec.layers, spec.kv_heads, spec.head_dim) == (shape.layers, shape.kv_heads, shape.head_dim)
+    assert spec.layers == shape.layers
     assert spec.windows == shape.windows
+    for layer in shape.attention:
+        assert isinstance(layer, HeadAttention)
+        assert (spec.kv_heads, spec.head_dim) == (layer.kv_heads, layer.head_dim)
 
 
 def test_of_a_model_that_also_sees_the_language_model_is_read():
@@ -152,20 +261,47 @@ def test_of_a_model_that_also_sees_the_language_model_is_read():
     assert read_shape(outer) == read_shape(inner | {"tie_word_embeddings": True})
 
 
-def test_an_unknown_architecture_is_planned_when_its_size_is_given():
-    config = {**BASE, "model_type": "brandnew"}
-    with pytest.raises(ShapeUnknown, match=r"'brandnew' is not known.*give their number"):
-        read_shape(config)
+@pytest.mark.parametrize("parameters", [None, 80_000_000_000])
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({}, "'brandnew' is not modelled .*what its layers cache"),
+        ({"kv_lora_rank": 512}, r"it has a latent cache \(kv_lora_rank\)"),
+        ({"num_experts": 64}, r"it has experts \(num_experts\)"),
+        ({"mamba_d_state": 16, "num_local_experts": 8}, "experts .*; it has state-space"),
+        ({"linear_num_value_heads": 16}, "linear-attention layers"),
+    ],
+)
+def test_an_unknown_architecture_is_refused_whether_or_not_its_size_is_given(
+    changes: dict[str, Any], named: str, parameters: int | None
+):
+    with pytest.raises(ShapeUnknown, match=named):
+        read_shape({**BASE, "model_type": "brandnew", **changes}, parameters=parameters)
+
+
+def test_a_dense_model_may_have_another_number_of_parameters():
+    config = {**BASE, "model_type": "llama"}
     assert read_shape(config, parameters=1_000_000).parameters == 1_000_000
     with pytest.raises(ShapeUnknown, match="fewer"):
         read_shape(config, parameters=100)
+
+
+def test_the_number_of_parameters_of_a_mixture_says_too_little():
+    config = {**BASE, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    with pytest.raises(ShapeUnknown, match="how many of them a token of a mixtral uses"):
+        read_shape(config, parameters=1_000_000)
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"kv_lora_rank": 512}, "latent"),
-        ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
+        ({"layer_types": ["linear_attention"] * 4}, "linear_attention"),
+        ({"layer_types": ["full_attention"]}, "each of 4 layers"),
+        ({"layer_types": ["sliding_attention"] * 4}, "sliding_window must be a positive integer"),
+        ({"num_experts": 8}, "experts"),
+        ({"index_topk": 2048}, "sparse attention"),
+        ({"num_kv_shared_layers": 2}, "share keys and values"),
         ({"mamba_d_state": 16}, "state-space"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"num_key_value_heads": 4}, "evenly"),
@@ -189,6 +325,7 @@ def test_caches_and_files_of_another_kind_are_refused(changes: dict[str, Any], n
         ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "int4"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),
         ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
     ],
 )
 def test_weights_are_of_the_type_that_the_file_says(changes: dict[str, Any], dtype: str):
@@ -232,3 +369,10 @@ def test_the_engines_pool_is_as_large_as_the_planner_says(tmp_path: Path, monkey
         device=torch.device("cpu"),
     )
     assert planned.kv_tokens == blocks * 16 > 0
+
+
+def test_weights_of_an_unknown_format_are_planned_when_their_type_is_named():
+    config = {**BASE, "model_type": "llama", "quantization_config": {"quant_method": "compressed-tensors"}}
+    with pytest.raises(ShapeUnknown, match="name the weights' type"):
+        read_shape(config)
+    assert read_shape(config, weight_dtype="int4").weight_dtype == "int4"

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.plan_explain import explain_arithmetic
+from tests.unit.workers.planning.published_configs import PUBLISHED
 from tests.unit.workers.planning.test_capacity import LLAMA_8B, LLAMA_70B
 
 
@@ -140,8 +141,13 @@ def test_no_figure_is_cut_in_a_narrow_window(checkpoint: Path, dtype: str, monke
     [
         ("{", "is not JSON"),
         ("[]", "must contain a JSON object"),
-        ('{"model_type": "new", "hidden_size": 8}', "num_attention_heads"),
-        (json.dumps(LLAMA_8B | {"model_type": "brandnew"}), r"'brandnew' is not known.*\(--parameters\)"),
+        ('{"model_type": "new", "hidden_size": 8}', "'new' is not modelled"),
+        ('{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8}', "num_attention_heads"),
+        (json.dumps(LLAMA_8B | {"model_type": "brandnew"}), "'brandnew' is not modelled"),
+        (
+            json.dumps(LLAMA_8B | {"quantization_config": {"quant_method": "aqlm"}}),
+            r"name the weights' type \(--weight-dtype\)",
+        ),
         (json.dumps(LLAMA_8B | {"kv_lora_rank": 512}), "latent"),
     ],
 )
@@ -151,9 +157,33 @@ def test_a_file_that_says_too_little_is_refused(tmp_path: Path, text: str, named
         run("--config-json", tmp_path)
 
 
-def test_an_unknown_architecture_is_planned_by_its_number_of_parameters(tmp_path: Path):
+def test_an_unknown_architecture_is_refused_though_its_number_of_parameters_is_given(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | {"model_type": "brandnew"}))
-    assert "brandnew, 8.00 B parameters" in run("--config-json", tmp_path, "--parameters", "8e9")
+    with pytest.raises(CommandError, match="not modelled"):
+        run("--config-json", tmp_path, "--parameters", "8e9")
+
+
+def test_a_dense_model_is_planned_by_the_number_of_parameters_that_is_given(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert "llama, 9.00 B parameters" in run("--config-json", tmp_path, "--parameters", "9e9")
+
+
+def test_a_mixture_and_a_hybrid_show_their_active_parameters_and_their_state(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["Qwen3-Next-80B-A3B"]))
+    text = run("--config-json", tmp_path, "--gpus", "4")
+    assert "79.67 B parameters (3.56 B active)" in text
+    assert "24,576 B" in text
+    assert "state of each sequence 77.3 MB" in text
+
+
+def test_a_dense_model_shows_no_state(checkpoint: Path):
+    assert "state of each sequence" not in run("--config-json", checkpoint, "--gpus", "4")
+
+
+def test_weights_of_an_unknown_format_are_planned_by_the_type_that_is_named(tmp_path: Path):
+    config = LLAMA_8B | {"quantization_config": {"quant_method": "compressed-tensors"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "parameters in int4" in run("--config-json", tmp_path, "--weight-dtype", "int4")
 
 
 def test_the_explanation_shows_the_arithmetic_and_both_published_errors():
@@ -166,6 +196,12 @@ def test_the_explanation_shows_the_arithmetic_and_both_published_errors():
         "1,802 GB",
         "42 ms",
         "1.97 times",
+        "1,000 x 2 x 6.98 B / 989 TFLOP/s",
+        "14.4 ms",
+        "4.5 ms",
+        "3.2 steps",
+        "4.5 steps",
+        "beside 64 streams of 4,000 tokens, 1,000 prompt tokens cost\n  1.4 steps",
         "66,560",
     ):
         assert figure in text

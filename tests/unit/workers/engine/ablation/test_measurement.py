@@ -2,13 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from workers.engine.ablation import command
 from workers.engine.ablation.command import main
 from workers.engine.ablation.measurement import LadderResult, measure_engine
 from workers.engine.ablation.rungs import CHANGES, rungs
@@ -115,6 +116,26 @@ def test_the_command_prints_a_table_and_writes_both_files(
     assert written["runs"]["paged KV"]["all"]["tokens_per_second"] > 0
     assert {"machine", "versions", "settings", "runs"} == written.keys()
     assert "<svg" in Path(files[0]).read_text()
+
+
+def test_each_rung_is_printed_before_the_next_one_begins(
+    checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+
+    def measured(engine: Engine, arrivals: Sequence[Arrival]) -> LadderResult:
+        printed.append(capsys.readouterr().out)
+        return measure_engine(engine, arrivals)
+
+    monkeypatch.setattr(command, "measure_engine", measured)
+    chosen = ["--only", "paged KV", "--only", "prefix caching"]
+    assert main(["--quick", "--threads", "1", "--model", str(checkpoint("llama-gqa")), *chosen]) == 0
+    # The first run warms up.
+    _, before_first, before_second = printed
+    assert "paged KV" not in before_first
+    assert "TTFT" in before_first
+    assert before_second.startswith("paged KV ")
+    assert "prefix caching" not in before_second
 
 
 def test_what_cannot_be_done_is_one_line(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from workers.engine.attention import sdpa_backend
 from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.sdpa_backend import BATCHED_SPAN_TOKENS_MAX, SdpaBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
@@ -88,3 +89,47 @@ def test_together_they_see_what_each_sees_alone(kv_heads: int, window: int | Non
             alone.append(apart.begin([one]).attend(0, query[at], key[at], value[at]))
         first = rows.stop
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=1e-5)
+
+
+class CountingStore(KVStore):
+    """A KV store that counts the blocks that were copied out of it."""
+
+    gathered = 0
+
+    def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        self.gathered += len(blocks)
+        return super().gather(layer, blocks)
+
+
+def test_one_long_context_among_short_ones_is_not_copied_for_each_of_them() -> None:
+    spec = ModelSpec.from_config(CONFIG | {"num_key_value_heads": 2, "sliding_window": None}, {})
+    store = CountingStore(
+        spec,
+        blocks=BLOCKS,
+        block_size=SIZE,
+        codec=kv_codec("auto", torch.float32),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    given = spans([(5, 1)] * 31 + [(399, 1)])
+    query, key, value = (torch.randn(len(given), heads, 8) for heads in (4, 2, 2))
+    SdpaBackend(store, spec).begin(given).attend(0, query, key, value)
+    needed = sum(len(span.blocks) for span in given)
+    assert store.gathered == needed == 31 * 2 + 100
+
+
+def test_no_batch_copies_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def gather(store: KVStore, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(len(blocks))
+        return plain(store, layer, blocks)
+
+    plain = KVStore.gather
+    monkeypatch.setattr(KVStore, "gather", gather)
+    block_bytes = 2 * SIZE * 2 * 8 * 4
+    monkeypatch.setattr(sdpa_backend, "GATHER_BYTES_MAX", 9 * block_bytes)
+    given = spans([(13, 1)] * 10 + [(60, 1)])
+    query, key, value = (torch.randn(len(given), heads, 8) for heads in (4, 2, 2))
+    backend(2, None).begin(given).attend(0, query, key, value)
+    assert sizes == [8] * 5 + [16]

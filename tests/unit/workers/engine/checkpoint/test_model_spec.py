@@ -234,3 +234,64 @@ def test_the_pool_has_whole_blocks_and_room_for_every_running_sequence(load: Cal
     assert load(kv_tokens=111, block_size=16).info.pool_tokens == 96
     # 512 tokens of context are 32 blocks of 16.
     assert load(running_max=4).info.pool_tokens == 4 * 512
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"logit_scale": 0.0625}, "logit_scale"),
+        ({"residual_multiplier": 0.22}, "residual_multiplier"),
+        ({"embedding_multiplier": 12}, "embedding_multiplier"),
+        ({"query_pre_attn_scalar": 256}, "query_pre_attn_scalar"),
+        ({"num_local_experts": 8}, "num_local_experts"),
+        ({"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ({"clip_qkv": 8.0}, "clip_qkv"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnModel"}}, "modeling_own.OwnModel"),
+    ],
+)
+def test_a_key_that_changes_the_model_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(CheckpointInvalid, match=named):
+        spec(**changes)
+
+
+def test_a_key_with_a_value_that_changes_nothing_is_ignored() -> None:
+    changes = {"final_logit_softcapping": None, "logit_scale": 1.0, "num_experts": 0, "is_causal": True}
+    assert spec(**changes, auto_map={"AutoTokenizer": "own.Tokenizer"}) == spec()
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"]
+)
+def test_a_tensor_that_is_not_used_is_named(copy: Path, name: str) -> None:
+    weights = load_file(copy / "model.safetensors")
+    save_file({**weights, name: np.zeros(3, np.float32)}, copy / "model.safetensors")
+    with pytest.raises(CheckpointInvalid, match=rf"1 tensors that .* does not use, {name}"):
+        Engine.load(EngineConfig(model=copy))
+
+
+def test_fewer_layers_than_weights_are_refused(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.raises(CheckpointInvalid, match=r"of 1 layers .* does not use, model\.layers\.1\."):
+        Engine.load(EngineConfig(model=copy))
+
+
+def test_a_saved_copy_of_a_tied_head_and_saved_frequencies_are_not_missed(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    weights = load_file(copy / "model.safetensors")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)
+    save_file(weights, copy / "model.safetensors")
+    Engine.load(EngineConfig(model=copy))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_weight_that_is_no_finite_number_is_refused(copy: Path, number: float) -> None:
+    weights = load_file(copy / "model.safetensors")
+    weights["model.norm.weight"][7] = number
+    save_file(weights, copy / "model.safetensors")
+    with pytest.raises(CheckpointInvalid, match=r"model\.norm\.weight has numbers that are infinite or not"):
+        Engine.load(EngineConfig(model=copy))

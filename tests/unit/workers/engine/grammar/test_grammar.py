@@ -425,3 +425,33 @@ async def test_only_so_many_grammars_wait(tokenizer: Tokenizer) -> None:
     queue.close()
     with pytest.raises((RequestRefused, asyncio.CancelledError)):
         await endless
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "allowed"),
+    [
+        (r"^\d$", "7", True),
+        (r"^\d$", "٣", False),
+        (r"^[\d.]{1,3}$", "1.5", True),
+        (r"^[\d.]{1,3}$", "1٣", False),
+        (r"^\w$", "a", True),
+        (r"^\w$", "é", False),
+        (r"^[^\d]$", "٣", True),
+        (r"^[x\D]$", "٣", True),
+        (r"^[x\D]$", "7", False),
+    ],
+)
+def test_digits_and_words_are_those_of_ascii_in_schemas_and_regular_expressions(
+    tokenizer: Tokenizer, compiler: GrammarCompiler, pattern: str, text: str, allowed: bool
+) -> None:
+    of_schema = compiler.compile(schema({"type": "string", "pattern": pattern}))
+    of_regex = compiler.compile(regex(pattern.removeprefix("^").removesuffix("$")))
+    for matcher, written in ((of_schema, f'"{text}"'), (of_regex, text)):
+        tokens = tokenizer.encode(written, add_special_tokens=False)
+        assert (matcher.advance(tokens) == len(tokens)) == allowed
+
+
+def test_dates_have_the_digits_of_ascii(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+    matcher = compiler.compile(schema({"type": "string", "format": "date"}))
+    tokens = tokenizer.encode('"٢٠٢٤-٠١-٠١"', add_special_tokens=False)
+    assert matcher.advance(tokens) < len(tokens)

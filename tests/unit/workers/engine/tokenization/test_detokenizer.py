@@ -171,3 +171,64 @@ def test_a_broken_tokenizer_file_is_refused_clearly(tmp_path: Path) -> None:
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(CheckpointInvalid, match=r"tokenizer\.json"):
             Tokenizer(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer with a token for each byte and for some words, as Llama 2 has."""
+    written = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁a", "b", "é", "🦊"]
+    model = models.BPE(
+        vocab={token: number for number, token in enumerate(written)},
+        merges=[],
+        unk_token="<unk>",
+        byte_fallback=True,
+        fuse_unk=True,
+    )
+    made = tokenizers.Tokenizer(model)
+    made.add_special_tokens(["<unk>", "<s>"])
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    directory = tmp_path_factory.mktemp("fallback")
+    made.save(str(directory / "tokenizer.json"))
+    return Tokenizer(directory)
+
+
+BYTES = 2
+"""The id of the token of byte 0."""
+
+
+@QUIET
+@given(tokens=st.lists(st.integers(0, 262) | st.sampled_from([BYTES + 0xC3, BYTES + 0xA9]), max_size=40))
+def test_runs_of_fallback_bytes_are_decoded_as_by_the_tokenizer(
+    fallback: Tokenizer, tokens: list[int]
+) -> None:
+    assert fallback.decode(tokens) == "".join(told(fallback, tokens))
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (b"\xc3\xa9", "é"),
+        (b"\xc3\xa9\xff", "\ufffd" * 3),
+        (b"\xff\xc3\xa9", "\ufffd" * 3),
+        (b"\xc3", "\ufffd"),
+        (b"ab\xf0\x9f\xa6", "\ufffd" * 5),
+        ("🦊".encode(), "🦊"),
+    ],
+)
+def test_a_run_with_one_invalid_byte_has_no_valid_character(
+    fallback: Tokenizer, written: bytes, text: str
+) -> None:
+    tokens = [BYTES + byte for byte in written]
+    assert fallback.decode(tokens) == "".join(told(fallback, tokens)) == text
+
+
+def test_a_special_token_does_not_end_a_run(fallback: Tokenizer) -> None:
+    tokens = [BYTES + 0xC3, 1, BYTES + 0xA9]
+    assert fallback.decode(tokens) == "".join(told(fallback, tokens)) == "é"
+
+
+def test_a_long_text_of_bytes_arrives_in_parts_and_whole(fallback: Tokenizer) -> None:
+    text = "四季" * 40
+    pieces = told(fallback, [BYTES + byte for byte in text.encode()])
+    assert "".join(pieces) == text
+    assert sum(map(bool, pieces)) > 4
