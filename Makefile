@@ -15,7 +15,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
-	ladder docs clean
+	ladder docs docs-site clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,8 +97,12 @@ bench-fairness: .venv/.dev ## Measure how tenants affect each other under each q
 ladder: .venv/.dev ## Run the same requests on engines from naive to modern, one idea at a time; draw ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)
 
-docs: .venv/.dev ## Write the generated parts of the README again
+docs: .venv/.dev ## Write the generated parts of the reference pages again
 	$(BIN)/python -m tests.house.generated
+
+docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+	@echo "build/site/index.html"
 
 clean: ## Remove everything that make has created
 	rm -rf .venv .tools .radixgate .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
