@@ -11,7 +11,19 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 NAMES = (
-    *("serve", "reload", "worker", "demo", "doctor", "ladder", "plan", "simulate", "bench", "check-config"),
+    *(
+        "serve",
+        "init",
+        "reload",
+        "worker",
+        "demo",
+        "doctor",
+        "ladder",
+        "plan",
+        "simulate",
+        "bench",
+        "check-config",
+    ),
     "explain-config",
     *(
         "keys",
@@ -65,6 +77,10 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.serve import serve
 
             return _single_command(serve)
+        case "init":
+            from gateway.cli.commands.init import init
+
+            return _single_command(init)
         case "reload":
             from gateway.cli.commands.reload import reload
 

@@ -25,6 +25,7 @@ from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.references import References
 from gateway.settings.tree import UNBUILT, Settings
 from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
+from gateway.settings.workers import expand_workers
 from gateway.settings.yaml import Location, parse_yaml, path
 
 DEFAULT = "default"
@@ -79,6 +80,8 @@ def load_settings(
         sources[location] = source
     referred = References(base, environment)
     tree = referred.replace_in_tree(tree, ())
+    if "workers" in tree:
+        tree["workers"] = expand_workers(tree["workers"])
     if file is not None:
         tree = with_absolute_files(
             tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name

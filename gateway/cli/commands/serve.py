@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.support.admin_access import admin_url
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.event_loop import run_loop
 from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.quick_start import QuickStart
 from gateway.process import multiprocess
 from gateway.process.children import ChildFailed
 from gateway.process.embedded_valkey import ValkeyFailed
@@ -25,6 +27,34 @@ log = logging.getLogger(__name__)
 
 def serve(
     config: ConfigFile = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Address of a worker, in place of a settings file: what the gateway has to know is asked of the "
+            "worker. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    worker_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with the key that the workers of --worker require.",
+            show_default=False,
+        ),
+    ] = None,
+    wait_seconds: Annotated[
+        float, typer.Option(help="Longest wait for a worker of --worker that does not answer yet.", min=0)
+    ] = 60.0,
+    write_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what was found about the workers of --worker to a new settings file, and serve with it.",
+            show_default=False,
+        ),
+    ] = None,
     set_: Assignments = None,
     redis_url: Annotated[
         str | None,
@@ -50,6 +80,20 @@ def serve(
         assignments.append(f"redis.url={redis_url}")
     if processes is not None:
         assignments.append(f"listen.processes={processes}")
+    start = None
+    if worker:
+        if config is not None:
+            raise CommandError(
+                "--worker is for a start without a file: add the worker to the file instead", 2
+            )
+        start = QuickStart.find(worker, worker_key_env, wait_seconds, assignments)
+        if write_config is not None:
+            start.write(write_config)
+            config = write_config
+        else:
+            assignments = [*start.assignments, *assignments]
+    elif write_config is not None or worker_key_env is not None:
+        raise CommandError("--write-config and --worker-key-env need --worker URL", 2)
     loaded = load_settings(config, assignments=assignments)
     logs.configure_logging(loaded.settings.telemetry.log_level)
     for warning in loaded.warnings:
@@ -63,6 +107,7 @@ def serve(
         _options(config, assignments),
         one_of_several,
         lambda: load_settings(config, assignments=assignments).settings,
+        start,
     )
 
 
@@ -71,6 +116,7 @@ def run(
     options: Sequence[str] = (),
     process: GatewayProcess | None = None,
     read_settings: Callable[[], Settings] | None = None,
+    start: QuickStart | None = None,
 ) -> None:
     """Serve until a signal arrives.
 
@@ -79,15 +125,30 @@ def run(
         options: command line options to start each process with, where there are several processes.
         process: which of several processes this one is; None for the only or the first one.
         read_settings: reads the settings again for a reload.
+        start: what was found about workers that were named by their addresses.
 
     Raises:
         CommandError: the gateway cannot listen, or a process that it needs does not start.
     """
+
+    def ready(url: str, admin_url: str, *, needs_key: bool) -> None:
+        print(f"radixgate ready at {url}", flush=True)
+        print(f"  operator page {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
+        if start is not None:
+            print("\n".join(start.next_steps(url, needs_key=needs_key)), flush=True)
+
+    def one_ready(here: server.ServingGateway) -> None:
+        needs_key = here.gateway.services.authentication.directory.requires_keys
+        ready(here.tenant_url, here.admin_url, needs_key=needs_key)
+
+    def all_ready(url: str) -> None:
+        ready(url, admin_url(settings), needs_key=bool(settings.tenants))
+
     try:
         if settings.listen.processes > 1 and process is None:
-            run_loop(multiprocess.run(settings, options, _print_ready, registered_for_reload))
+            run_loop(multiprocess.run(settings, options, all_ready, registered_for_reload))
         else:
-            run_loop(server.run(settings, _print_addresses, process, read_settings))
+            run_loop(server.run(settings, one_ready, process, read_settings))
     except (server.ListenAddressUnavailable, ValkeyFailed, ChildFailed) as err:
         raise CommandError(str(err)) from err
 
@@ -96,12 +157,3 @@ def _options(config: Path | None, assignments: Sequence[str]) -> list[str]:
     """Return the options as they would be typed, for the processes that this one starts."""
     file = ["--config", str(config)] if config is not None else []
     return file + [word for assignment in assignments for word in ("--set", assignment)]
-
-
-def _print_ready(url: str) -> None:
-    print(f"radixgate ready at {url}", flush=True)
-
-
-def _print_addresses(gateway: server.ServingGateway) -> None:
-    print(f"radixgate ready at {gateway.tenant_url}", flush=True)
-    print(f"  operator page {gateway.admin_url}/ui/  metrics {gateway.admin_url}/metrics", flush=True)
