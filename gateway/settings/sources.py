@@ -31,6 +31,9 @@ from gateway.settings.yaml import Location, parse_yaml, path
 DEFAULT = "default"
 """The source of values that no source sets."""
 
+ENVIRONMENT_SOURCE = "environment "
+"""The beginning of the source of values from environment variables, before the name of the variable."""
+
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
@@ -126,7 +129,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[Location, str, 
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX):
             location = _location(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
-            yield location, environment[name], f"environment {name}"
+            yield location, environment[name], f"{ENVIRONMENT_SOURCE}{name}"
 
 
 def _assigned(assignments: Sequence[str]) -> Iterator[tuple[Location, str, str]]:
@@ -259,11 +262,16 @@ def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
         yield location, value
 
 
+def without_credentials(url: str) -> str:
+    """Return an address without the user and the password in it."""
+    return _CREDENTIALS.sub("://****@", url)
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, Secret):
         return repr(value)
     if isinstance(value, MediaHost | Moment | Network):
         value = value.text
     if isinstance(value, str):
-        value = _CREDENTIALS.sub("://****@", value)
+        value = without_credentials(value)
     return msgspec.json.encode(value).decode()

@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.discovery import worker_sleep
@@ -19,7 +20,6 @@ from gateway.discovery.source import SourceUnavailable
 from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.settings.checks import kind_problem
-from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.settings.urls import url_problem
 from gateway.settings.workers import AUTO_KIND, WorkerSettings
@@ -191,7 +191,7 @@ async def _sleeping_engine(
 
 
 def _settings(config: Path | None, set_: list[str] | None) -> Settings:
-    return load_settings(config, assignments=set_ or (), complete=False).settings
+    return find_deployment(config, set_, REDIS).settings
 
 
 def _with_registry(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[Result]]) -> Result:
