@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 256 * 1024
 GATEWAYS_MAX = 1000
 
 
-class RunningGateway(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A gateway that runs on this machine."""
 
     pid: int
@@ -40,7 +40,7 @@ class RunningGateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def announced(gateway: RunningGateway) -> Iterator[None]:
+def announced(gateway: GatewayInfo) -> Iterator[None]:
     """Let commands find this gateway while the context is open; where no file can be written, they will not."""
     with ExitStack() as stack:
         try:
@@ -59,7 +59,7 @@ def announced(gateway: RunningGateway) -> Iterator[None]:
         yield
 
 
-def running_gateways() -> list[RunningGateway]:
+def running_gateways() -> list[GatewayInfo]:
     """Return the gateways of this user that run on this machine, by process id."""
     directory = _directory()
     if not _is_private(directory):
@@ -69,14 +69,14 @@ def running_gateways() -> list[RunningGateway]:
     return [gateway for gateway in found if gateway is not None]
 
 
-def _read(file: Path) -> RunningGateway | None:
+def _read(file: Path) -> GatewayInfo | None:
     """Return what the file says; None if its gateway does not run, and then remove the file."""
     try:
         lock_file(file).close()
     except BlockingIOError:
         try:
             with file.open("rb") as opened:
-                return msgspec.json.decode(opened.read(FILE_BYTES_MAX), type=RunningGateway)
+                return msgspec.json.decode(opened.read(FILE_BYTES_MAX), type=GatewayInfo)
         except (OSError, msgspec.DecodeError):
             return None  # It is being written, or of another version.
     except OSError:
@@ -86,7 +86,7 @@ def _read(file: Path) -> RunningGateway | None:
 
 
 def _directory() -> Path:
-    return Path(tempfile.gettempdir()) / f"radixgate-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / f"radixgate.{os.getuid()}"
 
 
 def _is_private(directory: Path) -> bool:

@@ -20,7 +20,7 @@ from gateway.process import multiprocess
 from gateway.process.children import ChildFailed
 from gateway.process.embedded_valkey import ValkeyFailed
 from gateway.process.multiprocess import GatewayProcess
-from gateway.process.running_gateways import RunningGateway, announced
+from gateway.process.running_gateways import GatewayInfo, announced
 from gateway.runtime import server
 from gateway.runtime.reload import registered_for_reload
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings
@@ -176,13 +176,13 @@ def _options(config: Path | None, assignments: Sequence[str]) -> list[str]:
     return file + [word for assignment in assignments for word in ("--set", assignment)]
 
 
-def _description(loaded: LoadedSettings, config: Path | None, assignments: Sequence[str]) -> RunningGateway:
+def _description(loaded: LoadedSettings, config: Path | None, assignments: Sequence[str]) -> GatewayInfo:
     """Return how other commands can read the settings of this gateway."""
     sources = set(loaded.sources.values())
     variables = [
         source.removeprefix(ENVIRONMENT_SOURCE) for source in sources if source.startswith(ENVIRONMENT_SOURCE)
     ]
-    return RunningGateway(
+    return GatewayInfo(
         pid=os.getpid(),
         config=str(config.absolute()) if config is not None else None,
         assignments=list(assignments),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.process.running_gateways import RunningGateway, running_gateways
+from gateway.process.running_gateways import GatewayInfo, running_gateways
 from gateway.process.secrets import FILE_NAME, secret_file
 from gateway.settings.database_address import sqlite_file
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings, without_credentials
@@ -33,11 +33,11 @@ ADMIN = ("admin",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class DeploymentAccess:
     """The settings of a deployment, and its gateway if that was found on this machine."""
 
     settings: Settings
-    gateway: RunningGateway | None = None
+    gateway: GatewayInfo | None = None
 
     @property
     def admin_url(self) -> str | None:
@@ -47,7 +47,7 @@ class Deployment:
 
 def find_deployment(
     config: ConfigFile, assignments: Assignments, naming: Sequence[str], *, must_exist: bool = True
-) -> Deployment:
+) -> DeploymentAccess:
     """Return the deployment that the options name, else the one on this machine; its settings may be incomplete.
 
     Args:
@@ -63,19 +63,19 @@ def find_deployment(
     given = list(assignments or ())
     loaded = load_settings(config, assignments=given, complete=False)
     if config is not None or any(set(location[:1]) & set(naming) for location in loaded.sources):
-        return Deployment(settings=loaded.settings)
+        return DeploymentAccess(settings=loaded.settings)
     running = {(each.config, each.state_directory): each for each in running_gateways()}
     if len(running) > 1:
         listed = "; ".join(f"process {each.pid} with {_file_of(each)}" for each in running.values())
         raise CommandError(f"several gateways run on this machine: name one by --config ({listed})", 2)
     for gateway in running.values():
-        return Deployment(settings=_settings_of(gateway, given), gateway=gateway)
+        return DeploymentAccess(settings=_settings_of(gateway, given), gateway=gateway)
     if must_exist:
         _check_existence(loaded)
-    return Deployment(settings=loaded.settings)
+    return DeploymentAccess(settings=loaded.settings)
 
 
-def print_deployment(deployment: Deployment) -> None:
+def print_deployment(deployment: DeploymentAccess) -> None:
     """Print on standard error which database and which secret a command works with."""
     settings = deployment.settings
     file = sqlite_file(settings.database.url, Path(settings.state_directory))
@@ -86,7 +86,7 @@ def print_deployment(deployment: Deployment) -> None:
     print(f"deployment: database {database}, secret {named}{found}", file=sys.stderr)
 
 
-def _settings_of(gateway: RunningGateway, given: list[str]) -> Settings:
+def _settings_of(gateway: GatewayInfo, given: list[str]) -> Settings:
     """Return the settings of a running gateway. Raises CommandError if this process cannot read all of them."""
     config = Path(gateway.config) if gateway.config is not None else None
     own = [*gateway.assignments, f"state_directory={gateway.state_directory}", *given]
@@ -115,5 +115,5 @@ def _check_existence(loaded: LoadedSettings) -> None:
         )
 
 
-def _file_of(gateway: RunningGateway) -> str:
+def _file_of(gateway: GatewayInfo) -> str:
     return gateway.config or f"the state directory {gateway.state_directory}"

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 import yaml
 
-from gateway.process.running_gateways import RunningGateway, announced, running_gateways
+from gateway.process.running_gateways import GatewayInfo, announced, running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
 
 SECONDS_MAX = 60.0
@@ -133,10 +133,10 @@ async def test_settings_from_the_environment_of_the_gateway_are_asked_for(tmp_pa
 @pytest.fixture
 def own_temporary_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path / f"radixgate-{os.getuid()}"
+    return tmp_path / f"radixgate.{os.getuid()}"
 
 
-GATEWAY = RunningGateway(
+GATEWAY = GatewayInfo(
     pid=4711, config=None, assignments=[], variables=[], state_directory="/x", admin_url="http://127.0.0.1:1"
 )
 
