@@ -6,6 +6,9 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 3
+TORCH ?= cpu
+TORCH_VERSION := $(shell sed -n 's/^engine = \["torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
 	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
 	$(addprefix tests/integration/radix_cache/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_index_maintenance.py \
@@ -112,11 +115,24 @@ clean: ## Remove everything that make has created
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 
-.venv/.engine: pyproject.toml | .venv/bin/python
+# On Linux the usual torch brings CUDA, several gigabytes. The build for the CPU is taken from wherever pip is set up to
+# look, else from PyTorch's own index, else the usual one is taken, as with `make demo TORCH=gpu`.
+.venv/.torch-$(TORCH): pyproject.toml | .venv/bin/python
+	@if [ "$(TORCH)" = cpu ] && [ "$$(uname -s)" = Linux ]; then \
+		$(BIN)/pip install --quiet 'torch==$(TORCH_VERSION)+cpu' 2> /dev/null \
+		|| $(BIN)/pip install --quiet --extra-index-url $(TORCH_CPU_INDEX) 'torch==$(TORCH_VERSION)+cpu' \
+		|| $(BIN)/pip install --quiet 'torch==$(TORCH_VERSION)'; \
+	else \
+		$(BIN)/pip install --quiet 'torch==$(TORCH_VERSION)'; \
+	fi
+	@rm -f .venv/.torch-*
+	@touch $@
+
+.venv/.engine: pyproject.toml .venv/.torch-$(TORCH) | .venv/bin/python
 	$(BIN)/pip install --quiet --editable '.[engine]'
 	@touch $@
 
-.venv/.dev: pyproject.toml | .venv/bin/python
+.venv/.dev: pyproject.toml .venv/.torch-$(TORCH) | .venv/bin/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/.engine
 

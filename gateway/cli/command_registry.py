@@ -24,7 +24,7 @@ NAMES = (
         "bench",
         "check-config",
     ),
-    "explain-config",
+    *("explain-config", "schema"),
     *(
         "keys",
         "organisations",
@@ -122,6 +122,10 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.config import explain_config
 
             return _single_command(explain_config)
+        case "schema":
+            from gateway.cli.commands.config import schema
+
+            return _single_command(schema)
         case "route":
             from gateway.cli.commands.route import route
 

@@ -85,6 +85,7 @@ class DemoProcesses:
         self.location.directory.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "workers.engine.tiny_checkpoint",
             str(self.location.checkpoint),
@@ -110,7 +111,8 @@ class DemoProcesses:
         self._gateway = Child(
             "gateway",
             lambda _: [
-                *(sys.executable, "-m", "gateway", "serve", "--config", str(self.location.settings_file)),
+                *(sys.executable, "-P", "-m", "gateway", "serve"),
+                *("--config", str(self.location.settings_file)),
                 *("--set", f"routing.policy={policy}"),
             ],
             GATEWAY_READY,
@@ -146,7 +148,7 @@ class DemoProcesses:
                 "threads": 1,
             }
             given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-            return [sys.executable, "-m", "gateway", "worker", *given]
+            return [sys.executable, "-P", "-m", "gateway", "worker", *given]
 
         # One thread for each worker: three workers, a gateway and a client share the machine.
         environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

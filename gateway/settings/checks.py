@@ -52,6 +52,12 @@ _KUBERNETES_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
+TOKENIZER_HINT = (
+    "; the gateway downloads nothing: name a directory with tokenizer.json, or write `worker`, and the engine "
+    "tokenizes"
+)
+
+
 def first_problem(settings: Settings) -> str | None:
     """Return the first error as `$.path: reason`; None if the settings are valid."""
     return next(_problems(settings), None)
@@ -313,7 +319,8 @@ def _tokenizers(settings: Settings) -> Iterator[str]:
         if model.tokenizer in TOKENIZER_KEYWORDS:
             continue
         if not (Path(model.tokenizer) / "tokenizer.json").is_file():
-            yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
+            hint = "" if Path(model.tokenizer).is_dir() else TOKENIZER_HINT
+            yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}{hint}"
 
 
 def expired_keys(settings: Settings, now: float) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """`radixgate init`: asks four questions and writes a settings file."""
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,11 @@ import typer
 
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.found_workers import (
-    as_yaml,
     describe,
     find_workers,
     settings_of,
     worker_urls,
+    write_settings,
 )
 from gateway.cli.support.quick_start import gateway_ports
 from gateway.process.secrets import deployment_secret
@@ -101,10 +100,7 @@ def _with_tenant(tenant: str, key: NewKey) -> dict[str, Any]:
 def _write(file: Path, tree: dict[str, Any], mode: str) -> None:
     """Write the file; it must not exist if the mode is `x`. Raises CommandError."""
     try:
-        with open(
-            file, mode, encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
-        ) as new:
-            new.write(as_yaml(tree))
+        write_settings(file, tree, mode)
     except FileExistsError:
         raise CommandError(f"{file} exists; choose another name, or remove it first") from None
     except OSError as err:

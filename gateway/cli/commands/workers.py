@@ -11,6 +11,7 @@ import typer
 
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import JsonOption, to_json
 from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
@@ -38,7 +39,7 @@ Workers = Annotated[list[str], typer.Argument(help="Ids of the workers.")]
 
 
 @app.command("list")
-def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
+def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the workers of the settings, the registered workers, and all drained workers."""
     settings = _settings(config, set_)
 
@@ -57,7 +58,10 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
         (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
     ]
     rows += [(worker, "", "", "registered", f"invalid: {why}") for worker, why in refused.items()]
-    print("\n".join(format_columns([head, *rows])))
+    if json:
+        print("\n".join(to_json(dict(zip(head, row, strict=True))) for row in rows))
+    else:
+        print("\n".join(format_columns([head, *rows])))
 
 
 @app.command()

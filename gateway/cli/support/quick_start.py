@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.found_workers import (
@@ -16,6 +17,7 @@ from gateway.cli.support.found_workers import (
     find_workers,
     settings_of,
     worker_urls,
+    write_settings,
 )
 from gateway.cli.support.free_ports import first_free_port
 from gateway.settings.sources import load_settings, process_references
@@ -61,10 +63,10 @@ class QuickStart:
         return cls(found=found, key_variable=key_variable, ports=gateway_ports(given))
 
     @property
-    def text(self) -> str:
-        """The text of the settings file that says the same."""
+    def settings(self) -> dict[str, Any]:
+        """The settings of the file that says the same."""
         ports = {listener: {"port": port} for listener, port in self.ports.items()}
-        return as_yaml({**ports, **settings_of(self.found, self.key_variable)})
+        return {**ports, **settings_of(self.found, self.key_variable)}
 
     @property
     def assignments(self) -> list[str]:
@@ -75,8 +77,7 @@ class QuickStart:
     def write(self, file: Path) -> None:
         """Write the settings file. Raises CommandError, also if the file exists."""
         try:
-            with file.open("x", encoding="utf-8") as new:
-                new.write(self.text)
+            write_settings(file, self.settings, "x")
         except FileExistsError:
             raise CommandError(f"--write-config: {file} exists; start with --config {file}", 2) from None
         except OSError as err:
@@ -90,7 +91,7 @@ class QuickStart:
         if needs_key:
             yield "\n  KEY: a key of `radixgate keys create TENANT`"
         yield "\nThe same as a settings file (--write-config gateway.yaml writes it):\n"
-        yield from (f"  {line}" for line in self.text.splitlines())
+        yield from (f"  {line}" for line in as_yaml(self.settings).splitlines())
 
 
 def _print_notice(line: str) -> None:
