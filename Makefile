@@ -17,8 +17,8 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	kv_index/test_shared_index.py kv_index/test_feed_takeover.py cli/test_index_commands.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
-	ladder docs docs-site clean
+.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
+	ladder docs docs-site docs-plot clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ test-sdks: .venv/.dev .tools/sdks/.done ## Run the SDKs' own tests, LangChain, n
 
 test-bench-aiperf: .venv/.dev .tools/aiperf/.done ## Compare radixgate bench with aiperf on one server (installs 1.2 GB)
 	$(BIN)/python -m pytest tests/peers -s --timeout 600 $(PYTEST_ARGS)
+
+test-pythons: ## Test the gateway on Python 3.12, 3.13 and 3.14, as far as this machine has them
+	tests/pythons .tools
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
@@ -106,6 +109,14 @@ docs: .venv/.dev ## Write the generated parts of the reference pages again
 docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 	@echo "build/site/index.html"
+
+docs-plot: .venv/.dev ## Run the demo and draw its figures as docs/pages/images/result.svg
+	@mkdir -p build
+	$(BIN)/radixgate demo --exit --json build/demo.json
+	$(BIN)/python docs/plot.py build/demo.json docs/pages/images/result.svg
+
+release-files: .venv/.dev ## Write the OpenAPI documents and the JSON schema of the settings into build/release
+	$(BIN)/python -m tests.house.release_files build/release
 
 clean: ## Remove everything that make has created
 	rm -rf .venv .tools .radixgate .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
