@@ -6,6 +6,9 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 TEST_PROCESSES ?= 3
+TORCH ?= cpu
+TORCH_VERSION := $(shell sed -n 's/^engine = \["torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
 	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
 	$(addprefix tests/integration/radix_cache/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_index_maintenance.py \
@@ -14,8 +17,8 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	kv_index/test_shared_index.py kv_index/test_feed_takeover.py cli/test_index_commands.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
-	ladder docs clean
+.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
+	ladder docs docs-site docs-plot clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +57,9 @@ test-sdks: .venv/.dev .tools/sdks/.done ## Run the SDKs' own tests, LangChain, n
 
 test-bench-aiperf: .venv/.dev .tools/aiperf/.done ## Compare radixgate bench with aiperf on one server (installs 1.2 GB)
 	$(BIN)/python -m pytest tests/peers -s --timeout 600 $(PYTEST_ARGS)
+
+test-pythons: ## Test the gateway on Python 3.12, 3.13 and 3.14, as far as this machine has them
+	tests/pythons .tools
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
@@ -97,8 +103,20 @@ bench-fairness: .venv/.dev ## Measure how tenants affect each other under each q
 ladder: .venv/.dev ## Run the same requests on engines from naive to modern, one idea at a time; draw ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)
 
-docs: .venv/.dev ## Write the generated parts of the README again
+docs: .venv/.dev ## Write the generated parts of the reference pages again
 	$(BIN)/python -m tests.house.generated
+
+docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+	@echo "build/site/index.html"
+
+docs-plot: .venv/.dev ## Run the demo and draw its figures as docs/pages/images/result.svg
+	@mkdir -p build
+	$(BIN)/radixgate demo --exit --json build/demo.json
+	$(BIN)/python docs/plot.py build/demo.json docs/pages/images/result.svg
+
+release-files: .venv/.dev ## Write the OpenAPI documents and the JSON schema of the settings into build/release
+	$(BIN)/python -m tests.house.release_files build/release
 
 clean: ## Remove everything that make has created
 	rm -rf .venv .tools .radixgate .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -108,11 +126,24 @@ clean: ## Remove everything that make has created
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 
-.venv/.engine: pyproject.toml | .venv/bin/python
+# On Linux the usual torch brings CUDA, several gigabytes. The build for the CPU is taken from wherever pip is set up to
+# look, else from PyTorch's own index, else the usual one is taken, as with `make demo TORCH=gpu`.
+.venv/.torch-$(TORCH): pyproject.toml | .venv/bin/python
+	@if [ "$(TORCH)" = cpu ] && [ "$$(uname -s)" = Linux ]; then \
+		$(BIN)/pip install --quiet 'torch==$(TORCH_VERSION)+cpu' 2> /dev/null \
+		|| $(BIN)/pip install --quiet --extra-index-url $(TORCH_CPU_INDEX) 'torch==$(TORCH_VERSION)+cpu' \
+		|| $(BIN)/pip install --quiet 'torch==$(TORCH_VERSION)'; \
+	else \
+		$(BIN)/pip install --quiet 'torch==$(TORCH_VERSION)'; \
+	fi
+	@rm -f .venv/.torch-*
+	@touch $@
+
+.venv/.engine: pyproject.toml .venv/.torch-$(TORCH) | .venv/bin/python
 	$(BIN)/pip install --quiet --editable '.[engine]'
 	@touch $@
 
-.venv/.dev: pyproject.toml | .venv/bin/python
+.venv/.dev: pyproject.toml .venv/.torch-$(TORCH) | .venv/bin/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/.engine
 

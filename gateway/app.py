@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
+from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.dispatch.queue_report import QueueReporter
 from gateway.domain.errors import ShuttingDown
@@ -51,7 +52,7 @@ from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.prompt_hasher import PromptHasher
 from gateway.tokenization.worker_tokens import FleetTokenizer
 from gateway.wiring.dispatch import dispatch_of
-from gateway.wiring.fleet import IndexFollowsFleet, fleet_of, worker_of
+from gateway.wiring.fleet import IndexFollowsFleet, fleet_of, target_of, worker_of
 from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts
@@ -302,6 +303,7 @@ def _discovery(settings: Settings, fleet: Fleet, scripts: ScriptCaller) -> Disco
         build_sources(settings.discovery, registered),
         registered,
         worker_of,
+        WorkerKinds(target_of),
         drain_seconds=settings.drain.seconds,
     )
 

@@ -228,7 +228,7 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
     except ModelNotFound:
         # A worker that has not reported yet may serve it; clients try again after 503, and never after 404.
         if services.dispatch.fleet.complete:
-            raise
+            raise ModelNotFound(request.model, services.catalogue.names_for(tenant)) from None
         raise NoWorker(request.model) from None
     progress.model, progress.stream = model.name, request.stream
     if not tenant.allows(model.name):

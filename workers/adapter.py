@@ -163,6 +163,8 @@ class WorkerReport:
     """How busy it is."""
     asleep: bool = False
     """Whether it has given up its memory and its cache and serves no requests until it is woken."""
+    engine: str | None = None
+    """The kind of worker that its list of models shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

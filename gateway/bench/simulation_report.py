@@ -67,7 +67,7 @@ def figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
-        raise PlotError("needs matplotlib; install the extra `plots`: pip install '.[plots]'") from err
+        raise PlotError("needs matplotlib; pip install 'radixgate[plots]'") from err
     return Figure
 
 

@@ -11,8 +11,20 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 NAMES = (
-    *("serve", "reload", "worker", "demo", "doctor", "ladder", "plan", "simulate", "bench", "check-config"),
-    "explain-config",
+    *(
+        "serve",
+        "init",
+        "reload",
+        "worker",
+        "demo",
+        "doctor",
+        "ladder",
+        "plan",
+        "simulate",
+        "bench",
+        "check-config",
+    ),
+    *("explain-config", "schema"),
     *(
         "keys",
         "organisations",
@@ -65,6 +77,10 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.serve import serve
 
             return _single_command(serve)
+        case "init":
+            from gateway.cli.commands.init import init
+
+            return _single_command(init)
         case "reload":
             from gateway.cli.commands.reload import reload
 
@@ -106,6 +122,10 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.config import explain_config
 
             return _single_command(explain_config)
+        case "schema":
+            from gateway.cli.commands.config import schema
+
+            return _single_command(schema)
         case "route":
             from gateway.cli.commands.route import route
 

@@ -17,7 +17,7 @@ from gateway.process.secrets import deployment_secret
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 
-MODEL = "tiny-llama"
+TINY_MODEL = "tiny-llama"
 PAGE_SIZE = 16
 TENANTS = ("acme", "globex")
 CHECKPOINT = {"hidden": 256, "layers": 4, "heads": 8, "kv_heads": 2, "intermediate": 512, "context": 4096}
@@ -36,11 +36,18 @@ class DemoLocation:
     directory: Path
     port: int
     admin_port: int
+    model: Path | None = None
+    """The directory of a real model; None: a tiny one with random weights is built."""
 
     @property
     def checkpoint(self) -> Path:
         """The directory of the model."""
-        return self.directory / MODEL
+        return self.model if self.model is not None else self.directory / TINY_MODEL
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model in requests."""
+        return self.checkpoint.name
 
     @property
     def settings_file(self) -> Path:
@@ -74,7 +81,9 @@ class DemoProcesses:
         return [*self._workers, self._gateway] if self._gateway is not None else self._workers
 
     async def build_checkpoint(self) -> None:
-        """Create a small Llama model with random weights, in a separate process, since a gateway has no numpy.
+        """Create a small Llama with random weights, in a separate process, since a gateway has no numpy.
+
+        A real model is used as it is.
 
         Raises:
             ChildFailed: the model cannot be created.
@@ -83,8 +92,11 @@ class DemoProcesses:
             part for name, value in CHECKPOINT.items() for part in (f"--{name.replace('_', '-')}", str(value))
         ]
         self.location.directory.mkdir(parents=True, exist_ok=True)
+        if self.location.model is not None:
+            return
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             "workers.engine.tiny_checkpoint",
             str(self.location.checkpoint),
@@ -110,7 +122,8 @@ class DemoProcesses:
         self._gateway = Child(
             "gateway",
             lambda _: [
-                *(sys.executable, "-m", "gateway", "serve", "--config", str(self.location.settings_file)),
+                *(sys.executable, "-P", "-m", "gateway", "serve"),
+                *("--config", str(self.location.settings_file)),
                 *("--set", f"routing.policy={policy}"),
             ],
             GATEWAY_READY,
@@ -123,7 +136,7 @@ class DemoProcesses:
         """Warm each worker up with one request, then empty its cache."""
         async with aiohttp.ClientSession() as http:
             for worker in self._workers:
-                body = {"model": MODEL, "prompt": "warm up " * 64, "max_tokens": 8}
+                body = {"model": self.location.model_name, "prompt": "warm up " * 64, "max_tokens": 8}
                 async with http.post(f"{worker.url}/v1/completions", json=body) as answer:
                     await answer.read()
                 async with http.post(f"{worker.url}/flush_cache") as answer:
@@ -139,14 +152,14 @@ class DemoProcesses:
             port = urlsplit(url).port if url is not None else 0
             options = {
                 "model": self.location.checkpoint,
-                "served-model-name": MODEL,
+                "served-model-name": self.location.model_name,
                 "port": port,
                 "page-size": PAGE_SIZE,
                 "kv-tokens": KV_TOKENS,
                 "threads": 1,
             }
             given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-            return [sys.executable, "-m", "gateway", "worker", *given]
+            return [sys.executable, "-P", "-m", "gateway", "worker", *given]
 
         # One thread for each worker: three workers, a gateway and a client share the machine.
         environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -163,7 +176,13 @@ class DemoProcesses:
             "listen": {"port": self.location.port},
             "admin": {"port": self.location.admin_port},
             "state_directory": directory,
-            "models": [{"name": MODEL, "tokenizer": str(self.location.checkpoint), "block_size": PAGE_SIZE}],
+            "models": [
+                {
+                    "name": self.location.model_name,
+                    "tokenizer": str(self.location.checkpoint),
+                    "block_size": PAGE_SIZE,
+                }
+            ],
             "workers": [{"id": w.name, "kind": "embedded", "url": w.url} for w in self._workers],
             "plans": [{"name": "demo", "limits": limits, "concurrency": 64}],
             "tenants": [

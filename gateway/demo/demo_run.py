@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.bench.ideal_cache import IdealCache
 from gateway.bench.machine import machine, versions
-from gateway.bench.results import summary_by_tenant
+from gateway.bench.results import RequestResult, summary_by_tenant
+from gateway.demo.cached_shares import CachedShares, chart
 from gateway.demo.demo_processes import (
-    MODEL,
     PAGE_SIZE,
     TENANTS,
     WORKER_SECONDS_MAX,
@@ -39,6 +40,7 @@ async def run_demo(
     scale: TrafficScale,
     json_file: Path | None,
     stay: bool,
+    watch: bool,
     console: Console,
 ) -> None:
     """Run the demo and print its results.
@@ -49,6 +51,7 @@ async def run_demo(
         scale: amount of traffic.
         json_file: file to write the figures to.
         stay: whether to keep the gateway running after the results until a signal arrives.
+        watch: whether to draw the cached share of both policies while the requests run.
         console: where to print.
 
     Raises:
@@ -59,7 +62,7 @@ async def run_demo(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    running = asyncio.create_task(_run_policies(processes, workers, scale, json_file, console))
+    running = asyncio.create_task(_run_policies(processes, workers, scale, json_file, console, watch=watch))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -77,28 +80,40 @@ async def run_demo(
 
 
 async def _run_policies(
-    processes: DemoProcesses, workers: int, scale: TrafficScale, json_file: Path | None, console: Console
+    processes: DemoProcesses,
+    workers: int,
+    scale: TrafficScale,
+    json_file: Path | None,
+    console: Console,
+    *,
+    watch: bool,
 ) -> None:
     with console.status("building a tiny Llama checkpoint"):
         await processes.build_checkpoint()
-    console.print(f"checkpoint  {processes.location.checkpoint}", soft_wrap=True)
+    real = processes.location.model is not None
+    kind = "" if real else "  (random weights: its answers make no sense)"
+    console.print(f"checkpoint  {processes.location.checkpoint}{kind}", soft_wrap=True)
     with console.status(f"starting {workers} workers"):
         await processes.start_workers()
     for worker in processes.children():
         console.print(f"worker      {worker.url}  pid {worker.pid}")
     sessions = make_sessions(TENANTS, scale)
     runs: dict[str, Any] = {}
+    ratios = CachedShares()
     for policy in POLICIES:
         with console.status(f"starting the gateway with policy {policy}"):
             await processes.flush_workers()
             await processes.start_gateway(policy)
-        runs[policy] = await _one_run(processes, policy, sessions, scale, console)
+        ratios.begin(policy)
+        run = await _one_run(processes, policy, sessions, scale, console, ratios, watch=watch)
+        runs[policy] = {**run, "hit_ratio_after_each_request": ratios.by_policy[policy]}
     console.print()
     console.print(comparison_table(runs))
     runs = with_ratios(runs, BASELINE)
     console.print(_conclusion(runs[POLICIES[1]][f"ratio_to_{BASELINE}"]))
     if json_file is not None:
-        settings = {"workers": workers, "model": MODEL, "page_size": PAGE_SIZE, **asdict(scale)}
+        model = processes.location.model_name
+        settings = {"workers": workers, "model": model, "page_size": PAGE_SIZE, **asdict(scale)}
         _write(json_file, settings, runs)
         console.print(f"written to {json_file}", soft_wrap=True)
 
@@ -111,7 +126,14 @@ def _write(file: Path, settings: dict[str, Any], runs: dict[str, Any]) -> None:
 
 
 async def _one_run(
-    processes: DemoProcesses, policy: str, sessions: list[ChatSession], scale: TrafficScale, console: Console
+    processes: DemoProcesses,
+    policy: str,
+    sessions: list[ChatSession],
+    scale: TrafficScale,
+    console: Console,
+    ratios: CachedShares,
+    *,
+    watch: bool,
 ) -> dict[str, object]:
     columns = (
         TextColumn("{task.description:<16}"),
@@ -119,16 +141,26 @@ async def _one_run(
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(policy, total=sum(len(session.questions) for session in sessions))
+    total = sum(len(session.questions) for session in sessions)
+    progress = Progress(*columns)
+    task = progress.add_task(policy, total=total)
+
+    def drawn() -> Group:
+        return Group(progress, *(chart(ratios.by_policy, total) if watch else ()))
+
+    def done(result: RequestResult) -> None:
+        ratios.add(result)
+        progress.advance(task)
+
+    with Live(console=console, get_renderable=drawn, transient=watch and policy != POLICIES[-1]):
         results, seconds = await run_sessions(
             sessions,
             url=processes.url,
-            model=MODEL,
+            model=processes.location.model_name,
             keys={tenant: key.text for tenant, key in processes.keys.items()},
             scale=scale,
             ideal_cache=IdealCache(processes.location.checkpoint, PAGE_SIZE),
-            done=lambda: progress.advance(task),
+            done=done,
         )
     failed = [result.error for result in results if result.error is not None]
     if failed:
@@ -148,7 +180,8 @@ def _conclusion(ratio: dict[str, float]) -> str:
 def _print_next_steps(processes: DemoProcesses, console: Console) -> None:
     """Print how to use the running gateway."""
     key = processes.keys[TENANTS[0]].text
-    body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 32}}'
+    model = processes.location.model_name
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 32}}'
     console.print(
         f"""
 The gateway keeps running at {processes.url}; Ctrl-C ends everything.
@@ -166,7 +199,7 @@ The gateway keeps running at {processes.url}; Ctrl-C ends everything.
 
   client = OpenAI(base_url="{processes.url}/v1", api_key="{key}")
   for chunk in client.chat.completions.create(
-      model="{MODEL}", stream=True, max_tokens=32, messages=[{{"role": "user", "content": "Hello"}}]
+      model="{model}", stream=True, max_tokens=32, messages=[{{"role": "user", "content": "Hello"}}]
   ):
       print(chunk.choices[0].delta.content or "", end="")
 """,

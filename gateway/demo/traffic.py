@@ -83,7 +83,7 @@ async def run_sessions(
     keys: dict[str, str],
     scale: TrafficScale,
     ideal_cache: IdealCache,
-    done: Callable[[], None],
+    done: Callable[[RequestResult], None],
 ) -> tuple[list[RequestResult], float]:
     """Run all sessions against a gateway.
 
@@ -94,7 +94,7 @@ async def run_sessions(
         keys: API keys by tenant.
         scale: amount of traffic.
         ideal_cache: calculates the best possible cache hits.
-        done: called after each request.
+        done: called with the result of each request.
 
     Returns:
         The results of all requests, and the duration in seconds.
@@ -123,7 +123,7 @@ async def run_sessions(
                 results.append(replace(result, possible_tokens=possible_tokens))
                 messages.append({"role": "assistant", "content": result.text})
                 ideal_cache.add_answer(session.tenant, messages)
-                done()
+                done(results[-1])
                 await asyncio.sleep(pause)
             return results
 

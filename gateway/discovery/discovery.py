@@ -5,7 +5,8 @@
 
 If two sources report the same id, the first source counts; the settings file is the first of all. An unavailable
 source changes nothing: its last result remains in force, since a broken DNS server is no reason to lose all
-workers. A worker with changed settings leaves, and joins again when it is gone.
+workers. A worker with changed settings leaves, and joins again when it is gone. A worker whose kind is not known
+joins when it has answered a question for it.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.discovery.source import SourceUnavailable, WorkerSource
+from gateway.discovery.worker_kinds import ASK_SECONDS, WorkerKinds
 from gateway.discovery.worker_registry import POLL_SECONDS, RedisSource, WorkerRegistry
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
@@ -41,11 +43,12 @@ class Discovery:
     """Adds workers to the fleet and removes them, as the sources report them.
 
     Args:
-        fleet: the fleet, which has the workers of the settings already.
+        fleet: the fleet, which has those workers of the settings already that name their kind.
         static: workers of the settings.
         sources: the other sources, the first of which wins where two report the same id.
         registry: the registry in Redis, which also says which workers are drained.
         build_worker: builds a worker from its settings.
+        kinds: finds the kinds of workers that do not name theirs.
         drain_seconds: longest wait for the streams of a worker that leaves.
         clock: returns monotonic time in seconds.
     """
@@ -57,6 +60,7 @@ class Discovery:
         sources: Sequence[WorkerSource],
         registry: WorkerRegistry,
         build_worker: Callable[[WorkerSettings], Worker],
+        kinds: WorkerKinds,
         *,
         drain_seconds: float,
         clock: Callable[[], float] = time.monotonic,
@@ -66,10 +70,12 @@ class Discovery:
         self._sources = sources
         self.registry = registry
         self._build_worker = build_worker
+        self._kinds = kinds
+        self._unknown: list[WorkerSettings] = []  # the workers that have not told their kind
         self._drain_seconds = drain_seconds
         self._clock = clock
         self._states: dict[str, _SourceState] = {source.name: _SourceState() for source in sources}
-        self._joined = dict(self._static)  # the fleet has these already
+        self._joined = {worker: one for worker, one in self._static.items() if worker in fleet}
         self._leaving: dict[WorkerId, float] = {}
         self._drained: frozenset[str] = frozenset()
         self._refused: dict[WorkerId, str] = {}
@@ -105,6 +111,7 @@ class Discovery:
         """Query all sources once and update the fleet."""
         await asyncio.gather(*(self._query(source) for source in self._sources))
         self.reconcile()
+        await self._ask_kinds()
 
     async def run(self) -> None:
         """Follow all sources and the drained workers until this coroutine is cancelled."""
@@ -112,6 +119,7 @@ class Discovery:
             for source in self._sources:
                 loops.create_task(self._follow(source))
             loops.create_task(self._follow_drained())
+            loops.create_task(self._follow_unknown())
 
     async def _follow(self, source: WorkerSource) -> None:
         while True:
@@ -154,6 +162,17 @@ class Discovery:
             self.reconcile()
             await asyncio.sleep(POLL_SECONDS)
 
+    async def _follow_unknown(self) -> None:
+        """Ask workers for their kinds until all have answered, also those that join later."""
+        while True:
+            await self._ask_kinds()
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def _ask_kinds(self) -> None:
+        if self._unknown:
+            await self._kinds.ask(self._unknown)
+            self.reconcile()
+
     def reconfigure(self, static: Sequence[WorkerSettings]) -> None:
         """Replace the workers of the settings; workers that no source reports any more leave."""
         self._static = {WorkerId(one.id): one for one in static}
@@ -166,6 +185,9 @@ class Discovery:
             for one in self._states[source.name].workers:
                 if len(wanted) < WORKERS_MAX:
                     wanted.setdefault(WorkerId(one.id), one)
+        self._kinds.keep_only(wanted.values())
+        self._unknown = [one for one in wanted.values() if self._kinds.resolved(one) is None]
+        self._fleet.expected = len(self._unknown)
         for worker, settings in wanted.items():
             if worker not in self._joined:
                 self._join(worker, settings)
@@ -186,8 +208,11 @@ class Discovery:
                 self._fleet.remove(worker)
 
     def _join(self, worker: WorkerId, settings: WorkerSettings) -> None:
+        resolved = self._kinds.resolved(settings)
+        if resolved is None:
+            return
         try:
-            made = self._build_worker(settings)
+            made = self._build_worker(resolved)
         except (OSError, ValueError) as err:
             # Certificates may appear later than the worker, so this is tried again with every query.
             if self._refused.get(worker) != str(err):

@@ -15,7 +15,7 @@ from gateway.settings.checks import worker_problems
 from gateway.settings.error_messages import explain_error
 from gateway.settings.sources import process_references, with_absolute_files
 from gateway.settings.types import Secret, SettingsProblem
-from gateway.settings.workers import WorkerSettings
+from gateway.settings.workers import WorkerSettings, expand_workers
 
 FILE_BYTES_MAX = 4 * 2**20
 
@@ -61,7 +61,7 @@ class FileSource:
 def parse_workers(listed: object) -> list[WorkerSettings]:
     """Return the workers of a parsed list. Raises SourceUnavailable, which names the setting but not its value."""
     try:
-        workers = msgspec.convert(listed, list[WorkerSettings], dec_hook=_decode)
+        workers = msgspec.convert(expand_workers(listed), list[WorkerSettings], dec_hook=_decode)
     except msgspec.ValidationError as err:
         raise SourceUnavailable(
             f"the list of workers is wrong: {explain_error(str(err), WorkerSettings, {})}"

@@ -7,7 +7,7 @@ bounded.
 SDKs retry after 408, 409, 429 and 5xx; the header `x-should-retry` overrides that where a retry is known to fail.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from types import MappingProxyType
 from typing import ClassVar
@@ -20,6 +20,9 @@ from gateway.quotas.quota import Refusal
 
 NO_FIELD_NAMES: Mapping[str, str] = MappingProxyType({})
 """For the APIs that name all fields as chat completions do."""
+
+MODELS_LISTED_MAX = 20
+"""Names that the error for an unknown model lists."""
 
 
 class GatewayError(Exception):
@@ -247,8 +250,12 @@ class ModelNotFound(GatewayError):
 
     status, code, type = 404, "model_not_found", "invalid_request_error"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"The model {model!r} does not exist.", param="model")
+    def __init__(self, model: str, known: Sequence[str] = ()) -> None:
+        """`known`: the names that the tenant may request instead."""
+        listed = ", ".join(known[:MODELS_LISTED_MAX])
+        more = f" and {len(known) - MODELS_LISTED_MAX} more" if len(known) > MODELS_LISTED_MAX else ""
+        hint = f" You may use: {listed}{more}." if known else ""
+        super().__init__(f"The model {model!r} does not exist.{hint}", param="model")
 
 
 class MethodNotAllowed(GatewayError):

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS = 2.0
 PROBE_SECONDS_NOT_UP = 0.5
 
+ENGINE_KINDS = frozenset({"sglang", "vllm", "embedded"})
+
 RANKED_MAX = 32
 """Of more workers than this, a request is ranked on a shortlist."""
 
@@ -71,6 +73,8 @@ class Fleet:
         self._least_loaded: dict[str, LeastLoaded] = {}
         self._beside: dict[str | None, frozenset[str]] = {}
         self._context_lengths: dict[str, int | None] = {}
+        self.expected = 0
+        """Number of workers that will join when they have told their kind."""
 
     def subscribe(self, listener: FleetListener) -> None:
         """Notify this listener from now on."""
@@ -96,7 +100,8 @@ class Fleet:
     @property
     def complete(self) -> bool:
         """Whether the models of every worker are known."""
-        return all(worker.models_fixed or worker.reported for worker in self._workers.values())
+        known = all(worker.models_fixed or worker.reported for worker in self._workers.values())
+        return known and self.expected == 0
 
     def serving(self, model: str) -> list[Worker]:
         """Return the workers of our own that may get a new request for this model.
@@ -319,6 +324,8 @@ class Fleet:
             worker.began_at = self._clock()
             worker.response_shapes.forget()
         slept = worker.report.asleep
+        if worker.report.engine != report.engine:
+            _warn_of_other_kind(worker, report.engine)
         if worker.report.context_lengths != report.context_lengths:
             self._context_lengths.clear()
         worker.report, worker.reported = report, True
@@ -396,3 +403,17 @@ class Fleet:
         # A worker that is back has room; a worker that is gone may leave nothing to wait for.
         for listener in self._listeners:
             listener.room_made()
+
+
+def _warn_of_other_kind(worker: Worker, engine: str | None) -> None:
+    """Log that the engine of a worker is of another kind than the settings say.
+
+    Any engine may be used as kind `openai`, and a plug-in may be a better client of a known engine.
+    """
+    if engine is not None and worker.kind in ENGINE_KINDS and worker.kind != engine:
+        log.warning(
+            "worker %s has the kind %s in the settings, but its list of models is that of kind %s",
+            worker.id,
+            worker.kind,
+            engine,
+        )

@@ -12,6 +12,7 @@ from typing import Any
 from gateway.domain.errors import ModelNotFound
 from gateway.domain.model import Model, PromptEncoder
 from gateway.domain.request import Surface
+from gateway.domain.tenant import Tenant
 from gateway.quotas.prices import Prices
 from gateway.settings.models import ModelSettings
 from gateway.settings.prices import PriceSettings
@@ -134,6 +135,10 @@ class Catalogue:
     def by_name_or_alias(self) -> Mapping[str, Model]:
         """Return the models by each of their names and aliases."""
         return {**self._by_name, **{alias: self._by_name[name] for alias, name in self._aliases.items()}}
+
+    def names_for(self, tenant: Tenant) -> list[str]:
+        """Return the names and aliases that the tenant may request, sorted."""
+        return sorted(name for name, model in self.by_name_or_alias().items() if tenant.allows(model.name))
 
     def add_reported(self, names: Iterable[str]) -> None:
         """Add the models that a worker reports, unless they are known."""

@@ -96,7 +96,7 @@ async def run(
         count, seconds = settings.listen.processes, settings.drain
         for number in range(count):
             command = [
-                *(sys.executable, "-m", "gateway", "serve", *options, *more),
+                *(sys.executable, "-P", "-m", "gateway", "serve", *options, *more),
                 *("--process", f"{number}/{count}", "--process-directory", str(directory)),
             ]
             children.append(

@@ -17,7 +17,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
 from gateway.settings.urls import url_problem
 from gateway.settings.usage import webhook_secret
-from gateway.settings.workers import KvEventsSettings, WorkerSettings, WorkerTlsSettings
+from gateway.settings.workers import AUTO_KIND, KvEventsSettings, WorkerSettings, WorkerTlsSettings
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.disaggregation import DISAGGREGATION_TRAITS
 from workers.adapters.registry import adapters
@@ -52,6 +52,12 @@ _KUBERNETES_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(
 _KUBERNETES_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
+TOKENIZER_HINT = (
+    "; the gateway downloads nothing: name a directory with tokenizer.json, or write `worker`, and the engine "
+    "tokenizes"
+)
+
+
 def first_problem(settings: Settings) -> str | None:
     """Return the first error as `$.path: reason`; None if the settings are valid."""
     return next(_problems(settings), None)
@@ -59,7 +65,10 @@ def first_problem(settings: Settings) -> str | None:
 
 def _problems(settings: Settings) -> Iterator[str]:
     if not settings.workers and not settings.discovery:
-        yield "$.workers: at least one worker is needed, or discovery"
+        yield (
+            "$.workers: at least one worker is needed, or discovery: `radixgate serve --worker "
+            "http://HOST:PORT` names one without a file, `radixgate init` writes a file"
+        )
     yield from _discovery(settings)
     yield from _duplicate_names(settings)
     yield from _addresses_and_names(settings)
@@ -131,18 +140,17 @@ def _splits_and_fallbacks(settings: Settings) -> Iterator[str]:
 
 def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
     """Yield the errors of one worker, which may come from any source; values that may be secret are not quoted."""
-    kinds = adapters()
-    if worker.kind not in kinds:
-        yield f"{path}.kind: there is no kind {worker.kind!r}; there are {', '.join(sorted(kinds))}"
+    if (problem := kind_problem(worker.kind)) is not None:
+        yield f"{path}.kind: {problem}"
     if (problem := url_problem(worker.url)) is not None:
         yield f"{path}.url: {problem}"
     yield from _worker_connection(worker.headers, worker.tls, path)
     if worker.tls is not None and not worker.url.startswith("https://"):
         yield f"{path}.tls: the address of the worker is not https://"
-    if worker.role != "both" and worker.kind not in DISAGGREGATION_TRAITS:
+    if worker.role != "both" and worker.kind not in (*DISAGGREGATION_TRAITS, AUTO_KIND):
         yield f"{path}.role: {_no_disaggregation(worker.kind)}"
     if worker.provider is not None:
-        if worker.kind != "openai":
+        if worker.kind not in ("openai", AUTO_KIND):
             yield f"{path}.provider: a provider must be of kind openai"
         if worker.models:
             yield f"{path}.models: the models of a provider are named in provider.models"
@@ -151,6 +159,12 @@ def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
                 yield f"{path}.provider.limits[{at}].until: limits of a provider cannot have an end"
     if isinstance(worker.kv_events, KvEventsSettings):
         yield from _event_ports(worker.kv_events, f"{path}.kv_events")
+
+
+def kind_problem(kind: str) -> str | None:
+    """Return what is wrong with a kind of worker; None if there is such a kind."""
+    kinds = (AUTO_KIND, *sorted(adapters()))
+    return None if kind in kinds else f"there is no kind {kind!r}; there are {', '.join(kinds)}"
 
 
 def _no_disaggregation(kind: str) -> str:
@@ -168,10 +182,9 @@ def _discovery(settings: Settings) -> Iterator[str]:
                 if one.name
                 else f"a source of kind {one.kind} needs a name"
             )
-        if one.worker_kind not in adapters():
-            there = ", ".join(sorted(adapters()))
-            yield f"{path}.worker_kind: there is no kind {one.worker_kind!r}; there are {there}"
-        if one.role != "both" and one.worker_kind not in DISAGGREGATION_TRAITS:
+        if (problem := kind_problem(one.worker_kind)) is not None:
+            yield f"{path}.worker_kind: {problem}"
+        if one.role != "both" and one.worker_kind not in (*DISAGGREGATION_TRAITS, AUTO_KIND):
             yield f"{path}.role: {_no_disaggregation(one.worker_kind)}"
         yield from _worker_connection(one.headers, one.tls, path)
         if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
@@ -306,7 +319,8 @@ def _tokenizers(settings: Settings) -> Iterator[str]:
         if model.tokenizer in TOKENIZER_KEYWORDS:
             continue
         if not (Path(model.tokenizer) / "tokenizer.json").is_file():
-            yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}"
+            hint = "" if Path(model.tokenizer).is_dir() else TOKENIZER_HINT
+            yield f"$.models[{at}].tokenizer: there is no tokenizer.json in {model.tokenizer!r}{hint}"
 
 
 def expired_keys(settings: Settings, now: float) -> Iterator[str]:

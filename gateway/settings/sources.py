@@ -25,10 +25,14 @@ from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.references import References
 from gateway.settings.tree import UNBUILT, Settings
 from gateway.settings.types import MediaHost, Moment, Network, Secret, SettingsProblem
+from gateway.settings.workers import expand_workers
 from gateway.settings.yaml import Location, parse_yaml, path
 
 DEFAULT = "default"
 """The source of values that no source sets."""
+
+ENVIRONMENT_SOURCE = "environment "
+"""The beginning of the source of values from environment variables, before the name of the variable."""
 
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
@@ -79,6 +83,8 @@ def load_settings(
         sources[location] = source
     referred = References(base, environment)
     tree = referred.replace_in_tree(tree, ())
+    if "workers" in tree:
+        tree["workers"] = expand_workers(tree["workers"])
     if file is not None:
         tree = with_absolute_files(
             tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name
@@ -123,7 +129,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[tuple[Location, str, 
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX):
             location = _location(name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
-            yield location, environment[name], f"environment {name}"
+            yield location, environment[name], f"{ENVIRONMENT_SOURCE}{name}"
 
 
 def _assigned(assignments: Sequence[str]) -> Iterator[tuple[Location, str, str]]:
@@ -256,11 +262,16 @@ def _leaves(value: Any, location: Location) -> Iterator[tuple[Location, Any]]:
         yield location, value
 
 
+def without_credentials(url: str) -> str:
+    """Return an address without the user and the password in it."""
+    return _CREDENTIALS.sub("://****@", url)
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, Secret):
         return repr(value)
     if isinstance(value, MediaHost | Moment | Network):
         value = value.text
     if isinstance(value, str):
-        value = _CREDENTIALS.sub("://****@", value)
+        value = without_credentials(value)
     return msgspec.json.encode(value).decode()

@@ -21,6 +21,9 @@ from gateway.settings.types import (
     form,
 )
 
+AUTO_KIND = "auto"
+"""The kind of a worker that is asked for its kind."""
+
 
 class KvEventsSettings(Branch, frozen=True, kw_only=True):
     """Where a worker publishes its KV events, if its engine does not say: the values of --kv-events-config."""
@@ -137,10 +140,20 @@ Headers = dict[str, Secret]
 class WorkerSettings(Branch, frozen=True, kw_only=True):
     """A worker: a process that serves models."""
 
-    id: Annotated[Identifier, Meta(description="Id of the worker: letters, digits, `.`, `_`, `-`.")]
-    kind: Annotated[
-        str, Meta(description="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in.")
+    id: Annotated[
+        Identifier,
+        Meta(
+            description="Id of the worker: letters, digits, `.`, `_`, `-`. In a list of `workers` it is by default "
+            "made of host and port of the `url`, and an entry may be the `url` alone."
+        ),
     ]
+    kind: Annotated[
+        str,
+        Meta(
+            description="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in. `auto`: the "
+            "kind that its answers show; the worker gets requests once it has answered."
+        ),
+    ] = AUTO_KIND
     url: Annotated[HttpUrl, Meta(description="Address of the worker, http:// or https://.")]
     models: Annotated[
         tuple[Name, ...], Meta(description="Models that the worker serves; by default those that it reports.")
@@ -217,6 +230,30 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
     ] = None
 
 
+def expand_workers(listed: object) -> object:
+    """Return a list of workers, as users write it, with every worker as a mapping that has an id.
+
+    Entries that are wrong in any other way are returned as they are, for the checks to name them.
+    """
+    if not isinstance(listed, list):
+        return listed
+    return [_expand_worker(entry) for entry in listed]
+
+
+def _expand_worker(entry: object) -> object:
+    if isinstance(entry, str):
+        entry = {"url": entry}
+    if not isinstance(entry, dict) or "id" in entry or not isinstance(entry.get("url"), str):
+        return entry
+    return {"id": worker_id_of(entry["url"]), **entry}
+
+
+def worker_id_of(url: str) -> str:
+    """Return the id of a worker that has no other: host, port and path of its URL."""
+    rest = url.partition("://")[2].rpartition("@")[2] or url
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", rest).strip("._-")[-64:].lstrip("._-") or "worker"
+
+
 class DiscoverySettings(Branch, frozen=True, kw_only=True):
     """A source of workers besides `workers`."""
 
@@ -234,7 +271,9 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
     namespace: Annotated[
         str | None, Meta(description="Namespace of the Kubernetes Service; by default that of the gateway.")
     ] = None
-    worker_kind: Annotated[str, Meta(description="Kind of the workers (dns, kubernetes).")] = "vllm"
+    worker_kind: Annotated[
+        str, Meta(description="Kind of the workers (dns, kubernetes), as `workers[].kind`.")
+    ] = "vllm"
     port: Annotated[
         Port | None,
         Meta(description="Port of the workers (dns, kubernetes); by default 8000, or that of the Service."),

@@ -1,6 +1,6 @@
 """The metrics of finished requests: names, HELP texts and labels, and how each reads RequestMetrics at a scrape.
 
-The README's list and the dashboard are checked against them.
+The reference of metrics and the dashboard are checked against them.
 """
 
 from collections.abc import Callable, Mapping

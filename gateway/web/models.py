@@ -60,7 +60,7 @@ class ModelHandlers:
             cards = self._visible(await self._authenticate(http))
             found = next((card for card in cards if card.id == name), None)
             if found is None:
-                raise ModelNotFound(name)
+                raise ModelNotFound(name, [card.id for card in cards])
         except GatewayError as err:
             return error_response(err, http)
         return _json(_anthropic(found) if speaks_anthropic(http) else found)

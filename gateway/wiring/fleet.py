@@ -11,7 +11,7 @@ from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.models.catalogue import Catalogue, prices_from
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
-from gateway.settings.workers import ProviderSettings, WorkerSettings
+from gateway.settings.workers import AUTO_KIND, ProviderSettings, WorkerSettings
 from gateway.tenants.limits import limits_at
 from radix_cache.match import WorkerId
 from workers.adapter import TlsFiles, WorkerTarget
@@ -21,25 +21,19 @@ from workers.worker import Role
 
 
 def fleet_of(settings: Settings) -> Fleet:
-    """Return a fleet of the workers in the settings. Raises SettingsProblem."""
-    fleet = Fleet([_static_worker(at, worker) for at, worker in enumerate(settings.workers)])
+    """Return a fleet of the workers in the settings that name their kind. Raises SettingsProblem."""
+    known = ((at, worker) for at, worker in enumerate(settings.workers) if worker.kind != AUTO_KIND)
+    fleet = Fleet([_static_worker(at, worker) for at, worker in known])
     warn_of_shared_caches(fleet, settings)
     return fleet
 
 
 def worker_of(settings: WorkerSettings) -> Worker:
-    """Return a worker of which nothing is known yet.
+    """Return a worker of which nothing but its kind is known yet.
 
     Raises what its adapter raises: OSError for certificates, ValueError for a package that cannot be loaded.
     """
-    identity, tls = WorkerId(settings.id), settings.tls
-    target = WorkerTarget(
-        id=identity,
-        url=settings.url.rstrip("/").removesuffix("/v1"),
-        api_key=settings.api_key.reveal() if settings.api_key is not None else None,
-        headers={name: value.reveal() for name, value in settings.headers.items()},
-        tls=TlsFiles(ca=tls.ca, certificate=tls.certificate, key=tls.key) if tls is not None else None,
-    )
+    identity, target = WorkerId(settings.id), target_of(settings)
     rated = settings.prefill_tokens_per_second
     adapter, provider, models = adapters()[settings.kind](target), settings.provider, settings.models
     if provider is not None:
@@ -58,6 +52,18 @@ def worker_of(settings: WorkerSettings) -> Worker:
         learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
         names_rank=settings.dp_rank == "auto",
+    )
+
+
+def target_of(settings: WorkerSettings) -> WorkerTarget:
+    """Return the address of a worker, and the credentials for it."""
+    tls = settings.tls
+    return WorkerTarget(
+        id=WorkerId(settings.id),
+        url=settings.url.rstrip("/").removesuffix("/v1"),
+        api_key=settings.api_key.reveal() if settings.api_key is not None else None,
+        headers={name: value.reveal() for name, value in settings.headers.items()},
+        tls=TlsFiles(ca=tls.ca, certificate=tls.certificate, key=tls.key) if tls is not None else None,
     )
 
 

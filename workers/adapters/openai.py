@@ -19,11 +19,16 @@ from workers.adapters.http import HttpWorker
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 
 
+ENGINES = frozenset({"sglang", "vllm"})
+"""Engines that name themselves the owners of their models; each is a kind of worker too."""
+
+
 class ModelEntry(msgspec.Struct):
     """One model of /v1/models; `max_model_len` is vLLM's and SGLang's addition."""
 
     id: str
     max_model_len: int | None = None
+    owned_by: object = None
 
 
 class ModelList(msgspec.Struct):
@@ -35,6 +40,11 @@ class ModelList(msgspec.Struct):
     def names(self) -> tuple[str, ...]:
         """Names of the models."""
         return tuple(model.id for model in self.data)
+
+    @property
+    def engine(self) -> str | None:
+        """The kind of worker that the owner of the models shows; None for other owners."""
+        return next((str(model.owned_by) for model in self.data if str(model.owned_by) in ENGINES), None)
 
     @property
     def context_lengths(self) -> dict[str, int]:
@@ -81,7 +91,7 @@ class OpenAIAdapter:
     async def probe(self) -> WorkerReport:
         """Ask for the served models; see WorkerAdapter."""
         listed = await self.models()
-        return WorkerReport(models=listed.names, context_lengths=listed.context_lengths)
+        return WorkerReport(models=listed.names, context_lengths=listed.context_lengths, engine=listed.engine)
 
     def abandon(self) -> None:
         """Fail all calls that wait for a first byte; see WorkerAdapter."""

@@ -91,6 +91,7 @@ class SglangAdapter(OpenAIAdapter):
         listed = await self.models()
         return WorkerReport(
             models=listed.names,
+            engine=listed.engine,
             context_lengths=listed.context_lengths,
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,

@@ -78,6 +78,7 @@ class VllmAdapter(OpenAIAdapter):
         listed = await self.models()
         return WorkerReport(
             models=listed.names,
+            engine=listed.engine,
             context_lengths=listed.context_lengths,
             kv_tokens_max=self._kv_tokens_max,
             events=await self._events(),

@@ -43,7 +43,7 @@ class EngineReply:
             return None
         try:
             return json.loads(self.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
 
@@ -63,7 +63,7 @@ def models_of(replies: Replies) -> tuple[str, ...]:
 
 def kind_of(replies: Replies) -> str:
     """Return the kind of the engine by its replies; `openai` if only its API is known."""
-    owners = {entry.get("owned_by") for entry in _model_entries(replies)}
+    owners = {str(entry.get("owned_by")) for entry in _model_entries(replies)}
     info = server_info_of(replies)
     if "radixgate" in owners and "instance_id" in info:
         return "embedded"
@@ -92,7 +92,8 @@ def server_info_of(replies: Replies) -> Mapping[str, Any]:
 def _model_entries(replies: Replies) -> list[Mapping[str, Any]]:
     body = replies["v1/models"].json if "v1/models" in replies else None
     data = body.get("data") if isinstance(body, dict) else None
-    return [entry for entry in data or () if isinstance(entry, dict) and "id" in entry]
+    entries = data if isinstance(data, list) else ()
+    return [entry for entry in entries if isinstance(entry, dict) and "id" in entry]
 
 
 def usage_of(reply: EngineReply) -> Mapping[str, Any]:

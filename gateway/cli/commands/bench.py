@@ -1,8 +1,10 @@
 """`radixgate bench`: sends a trace or a generated workload to an OpenAI-compatible server, and measures it."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -26,6 +28,7 @@ from policies.simulation.trial import TraceSource
 from policies.simulation.workloads import WORKLOADS, WorkloadParameters
 
 KEY_VARIABLE = "RADIXGATE_KEY"
+CONNECT_SECONDS_MAX = 10.0
 PROMPTS_SAMPLED = 20
 """Prompts that are encoded to see how close their lengths are to those of the trace."""
 
@@ -146,6 +149,7 @@ def bench(
         seconds_max=seconds_max,
         in_flight_max=in_flight_max,
     )
+    _check_connection(url)
     console = Console()
     replayed = _replay_with_progress(console, requests_sent, target, callers, prompts)
 
@@ -184,6 +188,16 @@ def bench(
         raise CommandError(f"bench: {err}") from err
     if all(result.error is not None for result in replayed.results):
         raise CommandError(f"no request was answered: {', '.join(run['all']['errors_by_code'])}")
+
+
+def _check_connection(url: str) -> None:
+    """Raise CommandError if no server accepts connections at this address: every request would fail alone."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS_MAX).close()
+    except OSError as err:
+        raise CommandError(f"{url}: cannot connect: {err.strerror or err}") from err
 
 
 def _fields(body: str) -> dict[str, Any]:

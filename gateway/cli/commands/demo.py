@@ -43,27 +43,50 @@ def demo(
     directory: Annotated[
         Path, typer.Option(help="Directory for the checkpoint, the settings and the logs.")
     ] = Path(".radixgate/demo"),
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of a real model for the workers (Llama, Qwen or Mistral); by default a tiny one with "
+            "random weights is built.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Draw the cached share under both policies while requests run.")
+    ] = False,
 ) -> None:
     """Compare two policies on this machine.
 
     The demo starts workers and a gateway, and runs the same chat sessions under two routing policies. A private
     Valkey, three embedded PyTorch workers and a gateway with two tenants run as separate processes on this machine.
-    Nothing is downloaded: the model is a tiny Llama with random weights that the demo creates.
+    Nothing is downloaded: the model is a tiny Llama with random weights that the demo creates, and its answers make
+    no sense. --model takes a real one.
     """
     if importlib.util.find_spec("torch") is None:
         raise CommandError(ENGINE_MISSING)
+    if model is not None and not (model / "config.json").is_file():
+        raise CommandError(f"--model: there is no config.json in {model}", 2)
     if json is not None:
         _check_writable(json)
     logs.configure_logging("warning")
     scale = TrafficScale(sessions=sessions, turns=turns, seed=seed)
     with _lock(directory):
         location = DemoLocation(
-            directory=directory.absolute(), port=free_port(port), admin_port=free_port(admin_port)
+            directory=directory.absolute(),
+            port=free_port(port),
+            admin_port=free_port(admin_port),
+            model=model.absolute() if model is not None else None,
         )
         try:
             run_loop(
                 run_demo(
-                    location, workers=workers, scale=scale, json_file=json, stay=not exit_, console=Console()
+                    location,
+                    workers=workers,
+                    scale=scale,
+                    json_file=json,
+                    stay=not exit_,
+                    watch=watch,
+                    console=Console(),
                 )
             )
         except DemoInterrupted as err:

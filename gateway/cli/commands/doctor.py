@@ -5,6 +5,7 @@ import sys
 from typing import Annotated, Any
 
 import aiohttp
+import msgspec
 import typer
 
 from gateway.cli.support.columns import format_columns
@@ -49,6 +50,7 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a report.")] = False,
 ) -> int:
     """Check which features an engine offers.
 
@@ -64,7 +66,11 @@ def doctor(
         raise CommandError(f"URL: {url!r} does not begin with http:// or https://", 2)
     key = sys.stdin.readline().strip() if api_key == "-" else api_key
     diagnosis = asyncio.run(_connect_and_examine(where, kind, key))
-    print("\n".join(_report(where, diagnosis)))
+    if json:
+        found = {"url": where, **msgspec.to_builtins(diagnosis)}
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        print("\n".join(_report(where, diagnosis)))
     return 1 if diagnosis.in_state(FeatureState.NO) else 0
 
 

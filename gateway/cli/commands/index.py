@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import NamespaceSelection, copy_index, open_index
 from gateway.cli.support.index_stats import index_stats
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
@@ -142,7 +142,7 @@ def clear(
 def _settings(config: ConfigFile, assignments: Assignments) -> Settings:
     """Read settings that need not be complete: only Redis and the state directory are used."""
     logs.configure_logging("error")
-    return load_settings(config, assignments=assignments or (), complete=False).settings
+    return find_deployment(config, assignments, REDIS).settings
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:

@@ -28,10 +28,10 @@ from gateway.cli.support.database_access import (
     to_json,
     validated,
 )
+from gateway.cli.support.deployment import SECRET, find_deployment
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.row_conversion import StoredKey
 from gateway.process.secrets import deployment_secret, secret_file
-from gateway.settings.sources import load_settings
 from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings
 from gateway.tenants.key_lifecycle import KEY_PLACEHOLDER, KeyLifecycle, KeySelection
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
@@ -254,7 +254,7 @@ def _seconds(text: str) -> float:
 
 def _key_pepper(config: ConfigFile, assignments: Assignments) -> bytes:
     """Return the pepper of key hashes of the deployment; the settings need not be complete yet."""
-    settings = load_settings(config, assignments=assignments or (), complete=False).settings
+    settings = find_deployment(config, assignments, SECRET).settings
     file = secret_file(settings)
     is_new = file is not None and not file.exists()
     secret = deployment_secret(settings)

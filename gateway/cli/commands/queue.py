@@ -8,8 +8,8 @@ import typer
 
 from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
 from gateway.cli.support.columns import format_columns
+from gateway.cli.support.deployment import ADMIN, find_deployment
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load_settings
 
 LINES = 20
 TENANTS = ("tenant", "weight", "waiting", "recent units", "share", "due")
@@ -33,9 +33,8 @@ def queue(
     had requests waiting in the last minute; evenness is Jain's index of the work that those tenants received over
     their weights.
     """
-    found = call_admin_api(
-        load_settings(config, assignments=set_ or (), complete=False).settings, url, token, "queue"
-    )
+    deployment = find_deployment(config, set_, ADMIN, must_exist=False)
+    found = call_admin_api(deployment.settings, url or deployment.admin_url, token, "queue")
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

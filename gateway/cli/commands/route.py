@@ -10,8 +10,8 @@ import typer
 from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.deployment import ADMIN, find_deployment
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load_settings
 
 PROMPT_BYTES_MAX = 200 * 1024
 
@@ -41,11 +41,11 @@ def route(
     For each worker it shows how much of the prompt is cached there, and why it is the best or not. The command
     calls the admin API of a running gateway; the request is not sent to any worker.
     """
-    settings = load_settings(config, assignments=set_ or (), complete=False).settings
+    deployment = find_deployment(config, set_, ADMIN, must_exist=False)
     body = _body(prompt, model)
     api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
     asked = {"body": body, "tenant": tenant, "api": api}
-    found = call_admin_api(settings, url, token, "route", asked)
+    found = call_admin_api(deployment.settings, url or deployment.admin_url, token, "route", asked)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

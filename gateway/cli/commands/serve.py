@@ -1,22 +1,29 @@
 """`radixgate serve`: runs the gateway; the workers are separate processes."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
+from msgspec.structs import replace
 
+from gateway.cli.support.admin_access import admin_url
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.event_loop import run_loop
 from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.cli.support.quick_start import QuickStart
 from gateway.process import multiprocess
 from gateway.process.children import ChildFailed
 from gateway.process.embedded_valkey import ValkeyFailed
 from gateway.process.multiprocess import GatewayProcess
+from gateway.process.running_gateways import GatewayInfo, announced
 from gateway.runtime import server
 from gateway.runtime.reload import registered_for_reload
-from gateway.settings.sources import load_settings
+from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings
 from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 
@@ -25,6 +32,34 @@ log = logging.getLogger(__name__)
 
 def serve(
     config: ConfigFile = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Address of a worker, in place of a settings file: what the gateway has to know is asked of the "
+            "worker. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    worker_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with the key that the workers of --worker require.",
+            show_default=False,
+        ),
+    ] = None,
+    wait_seconds: Annotated[
+        float, typer.Option(help="Longest wait for a worker of --worker that does not answer yet.", min=0)
+    ] = 60.0,
+    write_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what was found about the workers of --worker to a new settings file, and serve with it.",
+            show_default=False,
+        ),
+    ] = None,
     set_: Assignments = None,
     redis_url: Annotated[
         str | None,
@@ -45,11 +80,25 @@ def serve(
     process_directory: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the gateway. Settings come from the file, RADIXGATE__... variables and --set; the later one wins."""
-    assignments = list(set_ or [])
-    if redis_url is not None:
-        assignments.append(f"redis.url={redis_url}")
-    if processes is not None:
-        assignments.append(f"listen.processes={processes}")
+    assignments = [
+        *(set_ or ()),
+        *([f"redis.url={redis_url}"] if redis_url is not None else ()),
+        *([f"listen.processes={processes}"] if processes is not None else ()),
+    ]
+    start = None
+    if worker:
+        if config is not None:
+            raise CommandError(
+                "--worker is for a start without a file: add the worker to the file instead", 2
+            )
+        start = QuickStart.find(worker, worker_key_env, wait_seconds, assignments)
+        if write_config is not None:
+            start.write(write_config)
+            config = write_config
+        else:
+            assignments = [*start.assignments, *assignments]
+    elif write_config is not None or worker_key_env is not None:
+        raise CommandError("--write-config and --worker-key-env need --worker URL", 2)
     loaded = load_settings(config, assignments=assignments)
     logs.configure_logging(loaded.settings.telemetry.log_level)
     for warning in loaded.warnings:
@@ -58,19 +107,35 @@ def serve(
     if process is not None and process_directory is not None:
         number, _, count = process.partition("/")
         one_of_several = GatewayProcess(number=int(number), count=int(count), directory=process_directory)
-    run(
-        loaded.settings,
-        _options(config, assignments),
-        one_of_several,
-        lambda: load_settings(config, assignments=assignments).settings,
-    )
+    known = _description(loaded, config, assignments)
+    with ExitStack() as stack:
+
+        def ready(url: str, admin_url: str, *, needs_key: bool) -> None:
+            if one_of_several is None:
+                stack.enter_context(announced(replace(known, admin_url=admin_url)))
+            print(f"radixgate ready at {url}", flush=True)
+            print(f"  operator page {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
+            if start is not None:
+                print("\n".join(start.next_steps(url, needs_key=needs_key)), flush=True)
+
+        read_settings = partial(_read_settings, config, assignments)
+        _run(loaded.settings, _options(config, assignments), one_of_several, read_settings, ready)
 
 
-def run(
+class OnReady(Protocol):
+    """What is called when the gateway serves."""
+
+    def __call__(self, url: str, admin_url: str, *, needs_key: bool) -> None:
+        """Take the URLs of both listeners, and whether requests need a key."""
+        ...
+
+
+def _run(
     settings: Settings,
-    options: Sequence[str] = (),
-    process: GatewayProcess | None = None,
-    read_settings: Callable[[], Settings] | None = None,
+    options: Sequence[str],
+    process: GatewayProcess | None,
+    read_settings: Callable[[], Settings],
+    on_ready: OnReady,
 ) -> None:
     """Serve until a signal arrives.
 
@@ -79,17 +144,30 @@ def run(
         options: command line options to start each process with, where there are several processes.
         process: which of several processes this one is; None for the only or the first one.
         read_settings: reads the settings again for a reload.
+        on_ready: called when the gateway serves.
 
     Raises:
         CommandError: the gateway cannot listen, or a process that it needs does not start.
     """
+
+    def one_ready(here: server.ServingGateway) -> None:
+        needs_key = here.gateway.services.authentication.directory.requires_keys
+        on_ready(here.tenant_url, here.admin_url, needs_key=needs_key)
+
+    def all_ready(url: str) -> None:
+        on_ready(url, admin_url(settings), needs_key=bool(settings.tenants))
+
     try:
         if settings.listen.processes > 1 and process is None:
-            run_loop(multiprocess.run(settings, options, _print_ready, registered_for_reload))
+            run_loop(multiprocess.run(settings, options, all_ready, registered_for_reload))
         else:
-            run_loop(server.run(settings, _print_addresses, process, read_settings))
+            run_loop(server.run(settings, one_ready, process, read_settings))
     except (server.ListenAddressUnavailable, ValkeyFailed, ChildFailed) as err:
         raise CommandError(str(err)) from err
+
+
+def _read_settings(config: Path | None, assignments: Sequence[str]) -> Settings:
+    return load_settings(config, assignments=assignments).settings
 
 
 def _options(config: Path | None, assignments: Sequence[str]) -> list[str]:
@@ -98,10 +176,17 @@ def _options(config: Path | None, assignments: Sequence[str]) -> list[str]:
     return file + [word for assignment in assignments for word in ("--set", assignment)]
 
 
-def _print_ready(url: str) -> None:
-    print(f"radixgate ready at {url}", flush=True)
-
-
-def _print_addresses(gateway: server.ServingGateway) -> None:
-    print(f"radixgate ready at {gateway.tenant_url}", flush=True)
-    print(f"  operator page {gateway.admin_url}/ui/  metrics {gateway.admin_url}/metrics", flush=True)
+def _description(loaded: LoadedSettings, config: Path | None, assignments: Sequence[str]) -> GatewayInfo:
+    """Return how other commands can read the settings of this gateway."""
+    sources = set(loaded.sources.values())
+    variables = [
+        source.removeprefix(ENVIRONMENT_SOURCE) for source in sources if source.startswith(ENVIRONMENT_SOURCE)
+    ]
+    return GatewayInfo(
+        pid=os.getpid(),
+        config=str(config.absolute()) if config is not None else None,
+        assignments=list(assignments),
+        variables=sorted(variables),
+        state_directory=str(Path(loaded.settings.state_directory).absolute()),
+        admin_url=admin_url(loaded.settings),
+    )

@@ -48,6 +48,10 @@ from gateway.settings.tenants import (
 
 Value = TypeVar("Value")
 
+ORGANISATION = ("organisation", "limits", "concurrency", "state")
+PLAN = ("plan", "limits", "concurrency", "weight", "classes", "models")
+TENANT = ("tenant", "organisation", "plan", "limits", "models", "state")
+
 MODES: dict[str, Literal["isolated", "group", "shared"]] = {
     "isolated": "isolated",
     "group": "group",
@@ -75,10 +79,11 @@ def set_organisation(
 
     async def work() -> None:
         async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
-            present = await change.organisation(identity) or OrganisationSettings(id=identity)
-            present = clear_fields(present, clear, kept=("id",))
+            known = await change.organisation(identity)
+            present = clear_fields(known or OrganisationSettings(id=identity), clear, kept=("id",))
             changed = _changed(present, limits=limit, concurrency=concurrency, disabled=disabled)
             await change.put_organisation(changed)
+        _print_change(ORGANISATION, _organisation(changed), is_new=known is None)
 
     run_async(work())
 
@@ -87,8 +92,7 @@ def set_organisation(
 def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the organisations."""
     found = _read(config, set_, TenantStore.all_organisations)
-    rows = [(o.id, _limits(o.limits), o.concurrency or "-", _state(o.disabled)) for o in found]
-    _print(found, ("organisation", "limits", "concurrency", "state"), rows, json)
+    _print(found, ORGANISATION, [_organisation(each) for each in found], json)
 
 
 @plans.command("set")
@@ -113,7 +117,8 @@ def set_plan(
 
     async def work() -> None:
         async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
-            present = clear_fields(await change.plan(name) or PlanSettings(name=name), clear, kept=("name",))
+            known = await change.plan(name)
+            present = clear_fields(known or PlanSettings(name=name), clear, kept=("name",))
             changed = _changed(
                 present,
                 limits=limit,
@@ -128,6 +133,7 @@ def set_plan(
                 overflow=overflow,
             )
             await change.put_plan(changed)
+        _print_change(PLAN, _plan(changed), is_new=known is None)
 
     run_async(work())
 
@@ -136,18 +142,7 @@ def set_plan(
 def list_plans(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the plans."""
     found = _read(config, set_, TenantStore.all_plans)
-    rows = [
-        (
-            p.name,
-            _limits(p.limits),
-            p.concurrency or "-",
-            f"{p.weight:g}",
-            " ".join(p.classes) or "-",
-            _models(p.models),
-        )
-        for p in found
-    ]
-    _print(found, ("plan", "limits", "concurrency", "weight", "classes", "models"), rows, json)
+    _print(found, PLAN, [_plan(each) for each in found], json)
 
 
 @tenants.command("set")
@@ -188,8 +183,8 @@ def set_tenant(
         settings = load_database_settings(config, set_)
         file_plans = {plan.name for plan in settings.plans}
         async with open_tenant_store(settings) as store, store.change() as change:
-            present = await change.tenant(identity) or TenantSettings(id=identity)
-            present = clear_fields(present, clear, kept=("id", "keys"))
+            known = await change.tenant(identity)
+            present = clear_fields(known or TenantSettings(id=identity), clear, kept=("id", "keys"))
             changed = _changed(
                 present,
                 organisation=organisation,
@@ -211,6 +206,7 @@ def set_tenant(
                     f"there is no plan {changed.plan!r}, neither in the database nor in the settings file"
                 )
             await change.put_tenant(changed)
+        _print_change(TENANT, _tenant(changed), is_new=known is None)
 
     run_async(work())
 
@@ -223,18 +219,30 @@ def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: Json
         return [tenant async for tenant in store.all_tenants()]
 
     found = _read(config, set_, every)
-    rows = [
-        (
-            t.id,
-            t.organisation or t.id,
-            t.plan or "-",
-            _limits(t.limits),
-            _models(t.models),
-            _state(t.disabled),
-        )
-        for t in found
-    ]
-    _print(found, ("tenant", "organisation", "plan", "limits", "models", "state"), rows, json)
+    _print(found, TENANT, [_tenant(each) for each in found], json)
+
+
+def _organisation(one: OrganisationSettings) -> tuple[str, ...]:
+    return one.id, _limits(one.limits), str(one.concurrency or "-"), _state(one.disabled)
+
+
+def _plan(one: PlanSettings) -> tuple[str, ...]:
+    classes = " ".join(one.classes) or "-"
+    return (
+        *(one.name, _limits(one.limits), str(one.concurrency or "-")),
+        *(f"{one.weight:g}", classes, _models(one.models)),
+    )
+
+
+def _tenant(one: TenantSettings) -> tuple[str, ...]:
+    payer, limits = one.organisation or one.id, _limits(one.limits)
+    return one.id, payer, one.plan or "-", limits, _models(one.models), _state(one.disabled)
+
+
+def _print_change(head: Sequence[str], row: Sequence[str], *, is_new: bool) -> None:
+    """Print what was created or changed, with the fields that have a value."""
+    fields = ", ".join(f"{name} {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell != "-")
+    print(f"{head[0]} {row[0]} {'created' if is_new else 'changed'}: {fields}")
 
 
 def _read(

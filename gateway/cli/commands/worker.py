@@ -9,7 +9,8 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import refuse_options
 
 ENGINE_MISSING = (
-    "the embedded engine is missing; install the extra `engine`: pip install '.[engine]' in the checkout"
+    "the embedded engine is missing; install it with: pip install 'radixgate[engine]' (in a clone: '.[engine]'); "
+    "on Linux without a GPU install torch from PyTorch's index of CPU builds first"
 )
 
 LAUNCHED_ONLY = ("python", "load_feed", "start_seconds", "silent_seconds", "drain_seconds")

@@ -11,19 +11,21 @@ import typer
 
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.database_access import JsonOption, to_json
+from gateway.cli.support.deployment import REDIS, find_deployment
 from gateway.cli.support.index_access import open_index
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.discovery import worker_sleep
 from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
+from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.settings.sources import load_settings
+from gateway.settings.checks import kind_problem
 from gateway.settings.tree import Settings
 from gateway.settings.urls import url_problem
-from gateway.settings.workers import WorkerSettings
-from gateway.wiring.fleet import worker_of
+from gateway.settings.workers import AUTO_KIND, WorkerSettings
+from gateway.wiring.fleet import target_of, worker_of
 from workers.adapter import SupportsSleep, WorkerUnreachable
-from workers.adapters.registry import adapters
 
 app = typer.Typer(
     help="List, add, remove and drain workers. Shown are the workers of the settings and those "
@@ -37,7 +39,7 @@ Workers = Annotated[list[str], typer.Argument(help="Ids of the workers.")]
 
 
 @app.command("list")
-def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
+def list_(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the workers of the settings, the registered workers, and all drained workers."""
     settings = _settings(config, set_)
 
@@ -56,7 +58,10 @@ def list_(config: ConfigFile = None, set_: Assignments = None) -> None:
         (worker, "", "", "elsewhere", "draining") for worker in sorted(draining - named - refused.keys())
     ]
     rows += [(worker, "", "", "registered", f"invalid: {why}") for worker, why in refused.items()]
-    print("\n".join(format_columns([head, *rows])))
+    if json:
+        print("\n".join(to_json(dict(zip(head, row, strict=True))) for row in rows))
+    else:
+        print("\n".join(format_columns([head, *rows])))
 
 
 @app.command()
@@ -65,8 +70,11 @@ def add(
     url: Annotated[str, typer.Argument(help="http:// or https:// address of the worker.")],
     kind: Annotated[
         str,
-        typer.Option(help="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in."),
-    ],
+        typer.Option(
+            help="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in; auto: the kind "
+            "that its answers show."
+        ),
+    ] = AUTO_KIND,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,8 +88,8 @@ def add(
     settings = _settings(config, set_)
     if worker in {one.id for one in settings.workers}:
         raise CommandError(f"worker {worker} is in the settings already", 2)
-    if kind not in adapters():
-        raise CommandError(f"--kind: there is no kind {kind!r}; there are {', '.join(sorted(adapters()))}", 2)
+    if (problem := kind_problem(kind)) is not None:
+        raise CommandError(f"--kind: {problem}", 2)
     given: dict[str, Any] = {"id": worker, "kind": kind, "url": url, "models": model or []}
     try:
         parse_worker(given)
@@ -168,10 +176,17 @@ async def _sleeping_engine(
     known = {one.id: one for one in (*(await registry.workers())[0], *settings.workers)}
     if worker not in known:
         raise CommandError(f"there is no worker {worker} in the settings or in Redis")
-    adapter = worker_of(known[worker]).adapter
+    kinds = WorkerKinds(target_of)
+    resolved = kinds.resolved(known[worker])
+    if resolved is None:
+        await kinds.ask([known[worker]])
+        resolved = kinds.resolved(known[worker])
+    if resolved is None:
+        raise CommandError(f"worker {worker} does not answer, and its kind is not in the settings")
+    adapter = worker_of(resolved).adapter
     try:
         if not isinstance(adapter, SupportsSleep):
-            raise CommandError(f"worker {worker} is of a kind that does not sleep: {known[worker].kind}")
+            raise CommandError(f"worker {worker} is of a kind that does not sleep: {resolved.kind}")
         yield adapter
     except WorkerUnreachable as err:
         raise CommandError(f"worker {worker}: {err}") from err
@@ -180,7 +195,7 @@ async def _sleeping_engine(
 
 
 def _settings(config: Path | None, set_: list[str] | None) -> Settings:
-    return load_settings(config, assignments=set_ or (), complete=False).settings
+    return find_deployment(config, set_, REDIS).settings
 
 
 def _with_registry(settings: Settings, do: Callable[[WorkerRegistry], Awaitable[Result]]) -> Result:

@@ -43,10 +43,11 @@ def call_admin_api(
     Raises:
         CommandError: no gateway answers, or the gateway refuses the call.
     """
-    return asyncio.run(_call(url or _admin_url(settings), token or _admin_token(settings), path, body))
+    return asyncio.run(_call(url or admin_url(settings), token or _admin_token(settings), path, body))
 
 
-def _admin_url(settings: Settings) -> str:
+def admin_url(settings: Settings) -> str:
+    """Return the URL of the admin listener in these settings."""
     host = settings.admin.host
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.admin.port}"
 

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.deployment import STATE, find_deployment, print_deployment
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database import schema
 from gateway.database.audit_log import chain_key
@@ -21,7 +22,6 @@ from gateway.database.tenant_store import TenantStore
 from gateway.process.secrets import deployment_secret
 from gateway.settings.database_address import NONE, database_url_problem
 from gateway.settings.error_messages import explain_error
-from gateway.settings.sources import load_settings
 from gateway.settings.tenants import LIMIT_UNITS, ContextLengthSettings, LimitSettings, ModelAccessSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import Moment, Network
@@ -135,17 +135,19 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 
 def load_database_settings(config: ConfigFile, assignments: Assignments) -> Settings:
-    """Read settings that need not be complete, but name a database.
+    """Return the settings of the deployment, which need not be complete, and print which deployment it is.
 
     Raises:
         SettingsProblem: the settings are wrong.
-        CommandError: there is no database, or its address is wrong.
+        CommandError: there is no deployment or no database, or its address is wrong.
     """
-    settings = load_settings(config, assignments=assignments or (), complete=False).settings
+    deployment = find_deployment(config, assignments, STATE)
+    settings = deployment.settings
     if settings.database.url == NONE:
         raise CommandError("tenants and keys come from the settings file only (database.url: none)", 2)
     if (problem := database_url_problem(settings.database.url)) is not None:
         raise CommandError(f"$.database.url: {problem}", 2)
+    print_deployment(deployment)
     return settings
 
 

@@ -18,9 +18,7 @@ def plot_plan(file: Path, deployment: Deployment, demand: Demand) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
-        raise CommandError(
-            "--plot needs matplotlib; install the extra `plots`: pip install '.[plots]'"
-        ) from err
+        raise CommandError("--plot needs matplotlib; pip install 'radixgate[plots]'") from err
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     contexts, speeds = figure.subplots(1, 2)
     user_counts = _steps(max(2 * demand.users, 64))

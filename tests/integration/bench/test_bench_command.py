@@ -75,3 +75,10 @@ def test_wrong_use_is_refused_before_anything_is_sent(arguments, says):
     assert isinstance(refusal, CommandError)
     assert refusal.exit_code == 2
     assert says in str(refusal)
+
+
+def test_a_server_that_does_not_listen_stops_the_run_at_once():
+    arguments = ["bench", "http://127.0.0.1:9", "--model", "m"]
+    refusal = CliRunner().invoke(app, arguments).exception
+    assert isinstance(refusal, CommandError)
+    assert str(refusal) == "http://127.0.0.1:9: cannot connect: Connection refused"

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -43,7 +44,7 @@ ROWS = [
 
 @pytest.fixture
 def radixgate(tmp_path, database_url, monkeypatch, capfdbinary):
-    """Runs a command in this process: (exit code, standard output, standard error)."""
+    """Runs a command in this process: exit code, standard output, standard error without the deployment."""
     monkeypatch.setenv("RADIXGATE__STATE_DIRECTORY", str(tmp_path))
     monkeypatch.setenv("RADIXGATE__DATABASE__UPGRADE", "always")
     monkeypatch.setenv("RADIXGATE__DATABASE__URL", database_url)
@@ -61,7 +62,8 @@ def radixgate(tmp_path, database_url, monkeypatch, capfdbinary):
         with pytest.raises(SystemExit) as ended:
             main()
         said = capfdbinary.readouterr()
-        return ended.value.code, said.out.decode(), said.err.decode()
+        errors = re.sub(r"^deployment: .*\n", "", said.err.decode(), flags=re.M)
+        return ended.value.code, said.out.decode(), errors
 
     return run
 

@@ -1,6 +1,7 @@
 """Workers that join and leave while a gateway runs, and the commands for it: scripted workers, real Valkey."""
 
 import asyncio
+import json
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from gateway.discovery.worker_registry import WorkerRegistry
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.conftest import EmbeddedWorker
+from workers.worker import Health
 
 
 async def workers(running, *arguments):
@@ -232,3 +234,29 @@ async def test_a_worker_that_cannot_register_says_so_before_it_loads(checkpoint,
     assert process.returncode == 2
     assert says in err.decode()
     assert "Traceback" not in err.decode()
+
+
+async def test_a_worker_without_a_kind_joins_when_it_has_answered(gateway):
+    worker = ScriptedWorker()
+    await worker.start()
+    address, port = worker.url, int(worker.url.rpartition(":")[2])
+    await worker.stop()
+    async with gateway(workers=json.dumps([{"id": "w", "url": address}])) as running:
+        async with running.chat() as early:
+            assert early.status == 503
+        await worker.start(port)
+        await running.until(lambda: any(w.health.health is Health.UP for w in running.here.gateway.fleet))
+        async with running.chat() as answer:
+            assert answer.status == 200
+        assert [w.kind for w in running.here.gateway.fleet] == ["openai"]
+    await worker.stop()
+
+
+async def test_a_worker_of_another_kind_than_the_settings_say_is_logged(gateway, caplog):
+    worker = ScriptedWorker()
+    worker.listed = b'{"data": [{"id": "m", "owned_by": "vllm"}]}'
+    async with worker, gateway(worker, kind="sglang"):
+        assert (
+            "worker w0 has the kind sglang in the settings, but its list of models is that of kind vllm"
+            in (caplog.text)
+        )

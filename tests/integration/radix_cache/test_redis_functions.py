@@ -25,7 +25,7 @@ SPACE = Namespace(model="m", block_size=16)
 APPEND = (
     "local verbs = {}\nverbs.append = function(keys, args) return redis.call('RPUSH', keys[1], args[1]) end"
 )
-README = Path(__file__).parents[3] / "README.md"
+RUNNING = Path(__file__).parents[3] / "docs" / "pages" / "operate" / "running.md"
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ async def test_whoever_may_not_load_functions_is_told_so(scripts, append, client
         await scripts.call(append, ["list"], [0])
 
 
-async def test_the_access_list_that_the_readme_gives_is_enough(own_valkey, client):
-    rules = re.search(r"`user radixgate on >PASSWORD (.*?)`", README.read_text(), re.DOTALL)[1].split()
+async def test_the_access_list_that_the_documentation_gives_is_enough(own_valkey, client):
+    rules = re.search(r"`user radixgate on >PASSWORD (.*?)`", RUNNING.read_text(), re.DOTALL)[1].split()
     await client.execute_command("ACL", "SETUSER", "radixgate", "on", ">PASSWORD", *rules)
     url = own_valkey.url.replace("unix://", "unix://radixgate:PASSWORD@")
     parts = SharedIndexParts.create(url, "rg", IndexSettings(predicted_seconds=0.1))

@@ -179,6 +179,18 @@ async def test_an_alias_is_the_model_it_stands_for(gateway):
     assert worker.seen[-1].body["model"] == "m"
 
 
+async def test_an_unknown_model_is_refused_with_the_names_that_the_tenant_may_use(gateway):
+    plan = {"models": {"deny": ["secret"]}}
+    models = '[{"name": "m", "aliases": ["gpt-4o-mini"]}]'
+    async with ScriptedWorker(models=["m", "secret"]) as worker:
+        async with (
+            gateway(worker, plan=plan, models=models) as running,
+            running.chat(model="nope") as response,
+        ):
+            message = (await response.json())["error"]["message"]
+    assert message == "The model 'nope' does not exist. You may use: gpt-4o-mini, m."
+
+
 async def test_refusals_have_their_status_and_their_code(gateway):
     plan = {"models": {"deny": ["secret"]}}
     async with ScriptedWorker(models=["m", "secret"]) as worker, gateway(worker, plan=plan) as running:

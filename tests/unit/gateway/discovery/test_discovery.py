@@ -11,12 +11,14 @@ from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
 from gateway.discovery.source import SourceUnavailable
+from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
 from gateway.settings.types import Secret
 from gateway.settings.workers import DiscoverySettings as Settings
 from gateway.settings.workers import WorkerSettings, WorkerTlsSettings
+from gateway.wiring.fleet import target_of
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from tests.fakes.fleet_listener import NotingListener
@@ -71,7 +73,9 @@ def discovered(gone, clock):
         fleet, listener = Fleet([made(settings("s"))]), NotingListener()
         listener.gone = gone
         fleet.subscribe(listener)
-        found = Discovery(fleet, [settings("s")], sources, None, made, drain_seconds=60, clock=clock)
+        found = Discovery(
+            fleet, [settings("s")], sources, None, made, WorkerKinds(target_of), drain_seconds=60, clock=clock
+        )
         return found, fleet
 
     return make
@@ -366,7 +370,9 @@ async def test_a_worker_whose_certificates_cannot_be_read_joins_once_they_can(cl
         return made(one)
 
     fleet = Fleet([])
-    discovery = Discovery(fleet, [], [source], None, make, drain_seconds=60, clock=clock)
+    discovery = Discovery(
+        fleet, [], [source], None, make, WorkerKinds(target_of), drain_seconds=60, clock=clock
+    )
     await discovery.query_sources()
     await discovery.query_sources()
     assert names(fleet) == []

@@ -126,6 +126,10 @@ def test_a_missing_reference_is_refused_with_its_path(file):
             "$.models[0].tokenizer: there is no tokenizer.json",
         ),
         (
+            SMALLEST + "models: [{name: m, tokenizer: meta-llama/Llama-3.1-8B}]",
+            "the gateway downloads nothing: name a directory with tokenizer.json, or write `worker`",
+        ),
+        (
             SMALLEST + "tenants: [{id: a, isolation: {mode: group}}]",
             "$.tenants[0].isolation: isolation.group goes with",
         ),

@@ -1,0 +1,107 @@
+"""`radixgate init`: asks four questions and writes a settings file."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.found_workers import (
+    describe,
+    find_workers,
+    settings_of,
+    worker_urls,
+    write_settings,
+)
+from gateway.cli.support.quick_start import gateway_ports
+from gateway.process.secrets import deployment_secret
+from gateway.settings.sources import load_settings
+from gateway.settings.types import IDENTIFIER
+from gateway.settings.workers import worker_id_of
+from gateway.tenants.keys import NewKey, new_key, pepper
+
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  (written only if other machines may connect)
+FIRST_PLAN = "standard"
+
+
+def init() -> None:
+    """Ask four questions and write a settings file.
+
+    The workers are asked for their kind, models and block size. If tenants need keys, the first key is shown once.
+    """
+    urls = worker_urls(_ask("Addresses of the workers, separated by spaces", "http://127.0.0.1:8000").split())
+    workers = _look_at(urls)
+    remote = typer.confirm("May other machines send requests to the gateway?", default=False)
+    tenant = _tenant(required=remote)
+    file = Path(_ask("File to write", "gateway.yaml"))
+    tree: dict[str, Any] = {listener: {"port": port} for listener, port in gateway_ports(()).items()}
+    if remote:
+        tree["listen"] = {"host": ALL_ADDRESSES, **tree.get("listen", {})}
+    tree |= workers
+    _write(file, tree, "x")
+    if tenant:
+        key = _new_key(file)
+        tree |= _with_tenant(tenant, key)
+        _write(file, tree, "w")
+    load_settings(file)
+    print(f"\nwritten to {file}")
+    if tenant:
+        print(f"\nThe key of tenant {tenant}, shown only now:\n\n  {key.text}")
+    print(f"\nStart the gateway with:\n\n  radixgate serve --config {file}")
+
+
+def _ask(question: str, default: str) -> str:
+    answer: str = typer.prompt(question, default=default, type=str)
+    return answer.strip()
+
+
+def _look_at(urls: list[str]) -> dict[str, Any]:
+    """Print what the workers say about themselves, and return the settings made of it.
+
+    A worker that does not answer is named without its kind, which the gateway asks for when it runs.
+    """
+    found, silent = [], []
+    for url in urls:
+        try:
+            found += asyncio.run(find_workers([url], None, 0, lambda _: None))
+            print("\n".join(describe(found[-1])))
+        except CommandError:
+            print(f"{url}\n  does not answer now: the gateway will ask for its kind and models")
+            silent.append({"id": worker_id_of(url), "url": url})
+    tree = settings_of(found)
+    return {**tree, "workers": [*tree["workers"], *silent]}
+
+
+def _tenant(*, required: bool) -> str:
+    """Ask for the name of the first tenant; empty if requests need no key."""
+    if required:
+        question, default = "Name of the first tenant, which gets a key", "default"
+    else:
+        question, default = "Name of the first tenant, which gets a key (empty: requests need no key)", ""
+    while True:
+        name = _ask(question, default)
+        if IDENTIFIER.match(name) or (not name and not required):
+            return name
+        print("a name has 1 to 64 letters, digits, `.`, `_` and `-`, and begins with a letter or digit")
+
+
+def _new_key(file: Path) -> NewKey:
+    return new_key(pepper(deployment_secret(load_settings(file, complete=False).settings)))
+
+
+def _with_tenant(tenant: str, key: NewKey) -> dict[str, Any]:
+    return {
+        "plans": [{"name": FIRST_PLAN, "limits": [{"requests": 600, "per": "minute"}], "concurrency": 64}],
+        "tenants": [{"id": tenant, "plan": FIRST_PLAN, "keys": [{"id": key.id, "hash": key.hash}]}],
+    }
+
+
+def _write(file: Path, tree: dict[str, Any], mode: str) -> None:
+    """Write the file; it must not exist if the mode is `x`. Raises CommandError."""
+    try:
+        write_settings(file, tree, mode)
+    except FileExistsError:
+        raise CommandError(f"{file} exists; choose another name, or remove it first") from None
+    except OSError as err:
+        raise CommandError(f"{file} cannot be written: {err.strerror}") from err

@@ -1,0 +1,166 @@
+"""Which deployment a command speaks to: the running gateway's, in whatever directory it is typed."""
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from gateway.process.running_gateways import GatewayInfo, announced, running_gateways
+from tests.fakes.scripted_worker import ScriptedWorker
+
+SECONDS_MAX = 60.0
+REPOSITORY = os.getcwd()
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A directory that is not the gateway's."""
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """An environment in which only the gateways of this test are found."""
+    return {**os.environ, "PYTHONPATH": REPOSITORY, "TMPDIR": str(tmp_path)}
+
+
+@asynccontextmanager
+async def serving(directory, environment, worker, **more):
+    """Run a gateway in a directory of its own, and give the URL of its listener for tenants."""
+    directory.mkdir()
+    settings = {
+        "workers": [worker.url],
+        "listen": {"port": 0},
+        "admin": {"port": 0},
+        "drain": {"notice_seconds": 0, "seconds": 1},
+        **more,
+    }
+    (directory / "gateway.yaml").write_text(yaml.safe_dump(settings))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "serve", "--config", "gateway.yaml"),
+        cwd=directory,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            line = (await process.stdout.readline()).decode()
+        yield re.search(r"ready at (\S+)", line)[1]
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def radixgate(directory, environment, *arguments):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", *arguments),
+        cwd=directory,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
+    assert b"Traceback" not in errors, errors.decode()
+    return process.returncode, output.decode(), errors.decode()
+
+
+async def test_a_key_made_in_another_directory_works_at_the_running_gateway(tmp_path, elsewhere, environment):
+    home = tmp_path / "home"
+    async with ScriptedWorker() as worker, serving(home, environment, worker) as url:
+        plan = await radixgate(elsewhere, environment, "plans", "set", "free", "--concurrency", "8")
+        assert (plan[0], plan[1]) == (0, "plan free created: concurrency 8, weight 1, models *\n")
+        state = home / ".radixgate"
+        assert f"deployment: database {state}/radixgate.db, secret {state}/deployment.secret" in plan[2]
+        await radixgate(elsewhere, environment, "tenants", "set", "acme", "--plan", "free")
+        code, key, _ = await radixgate(elsewhere, environment, "keys", "create", "acme", "--quiet")
+        assert code == 0
+        headers = {"Authorization": f"Bearer {key.strip()}"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        async with aiohttp.ClientSession() as http, asyncio.timeout(SECONDS_MAX):
+            status = 0
+            while status != 200:
+                async with http.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+                    status = answer.status
+                await asyncio.sleep(0.05)
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["plans", "set", "free"], ["keys", "create", "acme"], ["usage"], ["keys", "new"], ["index", "stats"]],
+)
+async def test_no_deployment_is_made_up_where_none_is(elsewhere, environment, arguments):
+    code, output, errors = await radixgate(elsewhere, environment, *arguments)
+    assert (code, output) == (2, "")
+    assert "no gateway runs on this machine" in errors
+    assert "--config FILE" in errors
+    assert list(elsewhere.iterdir()) == []
+
+
+async def test_one_of_several_gateways_has_to_be_named(tmp_path, elsewhere, environment):
+    one, other = tmp_path / "one", tmp_path / "other"
+    async with ScriptedWorker() as worker, serving(one, environment, worker):
+        async with serving(other, environment, worker):
+            code, _, errors = await radixgate(elsewhere, environment, "tenants", "list")
+            assert code == 2
+            assert f"{one}/gateway.yaml" in errors
+            assert f"{other}/gateway.yaml" in errors
+            named = await radixgate(elsewhere, environment, "tenants", "list", "-c", f"{other}/gateway.yaml")
+            assert named[0] == 0
+            assert f"database {other}/.radixgate/radixgate.db" in named[2]
+
+
+async def test_settings_from_the_environment_of_the_gateway_are_asked_for(tmp_path, elsewhere, environment):
+    secret = {**environment, "RADIXGATE__DEPLOYMENT_SECRET": "a secret of the environment"}
+    async with ScriptedWorker() as worker, serving(tmp_path / "home", secret, worker):
+        code, _, errors = await radixgate(elsewhere, environment, "tenants", "list")
+        assert code == 2
+        assert "not set here: RADIXGATE__DEPLOYMENT_SECRET" in errors
+        assert (await radixgate(elsewhere, secret, "tenants", "list"))[0] == 0
+
+
+@pytest.fixture
+def own_temporary_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"radixgate.{os.getuid()}"
+
+
+GATEWAY = GatewayInfo(
+    pid=4711, config=None, assignments=[], variables=[], state_directory="/x", admin_url="http://127.0.0.1:1"
+)
+
+
+def test_a_gateway_is_found_while_it_runs(own_temporary_directory):
+    assert running_gateways() == []
+    with announced(GATEWAY):
+        assert running_gateways() == [GATEWAY]
+    assert running_gateways() == []
+
+
+def test_the_file_of_a_killed_gateway_is_removed(own_temporary_directory):
+    own_temporary_directory.mkdir(mode=0o700)
+    (own_temporary_directory / "4712").write_text("{}")
+    assert running_gateways() == []
+    assert list(own_temporary_directory.iterdir()) == []
+
+
+def test_a_directory_that_others_may_write_is_not_believed(own_temporary_directory):
+    own_temporary_directory.mkdir(mode=0o700)
+    with announced(GATEWAY):
+        own_temporary_directory.chmod(0o777)
+        assert running_gateways() == []
+        own_temporary_directory.chmod(0o700)
+    own_temporary_directory.rmdir()
+    Path(own_temporary_directory).symlink_to("/tmp")
+    assert running_gateways() == []
