@@ -76,13 +76,15 @@ def test_policies_rank_on_the_public_trace_as_published():
     ],
     ids=[*WORKLOADS, "conversation"],
 )
-def test_an_idle_fleet_serves_cost_hardly_slower_in_the_median_than_round_robin(source):
+def test_an_idle_fleet_serves_cost_hardly_slower_than_round_robin(source):
     for gateways in (1, 3):
         runs = [
             figures(trial(name, source=source, gateways=gateways, sync_seconds=0.05).run())["all"]
             for name in ("cost", "round_robin")
         ]
-        assert runs[0]["ttft_ms_p50"] <= 1.05 * runs[1]["ttft_ms_p50"]
+        # Half of a stampede's requests come before its prefix is computed: its median jumps between the halves.
+        figure = "ttft_ms_mean" if source.workload == "stampede" else "ttft_ms_p50"
+        assert runs[0][figure] <= 1.05 * runs[1][figure]
 
 
 def test_a_prompt_that_no_worker_could_hold_is_refused_and_the_others_are_served():
