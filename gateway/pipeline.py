@@ -100,6 +100,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
         progress.fail(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
+        exchange.memory.release()
         notify(services.observers, progress.record())
 
 

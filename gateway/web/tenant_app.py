@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 
 from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, ShuttingDown
+from gateway.domain.memory_budget import MemoryBudget
 from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.domain.tenant import INFERENCE, USAGE, Tenant
 from gateway.pipeline import Services, serve
@@ -20,7 +21,6 @@ from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
 from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.anthropic.dialect import CountTokensDialect
-from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.dialect_factory import dialect_factory
@@ -56,6 +56,7 @@ def tenant_app(
     services: Services,
     drain_state: DrainState,
     *,
+    memory: MemoryBudget,
     body_bytes_max: int,
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
@@ -69,6 +70,7 @@ def tenant_app(
     Args:
         services: The inference pipeline and what it needs.
         drain_state: Whether new requests are accepted; knows the tasks that are under way.
+        memory: The memory that all requests share.
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
         local_names_only: Whether the Host header has to name loopback; see error_middleware.
@@ -80,10 +82,11 @@ def tenant_app(
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
         warnings.simplefilter("ignore", warning)
-    responses, bodies = stores.responses, BodyBudget(body_bytes_max)
+    responses = stores.responses
     exchange_options: dict[str, Any] = {
         "find_address": find_address,
-        "bodies": bodies,
+        "memory": memory,
+        "body_bytes_max": body_bytes_max,
         "body_seconds_max": body_seconds_max,
         "unread_seconds_max": services.idle_seconds_max,
         "logged": access_log is not None,
@@ -186,7 +189,7 @@ def tenant_app(
         ).routes(),
         *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
-        *MessageBatchHandlers(stores, authenticate, bodies, idle_seconds_max=body_seconds_max).routes(),
+        *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
     ]
     for prefix in PREFIXES:
         for path, handler in inference_handlers.items():

@@ -24,7 +24,13 @@ from gateway.web.bodies.body_decoding import (
     decode_fields,
     decode_token_ids,
 )
-from gateway.web.bodies.body_limits import SHORT_BYTES_MAX, check_depth, check_size
+from gateway.web.bodies.body_limits import (
+    FIELDS_MAX,
+    SHORT_BYTES_MAX,
+    check_depth,
+    check_size,
+    too_many_fields,
+)
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
 from gateway.web.bodies.media_check import check_media
 
@@ -186,6 +192,8 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
         read, fields = (
             _decode_short(surface, body) if len(body) <= LONG_BYTES else _decode_long(surface, body)
         )
+        if len(fields) > FIELDS_MAX:
+            raise too_many_fields()
         check_depth(body, getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _bad_request(str(err)) from err
