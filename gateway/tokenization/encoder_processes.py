@@ -49,9 +49,9 @@ SECONDS_PER_CHARACTER_MAX = 4e-6
 """How long a process may take for each character; an encoding takes a tenth to a quarter of that."""
 
 
-DEADLY_TEXTS_MAX = 1024
-"""Texts that ended their processes and are remembered, each as a hash."""
-DEADLY_SECONDS = 600.0
+FAILED_TEXTS_MAX = 1024
+"""Texts that could not be encoded and are remembered, each as a hash."""
+FAILED_SECONDS = 600.0
 
 
 class EncoderUnavailable(Exception):
@@ -76,16 +76,18 @@ class EncodingJob:
 
     def tokens(self) -> list[Tokens]:
         """Return the tokens of each text. Raises EncoderUnavailable, EncodingFailed, TooManyTokens."""
-        if self._pool.is_deadly(self._texts):
-            raise EncodingFailed("it ended the processes that encoded it before")
+        if self._pool.has_failed(self._texts):
+            raise EncodingFailed("it failed before")
         for _ in range(TRIES_MAX):
             process, answered = self._attach(), False
             try:
                 found = process.encode(self._request, self._texts)
                 answered = True
-            except (EncodingFailed, TooManyTokens):
+            except (EncodingFailed, TooManyTokens) as err:
                 answered = True
                 self._pool.give_back(process)
+                if isinstance(err, EncodingFailed):
+                    self._pool.remember_failed(self._texts)
                 raise
             except (PipeClosed, OSError):
                 if process.is_late:
@@ -103,7 +105,7 @@ class EncodingJob:
             if found is None:
                 raise EncoderUnavailable
             return found
-        self._pool.remember_deadly(self._texts)
+        self._pool.remember_failed(self._texts)
         raise EncodingFailed("it ended the processes that encoded it")
 
     def abandon(self) -> None:
@@ -136,7 +138,7 @@ class EncoderProcesses:
         self._lock = threading.Lock()
         self._all: set[_EncoderProcess] = set()
         self._idle: list[_EncoderProcess] = []
-        self._deadly: OrderedDict[bytes, float] = OrderedDict()
+        self._failed: OrderedDict[bytes, float] = OrderedDict()
         self.closed = False
 
     def job(
@@ -153,19 +155,19 @@ class EncoderProcesses:
         request = EncodeRequest(directory, digest, special, len(texts), tokens_max, together)
         return EncodingJob(self, request, texts)
 
-    def is_deadly(self, texts: Sequence[str]) -> bool:
-        """Return whether these texts ended the processes that encoded them not long ago."""
-        if not self._deadly:
+    def has_failed(self, texts: Sequence[str]) -> bool:
+        """Return whether these texts could not be encoded not long ago."""
+        if not self._failed:
             return False
-        ended_at = self._deadly.get(_hash(texts))
-        return ended_at is not None and time.monotonic() - ended_at < DEADLY_SECONDS
+        failed_at = self._failed.get(_hash(texts))
+        return failed_at is not None and time.monotonic() - failed_at < FAILED_SECONDS
 
-    def remember_deadly(self, texts: Sequence[str]) -> None:
-        """Remember for a while that these texts ended the processes that encoded them."""
+    def remember_failed(self, texts: Sequence[str]) -> None:
+        """Remember for a while that these texts cannot be encoded."""
         with self._lock:
-            self._deadly[_hash(texts)] = time.monotonic()
-            if len(self._deadly) > DEADLY_TEXTS_MAX:
-                self._deadly.popitem(last=False)
+            self._failed[_hash(texts)] = time.monotonic()
+            if len(self._failed) > FAILED_TEXTS_MAX:
+                self._failed.popitem(last=False)
 
     def take(self) -> "_EncoderProcess":
         """Return an idle process, or a new one. Raises EncoderUnavailable."""

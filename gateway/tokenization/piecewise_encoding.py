@@ -16,6 +16,8 @@ from radix_cache.blocks import Tokens
 
 PIECE_CHARACTERS = 256 * 1024
 COUNTED_CHARACTERS = 64 * 1024
+WHOLE_CHARACTERS_MAX = 2_000_000
+"""Characters of a piece that cannot be cut. A language without blanks has commas and full stops."""
 COUNT_TOLERANCE = 1.25
 """Factor by which a count in pieces cut anywhere may exceed that of the whole text."""
 
@@ -93,10 +95,12 @@ class PiecewiseEncoder:
     def _encode_whole(self, text: str, special: bool, tokens_max: int) -> Tokens:
         """Encode a text that cannot be cut, unless a count in pieces says that it is too long."""
         counted = 0
-        for at in range(0, len(text), COUNTED_CHARACTERS):
+        for at in range(0, min(len(text), WHOLE_CHARACTERS_MAX), COUNTED_CHARACTERS):
             counted += len(self._encode([text[at : at + COUNTED_CHARACTERS]], False)[0])
             if counted > COUNT_TOLERANCE * tokens_max:
                 raise TooManyTokens(int(counted / COUNT_TOLERANCE))
+        if self._cuts_are_safe and len(text) > WHOLE_CHARACTERS_MAX:
+            raise EncodingFailed("a text without any space between words")
         return self._encode([text], special)[0]
 
     def _encode(self, texts: Sequence[str], special: bool) -> list[Tokens]:

@@ -142,9 +142,11 @@ class HttpExchange:
         )
         request = await self._dialect.decode_request(body, tenant)
         if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
-            self.memory.settle(
-                len(body) * BYTE_COPIES
-            )  # An array takes less than the estimate for a list of numbers.
+            # An array takes less than the estimate for a list of numbers.
+            self.memory.settle(len(body) * BYTE_COPIES)
+        if request.body_bytes > len(body) + LONG_BYTES:
+            # The earlier items of a stored conversation: their values take memory, too.
+            self.memory.reserve((request.body_bytes - len(body)) * 2 * BYTE_COPIES)
         return request
 
     async def _body(self) -> bytes:

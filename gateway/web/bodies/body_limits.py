@@ -5,7 +5,8 @@ take gigabytes. Brackets, colons, commas and quotes are counted as bytes, a slic
 decoded. Only where a long text has very many of them are they counted again without the contents of strings.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +23,8 @@ STRINGS_MAX = 500_000
 """Strings of one body, its keys included."""
 VALUES_MAX = 2_000_000
 """Commas of one body: a prompt may be a million token ids."""
+DIGITS_MAX = 100
+"""Digits of a number in a long body: Python needs their square in time to read them."""
 DEPTH_MAX = 64
 """Levels of nesting of one field."""
 
@@ -44,6 +47,8 @@ SHORT_BYTES_MAX = 2 * CONTAINERS_MAX
 
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * (DIGITS_MAX + 1)
 
 
 class _Counts(NamedTuple):
@@ -53,6 +58,9 @@ class _Counts(NamedTuple):
     keys: int
     commas: int
     quotes: int
+
+    def plus(self, more: "_Counts") -> "_Counts":
+        return _Counts(*map(add, self, more))
 
     @property
     def too_many(self) -> bool:
@@ -83,11 +91,25 @@ def check_size(body: bytes) -> int:
         counts = _counts_outside_strings(body)
         values = counts.memory_bytes
         if counts.too_many:
-            raise BadRequest(
-                f"The body has more than {CONTAINERS_MAX} objects and arrays, more than {KEYS_MAX} keys, more than "
-                f"{STRINGS_MAX} strings, or more than {VALUES_MAX} values."
-            )
+            raise _too_many("The body has")
+    if size > SHORT_BYTES_MAX:
+        _check_numbers(body)
     return SMALL_REQUEST_BYTES + texts + values
+
+
+def check_parsed_strings(strings: Sequence[str], param: str) -> None:
+    """Raise BadRequest if strings of a body that are parsed as JSON have too many values, or too deep ones."""
+    if sum(map(len, strings)) <= SHORT_BYTES_MAX:
+        return
+    total = _Counts(0, 0, 0, 0)
+    for string in strings:
+        text = string.encode("utf-8", "surrogatepass")
+        total = total.plus(_counts_outside_strings(text))
+        if total.too_many:
+            raise _too_many(f"The JSON texts in {param} have")
+        if value_is_deep(text):
+            raise _too_deep(param)
+        _check_numbers(text)
 
 
 def too_many_fields() -> BadRequest:
@@ -141,12 +163,30 @@ def _outside_strings(text: bytes) -> Iterator[list[bytes]]:
 
 
 def _counts_outside_strings(text: bytes) -> _Counts:
-    containers = keys = commas = quotes = 0
+    total = _Counts(0, 0, 0, 0)
     for parts in _outside_strings(text):
-        here = _counts(b"".join(parts))
-        containers, keys, commas = containers + here.containers, keys + here.keys, commas + here.commas
-        quotes += 2 * len(parts)
-    return _Counts(containers, keys, commas, quotes)
+        total = total.plus(_counts(b"".join(parts))).plus(_Counts(0, 0, 0, 2 * len(parts)))
+    return total
+
+
+def _check_numbers(text: bytes) -> None:
+    """Raise BadRequest for a number with far more digits than numbers have."""
+    if _has_long_number(text) and any(_has_long_number(b"".join(parts)) for parts in _outside_strings(text)):
+        raise BadRequest(f"A number of the body has more than {DIGITS_MAX} digits.")
+
+
+def _has_long_number(text: bytes) -> bool:
+    return any(
+        _LONG_NUMBER in text[at : at + SLICE_BYTES + DIGITS_MAX].translate(_ONE_DIGIT)
+        for at in range(0, len(text), SLICE_BYTES)
+    )
+
+
+def _too_many(subject: str) -> BadRequest:
+    return BadRequest(
+        f"{subject} more than {CONTAINERS_MAX} objects and arrays, more than {KEYS_MAX} keys, more than "
+        f"{STRINGS_MAX} strings, or more than {VALUES_MAX} values."
+    )
 
 
 def _counts(text: bytes) -> _Counts:

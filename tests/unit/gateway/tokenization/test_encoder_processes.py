@@ -127,7 +127,7 @@ def test_a_text_that_ends_two_processes_is_refused_and_remembered(elsewhere, her
     assert processes.pids() == started
     assert own_process == []
     assert tokens(elsewhere, complete("x" + LONG)) == tokens(here, complete("x" + LONG))
-    monkeypatch.setattr(encoder_processes, "DEADLY_SECONDS", 0.0)
+    monkeypatch.setattr(encoder_processes, "FAILED_SECONDS", 0.0)
     assert tokens(elsewhere, complete(LONG)) == tokens(here, complete(LONG))
 
 

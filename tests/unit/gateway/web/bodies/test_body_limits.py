@@ -159,3 +159,38 @@ def test_an_output_bound_that_no_counter_holds_is_refused():
     assert decode_request(Surface.CHAT, chat(f',"max_tokens":{WHOLE_NUMBER_MAX}')).output_tokens_max
     assert refused(chat(f',"max_tokens":{WHOLE_NUMBER_MAX + 1}')) == "max_tokens"
     assert refused(chat(',"max_completion_tokens":' + "9" * 30)) == "max_completion_tokens"
+
+
+def called(*arguments):
+    calls = [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": each}} for each in arguments
+    ]
+    messages = [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": calls}]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["[" + ",".join(["{}"] * (CONTAINERS_MAX + 1)) + "]"],
+        ["[" + ",".join(["{}"] * (CONTAINERS_MAX // 2)) + "]"] * 3,
+        ['"', "[" + ",".join(["{}"] * (CONTAINERS_MAX + 1))],
+        ["[" * 99_000 + "7" * 9000 + "]" * 99_000],
+        ["[" + ",".join(["7" * 4000] * 100) + "]"],
+    ],
+    ids=["one call", "several calls", "after an open string", "deep", "long numbers"],
+)
+def test_the_arguments_of_tool_calls_have_the_bounds_of_a_body(arguments):
+    assert refused(called(*arguments)) in ("messages", None)
+
+
+def test_long_arguments_of_texts_are_accepted():
+    arguments = json.dumps({"file": "[{,:" * 100_000 + "7" * 4000})
+    assert decode_request(Surface.CHAT, called(arguments))
+
+
+@pytest.mark.parametrize("field", ["messages", "tools"])
+def test_numbers_of_thousands_of_digits_are_refused(field):
+    numbers = f"[{','.join(['7' * 4000] * 100)}]"
+    value = f'[{{"role":"user","x":{numbers}}}]' if field == "messages" else numbers
+    assert refused(f'{{"model":"m","{field}":{value}}}'.encode()) is None
