@@ -24,6 +24,7 @@ from gateway.settings.types import Address
 from gateway.web.bodies.body_decoding import LONG_BYTES
 from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
 from gateway.web.bodies.body_reader import read_body
+from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
@@ -164,6 +165,7 @@ class HttpExchange:
                 return body
             if (http.content_length or 0) > bytes_max:
                 raise PayloadTooLarge(bytes_max)
+            await ask_for_body(http)
             async with asyncio.timeout(self._body_seconds_max):
                 return await read_body(content, bytes_max, self.memory)
         except TimeoutError:

@@ -20,6 +20,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
 from gateway.domain.memory_budget import MemoryLease
+from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from radix_cache.loop_yield import LoopYielder
 
@@ -178,6 +179,7 @@ class MessageBatchBody:
         encoding = self._http.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
+        await ask_for_body(self._http)
         yielder = LoopYielder()
         while piece := await self._piece():
             for start in range(0, len(piece), SLICE_BYTES):
