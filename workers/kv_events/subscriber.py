@@ -40,9 +40,9 @@ MESSAGE_BYTES_MAX = 6 * 1024**2
 """Larger messages end the connection. One with the blocks of a million tokens has a little less."""
 LONG_BYTES = 128 * 1024
 """Longer messages are decoded in a thread."""
-BYTES_PER_SECOND_MAX = 4 * 1024**2
-"""Bytes that a publisher may send for long; an engine with 50,000 tokens a second sends a tenth of that."""
-BURST_SECONDS = 16.0
+BYTES_PER_SECOND_MAX = 1024**2
+"""Bytes that a publisher may send for long; an engine with 50,000 tokens a second sends a third of that."""
+BURST_SECONDS = 32.0
 """Seconds' worth of bytes that a publisher may send at once."""
 
 

@@ -190,6 +190,7 @@ async def test_nonsense_is_passed_over(listen):
 async def test_a_publisher_that_sends_too_much_loses_its_listener():
     context = zmq.asyncio.Context()
     publisher = context.socket(zmq.PUB)
+    publisher.setsockopt(zmq.SNDHWM, 8)
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
     subscriber = KvEventSubscriber(EventSource(endpoint=f"tcp://127.0.0.1:{port}"), context)
     removed = msgspec.msgpack.encode([1.0, [["BlockRemoved", list(range(400_000))]]])
@@ -216,6 +217,7 @@ async def test_a_publisher_that_sends_too_much_loses_its_listener():
 async def test_a_message_without_bound_is_not_received():
     context = zmq.asyncio.Context()
     publisher = context.socket(zmq.PUB)
+    publisher.setsockopt(zmq.SNDHWM, 8)
     port = publisher.bind_to_random_port("tcp://127.0.0.1")
     subscriber = KvEventSubscriber(EventSource(endpoint=f"tcp://127.0.0.1:{port}"), context)
     batches = subscriber.batches()
