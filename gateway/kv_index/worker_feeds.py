@@ -311,7 +311,6 @@ class WorkerFeeds:
     async def _apply(self, feed: RankFeed, batch: EventBatch) -> None:
         if feed.batches == 0 or batch.sequence == 0:
             feed.heard_from_start = batch.sequence == 0
-        feed.batches += 1
         feed.lag_seconds = max(0.0, self.context.wall_clock() - batch.at)
         covered_all = feed.follower.covers_all
         yielder = LoopYielder(pauses=True)
@@ -320,6 +319,7 @@ class WorkerFeeds:
                 if change is not None:
                     self._apply_change(feed, change)
                 await yielder.yield_if_due()
+        feed.batches += 1
         if covered_all and not feed.follower.covers_all:
             log.warning(
                 "worker %s publishes KV events of which no index blocks can be made (block_size has to be a "
