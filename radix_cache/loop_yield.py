@@ -9,7 +9,8 @@ WORK_SECONDS_MAX = 0.005
 class LoopYielder:
     """Gives way to other tasks once the work since the last time has taken WORK_SECONDS_MAX.
 
-    With `pauses` it then pauses for as long as it has worked, so that it gets half of the loop's time at the most.
+    With `pauses` it then pauses for as long as it has worked, so that it gets half of the loop's time at the most:
+    for work that does not wait for anything in between.
     """
 
     def __init__(self, *, pauses: bool = False) -> None:

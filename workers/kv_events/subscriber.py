@@ -91,7 +91,7 @@ class KvEventSubscriber:
         """
         listener: zmq.asyncio.Socket | None = None
         watching: asyncio.Task[None] | None = None
-        yielder = LoopYielder(pauses=True)
+        yielder = LoopYielder()
         try:
             listener = self._context.socket(zmq.SUB)
             listener.setsockopt(zmq.RCVHWM, RECEIVED_MAX)
