@@ -21,6 +21,7 @@ from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.dispatch.queue_report import QueueReporter
 from gateway.domain.errors import ShuttingDown
+from gateway.domain.memory_budget import MemoryBudget
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
@@ -90,6 +91,8 @@ class Gateway:
     queues: QueueReporter
     access_log: AccessLog | None
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
+    memory: MemoryBudget
+    """The memory that all requests share."""
     drain_state: DrainState = field(default_factory=DrainState)
     version: str = field(default_factory=lambda: version("radixgate"))
 
@@ -211,6 +214,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             queues=QueueReporter(dispatch, scripts, QueueKeys(settings.redis.prefix)),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
+            memory=MemoryBudget(settings.listen.memory_bytes_max),
         )
         stack.push_async_callback(gateway.queues.close)
         stack.push_async_callback(dispatch.preemption_requests.close)

@@ -100,6 +100,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
         progress.fail(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
+        exchange.memory.release()
         notify(services.observers, progress.record())
 
 
@@ -236,7 +237,7 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
     if model.splits:
         model = services.model_selection.split(model, request, tenant)
         progress.model = model.name
-    request = await services.media.apply(request)
+    request = await services.media.apply(request, tenant, exchange.memory)
     if progress.trace is not None:
         progress.mark("receive")
     asked = exchange.queue_headers

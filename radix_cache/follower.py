@@ -143,8 +143,11 @@ class CacheFollower:
         """Return the number of pages that are held."""
         return len(self._pages)
 
-    def apply(self, event: Event) -> Iterator[CacheChange]:
-        """Apply an event and yield the changes of the index that follow from it, in order."""
+    def apply(self, event: Event) -> Iterator[CacheChange | None]:
+        """Apply an event and yield the changes of the index that follow from it, in order.
+
+        Yields None after every PAGES_PER_STEP removed pages, so that the caller can pause.
+        """
         if isinstance(event, BlocksStored):
             yield from self._apply_stored(event)
         elif isinstance(event, BlocksRemoved):
@@ -274,10 +277,12 @@ class CacheFollower:
             at.below += 1
         return True
 
-    def _apply_removed(self, event: BlocksRemoved) -> Iterator[PathGone]:
+    def _apply_removed(self, event: BlocksRemoved) -> Iterator[PathGone | None]:
         if event.group in self._groups_without_prefixes:
             return
-        for identity in event.hashes:
+        for number, identity in enumerate(event.hashes, 1):
+            if not number % PAGES_PER_STEP:
+                yield None
             page = self._pages.get(identity)
             if page is None:
                 continue

@@ -260,7 +260,9 @@ class BatchRun:
                 raise asyncio.CancelledError
             dialect, request_id = self._services.dialects(self.batch.endpoint), new_request_id()
             caller = (self.batch.tenant, self.batch.key_id)
-            exchange = RowExchange(request_id, dialect(request_id), row.body, caller)
+            exchange = RowExchange(
+                request_id, dialect(request_id), row.body, caller, self._services.requests_memory
+            )
             counts.rows += 1
             self._serving.add(task)
             try:

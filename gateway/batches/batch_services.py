@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.batches.row_exchange import RowExchange
 from gateway.database.batch_store import BatchStore
+from gateway.domain.memory_budget import MemoryBudget
 from gateway.files.tenant_files import TenantFiles
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.web.dialect import Dialect
@@ -15,7 +16,7 @@ LEASE_SECONDS = 12.0
 RENEW_SECONDS = 2.0
 """How often a lease is renewed, and how soon a gateway learns that a batch was cancelled on another one."""
 
-ROWS_BYTES_MAX = 256 * 1024 * 1024
+ROWS_BYTES_MAX = 32 * 1024 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -50,6 +51,7 @@ class BatchServices:
     dialects: Callable[[str], Callable[[str], Dialect]]  # by the batch's endpoint
     slots: asyncio.Semaphore  # one for each row that is in the pipeline
     memory: RowMemory
+    requests_memory: MemoryBudget  # shared with the requests of clients
     rows_max: int  # in the input file of a batch
     batch_rows_max: int  # of one batch in memory
     line_bytes_max: int  # in an input file

@@ -31,6 +31,7 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
         dialects=dialect,
         slots=asyncio.Semaphore(settings.running_rows_max),
         memory=RowMemory(ROWS_BYTES_MAX),
+        requests_memory=gateway.memory,
         rows_max=settings.rows_max,
         batch_rows_max=settings.running_rows_max,
         line_bytes_max=row_bytes_max(gateway.settings),

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 
 from gateway.domain.errors import BadRequest, GatewayError, WorkerError
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
+from gateway.web.bodies.body_decoding import decode_in_thread_if_long
+from gateway.web.bodies.body_limits import check_size
 from gateway.web.dialect import Dialect
 from policies.service_class import BATCH
 
@@ -19,7 +22,9 @@ class RowExchange:
     started = False
     queue_headers = QueueHeaders(service_class=BATCH.name)
 
-    def __init__(self, request_id: str, dialect: Dialect, body: bytes, caller: tuple[str, str]) -> None:
+    def __init__(
+        self, request_id: str, dialect: Dialect, body: bytes, caller: tuple[str, str], memory: MemoryBudget
+    ) -> None:
         self.id = request_id
         self.caller = caller
         self.status = 0
@@ -27,6 +32,7 @@ class RowExchange:
         self.error: GatewayError | None = None
         self._dialect = dialect
         self._request = body
+        self.memory = MemoryLease(memory)
 
     @property
     def surface(self) -> Surface:
@@ -39,7 +45,11 @@ class RowExchange:
         return self.body if self.error is None else self._dialect.error_body(self.error)
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
-        """Return the decoded request of the row. Raises BadRequest, also for a request that wants a stream."""
+        """Return the decoded request of the row.
+
+        Raises BadRequest, also for a request that wants a stream, and Overloaded.
+        """
+        self.memory.settle(await decode_in_thread_if_long(self._request, check_size))
         request = await self._dialect.decode_request(self._request, tenant)
         if request.stream:
             raise BadRequest("A request of a batch cannot be streamed.", param="stream")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.domain.errors import GatewayError
+from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
@@ -23,6 +24,11 @@ class Exchange(Protocol):
     @property
     def surface(self) -> Surface:
         """The API that was called."""
+        ...
+
+    @property
+    def memory(self) -> MemoryLease:
+        """The memory that the request takes of the gateway; it is released when the request ends."""
         ...
 
     @property

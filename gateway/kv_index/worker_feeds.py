@@ -31,6 +31,7 @@ from gateway.kv_index.index_reconciler import IndexReconciler
 from radix_cache.blocks import Hashes
 from radix_cache.events import EventBatch
 from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PageBudget, PathGone, PathHeld
+from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
 from radix_cache.redis.call import RedisDown
@@ -38,11 +39,13 @@ from radix_cache.shared.feed_leases import FeedKnowledge
 from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.tiers import Tier
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber
+from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber, TooManyEvents
 
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
+REST_SECONDS = 60.0
+"""How long a worker that published too much is not followed."""
 RESYNC_SECONDS = 10.0
 """By then, every call that a gateway had under way when it lost its lease has arrived, or never will."""
 UNREACHABLE_PROBES = 5
@@ -261,22 +264,31 @@ class WorkerFeeds:
 
     async def _listen(self, feed: RankFeed) -> None:
         while True:
+            rest_seconds = AGAIN_SECONDS
             try:
                 async with aclosing(feed.subscriber.batches()) as batches:
                     async for item in batches:
                         async with self._lock:
-                            self._handle(feed, item)
+                            await self._handle(feed, item)
                         if feed.batches % EVENTS_PER_TURN_MAX == 0:
                             await asyncio.sleep(0)
+            except TooManyEvents as err:
+                log.warning(
+                    "KV events of worker %s are not followed for %g seconds: %s",
+                    self.worker,
+                    REST_SECONDS,
+                    err,
+                )
+                rest_seconds = REST_SECONDS
             except OSError as err:
                 log.warning("KV events of worker %s: %s", self.worker, err)
             # A publisher that sends invalid data harms its own feed only.
             except Exception:
                 log.exception("following the KV events of worker %s failed; starting again", self.worker)
             self._on_lost(feed)
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(rest_seconds)
 
-    def _handle(self, feed: RankFeed, item: EventBatch | FeedNotice) -> None:
+    async def _handle(self, feed: RankFeed, item: EventBatch | FeedNotice) -> None:
         knowledge = self.knowledge
         if item is FeedNotice.CAUGHT_UP:
             feed.caught_up = True
@@ -292,19 +304,22 @@ class WorkerFeeds:
             )
             self._on_lost(feed)
         elif isinstance(item, EventBatch):
-            self._apply(feed, item)
+            await self._apply(feed, item)
         if self.knowledge != knowledge:
             self.context.announce()
 
-    def _apply(self, feed: RankFeed, batch: EventBatch) -> None:
+    async def _apply(self, feed: RankFeed, batch: EventBatch) -> None:
         if feed.batches == 0 or batch.sequence == 0:
             feed.heard_from_start = batch.sequence == 0
-        feed.batches += 1
         feed.lag_seconds = max(0.0, self.context.wall_clock() - batch.at)
         covered_all = feed.follower.covers_all
+        yielder = LoopYielder(pauses=True)
         for event in batch.events:
             for change in feed.follower.apply(event):
-                self._apply_change(feed, change)
+                if change is not None:
+                    self._apply_change(feed, change)
+                await yielder.yield_if_due()
+        feed.batches += 1
         if covered_all and not feed.follower.covers_all:
             log.warning(
                 "worker %s publishes KV events of which no index blocks can be made (block_size has to be a "

@@ -11,6 +11,7 @@ import asyncio
 import re
 import socket
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -19,11 +20,20 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
+from gateway.domain.errors import TenantQueueFull
+from gateway.domain.memory_budget import MemoryLease
 from gateway.settings.types import Address, MediaHost, address_of
 
 FETCH_SECONDS_MAX = 10.0
 REDIRECTS_MAX = 3
 CONNECTIONS_MAX = 32
+TENANT_CONNECTIONS_MAX = 8
+"""Connections of one tenant at a time: slow hosts of one tenant leave the others their connections."""
+TENANT_WAITING_MAX = 64
+"""Media of one tenant that wait for a connection."""
+RETRY_SECONDS = 1.0
+COPIES = 5
+"""Times that a medium is in memory: as it came, as base64, in the messages, and on its way to a worker."""
 HEADERS = {"accept": "image/*, audio/*, video/*", "accept-encoding": "identity", "user-agent": "radixgate"}
 
 _KIND = re.compile(r"(image|audio|video)/[A-Za-z0-9.+-]{1,60}")
@@ -45,6 +55,9 @@ class MediaFetcher:
     def __init__(self, hosts: Sequence[MediaHost], bytes_max: int) -> None:
         self._hosts = hosts
         self._bytes_max = bytes_max
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._asked: Counter[str] = Counter()
+        """Media that each tenant fetches or waits for."""
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=PublicResolver(), use_dns_cache=False, limit=CONNECTIONS_MAX, force_close=True
@@ -59,18 +72,39 @@ class MediaFetcher:
         """Close all connections."""
         await self._http.close()
 
-    async def fetch(self, urls: Sequence[str]) -> list[str]:
-        """Return the media at these URLs as data: URLs, in the same order. Raises MediaFetchFailed."""
+    async def fetch(self, urls: Sequence[str], tenant: str, memory: MemoryLease) -> list[str]:
+        """Return the media at these URLs as data: URLs, in the same order; `memory` holds them.
+
+        Raises MediaFetchFailed, TenantQueueFull, and what MemoryLease.reserve raises.
+        """
         bytes_left = [self._bytes_max]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._fetch(url, bytes_left)) for url in urls]
+                tasks = [
+                    group.create_task(self._fetch_in_turn(url, tenant, bytes_left, memory)) for url in urls
+                ]
         except ExceptionGroup as several:
             # The first failure is raised as if it had been the only one.
             raise several.exceptions[0] from several.exceptions[0].__cause__
         return [task.result() for task in tasks]
 
-    async def _fetch(self, url: str, bytes_left: list[int]) -> str:
+    async def _fetch_in_turn(self, url: str, tenant: str, bytes_left: list[int], memory: MemoryLease) -> str:
+        """Fetch once the tenant has a connection left."""
+        turns = self._turns.get(tenant)
+        if turns is None:
+            turns = self._turns[tenant] = asyncio.Semaphore(TENANT_CONNECTIONS_MAX)
+        if self._asked[tenant] >= TENANT_CONNECTIONS_MAX + TENANT_WAITING_MAX:
+            raise TenantQueueFull(RETRY_SECONDS)
+        self._asked[tenant] += 1
+        try:
+            async with turns:
+                return await self._fetch(url, bytes_left, memory)
+        finally:
+            self._asked[tenant] -= 1
+            if not self._asked[tenant]:
+                del self._asked[tenant], self._turns[tenant]
+
+    async def _fetch(self, url: str, bytes_left: list[int], memory: MemoryLease) -> str:
         at = url
         try:
             for _ in range(REDIRECTS_MAX + 1):
@@ -78,7 +112,7 @@ class MediaFetcher:
                     if answer.status in (301, 302, 303, 307, 308) and "location" in answer.headers:
                         at = urljoin(at, answer.headers["location"])
                         continue
-                    return await _read_content(answer, bytes_left)
+                    return await _read_content(answer, bytes_left, memory)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as err:
             raise MediaFetchFailed(url) from err
         raise MediaFetchFailed(url)
@@ -143,8 +177,11 @@ def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
 
 
-async def _read_content(answer: aiohttp.ClientResponse, bytes_left: list[int]) -> str:
-    """Read a response and return it as a data: URL; `bytes_left` counts the bytes left. Raises ValueError."""
+async def _read_content(answer: aiohttp.ClientResponse, bytes_left: list[int], memory: MemoryLease) -> str:
+    """Read a response and return it as a data: URL; `bytes_left` counts the bytes left.
+
+    Raises ValueError, Overloaded, BadRequest.
+    """
     kind = _KIND.fullmatch(answer.content_type)
     if (
         answer.status != 200
@@ -157,5 +194,6 @@ async def _read_content(answer: aiohttp.ClientResponse, bytes_left: list[int]) -
         bytes_left[0] -= len(chunk)
         if bytes_left[0] < 0:
             raise ValueError("too large")
+        memory.reserve(len(chunk) * COPIES)
         data += chunk
     return f"data:{kind[0]};base64,{b64encode(data).decode()}"

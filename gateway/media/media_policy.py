@@ -7,38 +7,32 @@ that no engine fetches anything. Engines also cache processed media under names 
 refused.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from gateway.domain.errors import BadRequest
+from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.tenant import Tenant
 from gateway.media.media_fetch import MediaFetcher, MediaFetchFailed
-from gateway.media.media_parts import may_have_media
-
-CONTENT_FIELDS = frozenset(
-    {
-        *("url", "image_url", "video_url", "audio_url", "file_url", "file_data"),
-        *("image", "video", "audio", "input_image", "input_video", "images", "videos", "audios"),
-    }
+from gateway.media.media_places import (
+    MEDIA_FIELDS,
+    REFERENCE_FIELDS,
+    MediaUrl,
+    ReferenceFound,
+    media_urls,
 )
-"""Names of fields in which engines look for content, or for its URL."""
 
-REFUSED_FIELDS = frozenset({"uuid", "content_hash", "file_id", "image_pil"})
-"""Fields that name content which another client may have sent, or that only the engine's own process may set."""
 FETCHED_MAX = 16
 """Media of one request that may be fetched."""
 
 
-@dataclass(slots=True)
-class MediaUrl:
-    """A URL of a medium, and where it stands in the request: at `holder[key]`."""
-
-    holder: Any
-    key: Any
-    url: str
+PLAIN_FIELDS = frozenset(
+    {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "refusal"}
+)
+"""Fields of a message that are no media. Those of tool calls are texts of the model."""
 
 
 class MediaPolicy:
@@ -47,19 +41,27 @@ class MediaPolicy:
     def __init__(self, fetcher: MediaFetcher | None = None) -> None:
         self._fetcher = fetcher
 
-    async def apply(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request with the content of its media in it. Raises BadRequest."""
+    async def apply(self, request: InferenceRequest, tenant: Tenant, memory: MemoryLease) -> InferenceRequest:
+        """Return the request with the content of its media in it, which `memory` holds.
+
+        Raises BadRequest, Overloaded, TenantQueueFull.
+        """
         if request.surface is not Surface.CHAT:
             return request
-        if not may_have_media(request.prompt):
+        if not _may_have_media(request.prompt):
             return request
-        found = list(media_urls(request.prompt))
+        try:
+            found = list(message_media(request.prompt))
+        except ReferenceFound as err:
+            raise BadRequest(
+                f"messages: {err} is not supported; send the content itself.", param="messages"
+            ) from None
         if not found:
             return request
         if self._fetcher is None or len(found) > FETCHED_MAX:
             raise _not_fetched(found[0].url)
         try:
-            contents = await self._fetcher.fetch([place.url for place in found])
+            contents = await self._fetcher.fetch([place.url for place in found], tenant.id, memory)
         except MediaFetchFailed as err:
             raise _not_fetched(err.url) from err
         for place, content in zip(found, contents, strict=True):
@@ -69,40 +71,39 @@ class MediaPolicy:
         return msgspec.structs.replace(request, fields=fields, body_bytes=request.body_bytes + len(messages))
 
 
-def media_urls(messages: list[Any]) -> Iterator[MediaUrl]:
-    """Yield every URL in a conversation that is not the content itself. Raises BadRequest for refused fields."""
+def message_media(messages: Sequence[dict[str, Any]]) -> Iterator[MediaUrl]:
+    """Yield every medium of a conversation that is not the content itself. Raises BadRequest, ReferenceFound."""
     for message in messages:
-        content = message.get("content")
-        if isinstance(content, list):
-            for part in content:
-                if isinstance(part, dict):
-                    yield from _in_part(part)
+        for name in message:
+            if name == "content":
+                if isinstance(message["content"], list):
+                    yield from media_urls(message, name)
+                    _check_audio(message["content"])
+            elif name not in PLAIN_FIELDS:
+                # Templates read media from fields of the message, too.
+                if message[name] is not None and REFERENCE_FIELDS.fullmatch(name):
+                    raise ReferenceFound(name)
+                yield from media_urls(message, name, is_media=MEDIA_FIELDS.fullmatch(name) is not None)
 
 
-def _in_part(part: dict[str, Any]) -> Iterator[MediaUrl]:
-    for name, value in part.items():
-        if value is not None and (name in REFUSED_FIELDS or name.endswith("_embeds")):
-            raise BadRequest(
-                f"messages: a part may have no {name}; send the content itself.", param="messages"
-            )
-        if name == "input_audio" and isinstance(value, Mapping):
-            _check_base64(value.get("data"))
-        if isinstance(value, dict):
-            yield from _in_part(value)
-        elif name in CONTENT_FIELDS:
-            yield from _in_value(part, name, value)
+def _may_have_media(messages: Sequence[dict[str, Any]]) -> bool:
+    """Return whether any message has more than texts in the usual fields."""
+    for message in messages:
+        if not message.keys() <= PLAIN_FIELDS or isinstance(message.get("content"), list):
+            return True
+    return False
 
 
-def _in_value(holder: Any, key: Any, value: Any) -> Iterator[MediaUrl]:
-    if isinstance(value, str):
-        if not value.startswith("data:"):
-            yield MediaUrl(holder, key, value)
-    elif isinstance(value, list):
-        for at, each in enumerate(value):
-            if isinstance(each, dict):
-                yield from _in_part(each)
-            else:
-                yield from _in_value(value, at, each)
+def _check_audio(content: Any) -> None:
+    """Check the data of every `input_audio` in a value. Raises BadRequest."""
+    if isinstance(content, list):
+        for part in content:
+            _check_audio(part)
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            if name == "input_audio" and isinstance(value, dict):
+                _check_base64(value.get("data"))
+            _check_audio(value)
 
 
 def _check_base64(data: object) -> None:

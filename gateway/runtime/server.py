@@ -21,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.app import Gateway, running
 from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
+from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls
 from gateway.runtime.reload import Reloader, registered_for_reload
@@ -89,6 +90,7 @@ async def run(
 
     Raises SettingsProblem, ValkeyFailed and ListenAddressUnavailable before it serves, nothing afterwards.
     """
+    return_freed_memory()
     stop: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
     at_once = asyncio.Event()
 
@@ -132,6 +134,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
             tenant_app(
                 gateway.services,
                 gateway.drain_state,
+                memory=gateway.memory,
                 body_bytes_max=bounds.body_bytes_max,
                 body_seconds_max=bounds.body_seconds_max,
                 # A unix socket is out of a browser's reach, and its clients name hosts as they like.

@@ -67,6 +67,14 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
             "proxies do not count."
         ),
     ] = 1000
+    memory_bytes_max: Annotated[
+        Positive,
+        Meta(
+            description="Memory in bytes that the requests of one gateway process may take together: their bodies "
+            "and what these become when they are read, and media that are fetched for them. Beyond it requests get "
+            "a 503 with `retry-after`."
+        ),
+    ] = 256 * 1024**2
     origins: Annotated[
         tuple[Origin, ...],
         Meta(

@@ -1,7 +1,10 @@
 """The child process that encodes very long prompts, and the protocol that it speaks with the gateway over pipes.
 
     gateway --> header (directory, digest, special) | texts: chunks, each after its length; length 0 ends a text
-    gateway <-- count of texts, or NO_ANSWER        | for each text the number of its tokens, then 4 bytes each
+    gateway <-- count of texts                      | for each text the number of its tokens, then 4 bytes each
+    gateway <-- NO_ANSWER, FAILED or TOO_MANY       | of TOO_MANY the number of tokens, at least
+
+A child has a limit of memory of its own: a text that takes more ends the child, and not the gateway.
 
 Tokens travel as packed arrays: building a list of two million Python integers would block the process that does it.
 The child ends when its gateway ends, for whatever reason.
@@ -11,6 +14,7 @@ The child ends when its gateway ends, for whatever reason.
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 from array import array
@@ -23,11 +27,25 @@ import msgspec
 from tokenizers import Tokenizer
 from xxhash import xxh3_128_hexdigest
 
+from gateway.process.memory_return import return_freed_memory
+from gateway.tokenization.piecewise_encoding import (
+    TOKENS_MAX,
+    EncodingFailed,
+    PiecewiseEncoder,
+    TooManyTokens,
+)
 from radix_cache.blocks import TOKEN_BYTES, Tokens
 from workers.launching.child_process import PR_SET_PDEATHSIG
 
 LENGTH = Struct("<I")
 NO_ANSWER = 2**32 - 1
+"""The tokenizer's file is no longer the one that the gateway read."""
+FAILED = 2**32 - 2
+"""The tokenizer cannot encode the texts."""
+TOO_MANY = 2**32 - 3
+"""The texts have more tokens than they may have."""
+MEMORY_BYTES_MAX = 640 * 1024**2
+"""Memory of a child; its tokenizers take tens of megabytes each, and a piece of a text up to eighty."""
 TOKENIZERS_MAX = 16
 """Tokenizers, of tens of megabytes each, that a process keeps: reloaded settings may name others."""
 CHUNK_CHARACTERS = 64 * 1024
@@ -48,6 +66,10 @@ class EncodeRequest(msgspec.Struct, array_like=True, frozen=True):
     """Add special tokens."""
     texts: int
     """The number of texts that follow."""
+    tokens_max: int = TOKENS_MAX
+    """The largest number of tokens."""
+    together: bool = False
+    """Whether that number is for all texts together, or for each of them."""
 
 
 class PipeClosed(Exception):
@@ -80,10 +102,17 @@ def write_request(out: BinaryIO, request: EncodeRequest, texts: Sequence[str]) -
 
 
 def read_answer(source: BinaryIO) -> list[Tokens] | None:
-    """Read the tokens of each text from the child; None if it could not encode. Raises PipeClosed, OSError."""
+    """Read the tokens of each text from the child; None if the child has another tokenizer.
+
+    Raises TooManyTokens, EncodingFailed, PipeClosed, OSError.
+    """
     count = _read_length(source)
     if count == NO_ANSWER:
         return None
+    if count == FAILED:
+        raise EncodingFailed
+    if count == TOO_MANY:
+        raise TooManyTokens(_read_length(source))
     found = []
     for _ in range(count):
         tokens: Tokens = array("I")
@@ -98,7 +127,7 @@ def read_answer(source: BinaryIO) -> list[Tokens] | None:
 
 def serve(source: BinaryIO, out: BinaryIO) -> None:
     """Answer requests until the pipe is closed. Raises OSError."""
-    tokenizers: dict[tuple[str, str], Tokenizer | None] = {}
+    tokenizers: dict[tuple[str, str], PiecewiseEncoder | None] = {}
     while True:
         try:
             request = msgspec.msgpack.decode(_read_exactly(source, _read_length(source)), type=EncodeRequest)
@@ -110,40 +139,46 @@ def serve(source: BinaryIO, out: BinaryIO) -> None:
         tokenizers[key] = tokenizers.pop(key) if key in tokenizers else _read_same_tokenizer(*key)
         if len(tokenizers) > TOKENIZERS_MAX:
             del tokenizers[next(iter(tokenizers))]
-        _write_answer(out, _encode(tokenizers[key], texts, special=request.special))
+        _answer(out, tokenizers[key], request, texts)
         if sum(map(len, texts)) > TRIM_CHARACTERS_MIN:
             _trim_memory()
 
 
-def _read_same_tokenizer(directory: str, digest: str) -> Tokenizer | None:
+def _read_same_tokenizer(directory: str, digest: str) -> PiecewiseEncoder | None:
     """Read the tokenizer; None if the file is no longer the one that the gateway read."""
     try:
         tokenizer, found = read_tokenizer(Path(directory))
     except ValueError:
         return None
-    return tokenizer if found == digest else None
+    return PiecewiseEncoder(tokenizer) if found == digest else None
 
 
-def _encode(tokenizer: Tokenizer | None, texts: list[bytes], *, special: bool) -> list[Tokens] | None:
-    if tokenizer is None:
-        return None
-    try:
-        decoded = [text.decode("utf-8", "surrogatepass") for text in texts]
-        encodings = tokenizer.encode_batch_fast(decoded, add_special_tokens=special)
-    except Exception:  # noqa: BLE001 - the gateway then uses its own tokenizer, and meets the error there
-        return None
-    return [array("I", encoding.ids) for encoding in encodings]
-
-
-def _write_answer(out: BinaryIO, found: list[Tokens] | None) -> None:
-    if found is None:
+def _answer(
+    out: BinaryIO, encoder: PiecewiseEncoder | None, request: EncodeRequest, texts: list[bytes]
+) -> None:
+    """Encode the texts and write the answer. Raises OSError."""
+    if encoder is None:
         out.write(LENGTH.pack(NO_ANSWER))
     else:
-        out.write(LENGTH.pack(len(found)))
-        for tokens in found:
-            out.write(LENGTH.pack(len(tokens)))
-            out.write(memoryview(tokens).cast("B"))
+        try:
+            decoded = [text.decode("utf-8", "surrogatepass") for text in texts]
+            found = encoder.encode(
+                decoded, special=request.special, tokens_max=request.tokens_max, together=request.together
+            )
+        except TooManyTokens as err:
+            out.write(LENGTH.pack(TOO_MANY) + LENGTH.pack(err.at_least))
+        except EncodingFailed:
+            out.write(LENGTH.pack(FAILED))
+        else:
+            _write_tokens(out, found)
     out.flush()
+
+
+def _write_tokens(out: BinaryIO, found: list[Tokens]) -> None:
+    out.write(LENGTH.pack(len(found)))
+    for tokens in found:
+        out.write(LENGTH.pack(len(tokens)))
+        out.write(memoryview(tokens).cast("B"))
 
 
 def _read_text(source: BinaryIO) -> bytes:
@@ -180,6 +215,9 @@ def main() -> None:
     # Ctrl-C at a keyboard is for the gateway, which ends its children when it has drained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
+    return_freed_memory()
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # A core file would hold prompts.
     # What a library prints to standard output must not end up in an answer.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

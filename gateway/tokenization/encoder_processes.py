@@ -6,26 +6,40 @@
 A thread alone is not enough: a tokenizer lets the event loop run while it encodes, but its result has to be turned
 into Python objects and freed again, a tenth of a second for a million tokens, in which nothing else runs.
 
-A process that dies is replaced, and the request is repeated once; after that the thread encodes in the gateway's
-own process. The thread also does so when a process answers far too late (the process may have been stopped, and
-would hold its thread for ever). When the client of a very long prompt has left, its process is killed, and with it
-the work.
+A process that dies is replaced, and the request is repeated once. Texts that ended both processes are refused, now
+and for a while: they would end the next ones too, or take the gateway's own memory. The thread encodes in the
+gateway's own process only if no process can be started, or if one answers far too late (the process may have been
+stopped, and would hold its thread for ever). When the client of a very long prompt has left, its process is killed,
+and with it the work.
 """
 
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import BinaryIO, cast
 
-from gateway.tokenization.encoder_child import EncodeRequest, PipeClosed, read_answer, write_request
+from xxhash import xxh3_128
+
+from gateway.tokenization.encoder_child import (
+    CHUNK_CHARACTERS,
+    EncodeRequest,
+    PipeClosed,
+    read_answer,
+    write_request,
+)
+from gateway.tokenization.piecewise_encoding import TOKENS_MAX, EncodingFailed, TooManyTokens
 from radix_cache.blocks import Tokens
 
 log = logging.getLogger(__name__)
 
 TRIES_MAX = 2
+_SEED = secrets.randbits(64)
 
 KILL_CHARACTERS_MIN = 1_000_000
 """The process of a longer prompt is killed when the job is abandoned: finishing takes longer than a new start."""
@@ -33,6 +47,11 @@ KILL_CHARACTERS_MIN = 1_000_000
 START_SECONDS_MAX = 20.0
 SECONDS_PER_CHARACTER_MAX = 4e-6
 """How long a process may take for each character; an encoding takes a tenth to a quarter of that."""
+
+
+FAILED_TEXTS_MAX = 1024
+"""Texts that could not be encoded and are remembered, each as a hash."""
+FAILED_SECONDS = 600.0
 
 
 class EncoderUnavailable(Exception):
@@ -56,18 +75,27 @@ class EncodingJob:
         return not (self._abandoned or self._pool.closed)
 
     def tokens(self) -> list[Tokens]:
-        """Return the tokens of each text. Raises EncoderUnavailable."""
+        """Return the tokens of each text. Raises EncoderUnavailable, EncodingFailed, TooManyTokens."""
+        if self._pool.has_failed(self._texts):
+            raise EncodingFailed("it failed before")
         for _ in range(TRIES_MAX):
             process, answered = self._attach(), False
             try:
                 found = process.encode(self._request, self._texts)
                 answered = True
+            except (EncodingFailed, TooManyTokens) as err:
+                answered = True
+                self._pool.give_back(process)
+                if isinstance(err, EncodingFailed):
+                    self._pool.remember_failed(self._texts)
+                raise
             except (PipeClosed, OSError):
                 if process.is_late:
                     log.warning("a process that encodes long prompts did not answer in time, and was killed")
-                    break
-                if self.is_wanted:
-                    log.warning("a process that encodes long prompts has died")
+                    raise EncoderUnavailable from None
+                if not self.is_wanted:
+                    raise EncoderUnavailable from None
+                log.warning("a process that encodes long prompts has died")
                 continue
             finally:
                 self._detach()
@@ -75,9 +103,10 @@ class EncodingJob:
                     process.end()  # The process may be in the middle of an answer.
             self._pool.give_back(process)
             if found is None:
-                break
+                raise EncoderUnavailable
             return found
-        raise EncoderUnavailable
+        self._pool.remember_failed(self._texts)
+        raise EncodingFailed("it ended the processes that encoded it")
 
     def abandon(self) -> None:
         """Note that the result is not needed any more, and kill the process of a very long text."""
@@ -109,11 +138,36 @@ class EncoderProcesses:
         self._lock = threading.Lock()
         self._all: set[_EncoderProcess] = set()
         self._idle: list[_EncoderProcess] = []
+        self._failed: OrderedDict[bytes, float] = OrderedDict()
         self.closed = False
 
-    def job(self, directory: str, digest: str, texts: Sequence[str], *, special: bool) -> EncodingJob:
+    def job(
+        self,
+        directory: str,
+        digest: str,
+        texts: Sequence[str],
+        *,
+        special: bool,
+        tokens_max: int = TOKENS_MAX,
+        together: bool = False,
+    ) -> EncodingJob:
         """Return the job of encoding these texts with the tokenizer of that directory and digest."""
-        return EncodingJob(self, EncodeRequest(directory, digest, special, len(texts)), texts)
+        request = EncodeRequest(directory, digest, special, len(texts), tokens_max, together)
+        return EncodingJob(self, request, texts)
+
+    def has_failed(self, texts: Sequence[str]) -> bool:
+        """Return whether these texts could not be encoded not long ago."""
+        if not self._failed:
+            return False
+        failed_at = self._failed.get(_hash(texts))
+        return failed_at is not None and time.monotonic() - failed_at < FAILED_SECONDS
+
+    def remember_failed(self, texts: Sequence[str]) -> None:
+        """Remember for a while that these texts cannot be encoded."""
+        with self._lock:
+            self._failed[_hash(texts)] = time.monotonic()
+            if len(self._failed) > FAILED_TEXTS_MAX:
+                self._failed.popitem(last=False)
 
     def take(self) -> "_EncoderProcess":
         """Return an idle process, or a new one. Raises EncoderUnavailable."""
@@ -153,6 +207,15 @@ class EncoderProcesses:
             self._idle.clear()
 
 
+def _hash(texts: Sequence[str]) -> bytes:
+    digest = xxh3_128(seed=_SEED)
+    for text in texts:
+        for at in range(0, len(text), CHUNK_CHARACTERS):
+            digest.update(text[at : at + CHUNK_CHARACTERS].encode("utf-8", "surrogatepass"))
+        digest.update(b"\xff")  # Occurs in no text: it separates one from the next.
+    return digest.digest()
+
+
 class _EncoderProcess:
     """One running encoder process. The constructor raises OSError if it cannot be started."""
 
@@ -175,7 +238,10 @@ class _EncoderProcess:
         return self._process.poll() is None
 
     def encode(self, request: EncodeRequest, texts: Sequence[str]) -> list[Tokens] | None:
-        """Encode the texts; None if the process could not. Raises PipeClosed, OSError, also if it was too late."""
+        """Encode the texts; None if the process has another tokenizer.
+
+        Raises EncodingFailed, TooManyTokens, PipeClosed, and OSError, also if it was too late.
+        """
         seconds_max = START_SECONDS_MAX + sum(map(len, texts)) * SECONDS_PER_CHARACTER_MAX
         timer = threading.Timer(seconds_max, self._kill_late)
         timer.start()

@@ -12,8 +12,8 @@ one. A conversation's earlier messages are pieces that were encoded before:
 The tokens of a piece are cached under a keyed hash, never under its text, and for each isolation group separately:
 otherwise the time to a first token would tell one tenant what another has sent. Long texts are encoded in a thread:
 `encode_batch_fast` lets the event loop run meanwhile, which `encode` does not. Very long texts are rendered and
-split in a thread, too, and encoded in a process (encoder_processes.py). A text that is too long for the model by
-its length in bytes is not encoded at all.
+split in a thread, too, and encoded in a process (encoder_processes.py), piece by piece, until they have too many
+tokens (piecewise_encoding.py). A text that is too long for the model by its length in bytes is not encoded at all.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 from gateway.concurrency.gil_yield import yield_gil
-from gateway.domain.errors import PromptTooLong
+from gateway.domain.errors import BadRequest, PromptTooLong
 from gateway.domain.model import CHAT_HASH_PREFIX, EncodedPrompt
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
@@ -41,6 +41,12 @@ from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable, EncodingJob
 from gateway.tokenization.encoder_threads import EncoderThreads
 from gateway.tokenization.min_token_count import token_bytes_max
+from gateway.tokenization.piecewise_encoding import (
+    TOKENS_MAX,
+    EncodingFailed,
+    PiecewiseEncoder,
+    TooManyTokens,
+)
 from gateway.tokenization.text_splitter import splitter_for
 from radix_cache.blocks import TOKEN_BYTES, Tokens
 from workers.chat_template import ChatTemplate, TemplateFailed
@@ -126,7 +132,7 @@ class TokenizerEncoder:
         process_job: Callable[..., EncodingJob] | None = None,
     ) -> None:
         self._process_job = process_job
-        self._tokenizer = tokenizer
+        self._encoder = PiecewiseEncoder(tokenizer)
         self._template = template
         self._threads = threads
         self._key = key
@@ -170,15 +176,17 @@ class TokenizerEncoder:
         """Return the token ids of each prompt. Raises BadRequest, PromptTooLong and TenantQueueFull."""
         if request.surface is Surface.CHAT:
             texts, digests = await _run_off_loop_if_long(request, partial(self._render, request))
-            self._check_length(["".join(texts)], request, length_max)
-            parts = await self._encode_texts(texts, tenant)
+            bound = _TokenBound(request, length_max)
+            self._check_length(["".join(texts)], bound)
+            parts = await self._encode_texts(texts, tenant, bound)
             if not digests:
                 return [EncodedPrompt(tokens=parts[0])]
             tokens = _concatenate(_interleave(parts, map(media_tokens, digests)))
             return [EncodedPrompt(tokens=tokens, count_exact=False)]
         texts = [prompt for prompt in request.prompt if isinstance(prompt, str)]
-        self._check_length(texts, request, length_max)
-        encoded = iter(await self._encode_batch(texts, tenant, special=True))
+        bound = _TokenBound(request, length_max)
+        self._check_length(texts, bound)
+        encoded = iter(await self._encode_batch(texts, tenant, bound, special=True))
         return [
             EncodedPrompt(tokens=next(encoded) if isinstance(prompt, str) else _as_array(prompt))
             for prompt in request.prompt
@@ -189,26 +197,23 @@ class TokenizerEncoder:
         media = ChatMedia(request.prompt)
         return media.split(render_chat(request, media.messages, self._template))
 
-    def _check_length(self, texts: Sequence[str], request: InferenceRequest, length_max: int | None) -> None:
+    def _check_length(self, texts: Sequence[str], bound: "_TokenBound") -> None:
         """Refuse a prompt that cannot fit, before it costs a second of a thread. Raises PromptTooLong."""
-        if length_max is None or self._token_bytes_max is None:
+        if self._token_bytes_max is None:
             return
         longest = max(map(_utf8_length, texts), default=0)
         at_least = -(-longest // self._token_bytes_max)
-        output_tokens = request.output_tokens_min
-        if at_least + output_tokens > length_max:
-            raise PromptTooLong(
-                prompt_tokens=at_least, output_tokens=output_tokens, context_length=length_max, exact=False
-            )
+        if at_least > bound.tokens_max:
+            raise bound.exceeded(at_least)
 
-    async def _encode_texts(self, texts: Sequence[str], tenant: Tenant) -> list[Tokens]:
+    async def _encode_texts(self, texts: Sequence[str], tenant: Tenant, bound: "_TokenBound") -> list[Tokens]:
         """Return the tokens of each text of a rendered conversation; media stand between the texts."""
-        return [await self._encode_pieces(text, tenant) for text in texts]
+        return [await self._encode_pieces(text, tenant, bound) for text in texts]
 
-    async def _encode_pieces(self, text: str, tenant: Tenant) -> Tokens:
+    async def _encode_pieces(self, text: str, tenant: Tenant, bound: "_TokenBound") -> Tokens:
         """Return the tokens of a rendered text; the tokens of its pieces are cached."""
         if self._splitter is None:
-            return (await self._encode_batch([text], tenant, special=False))[0]
+            return (await self._encode_batch([text], tenant, bound, special=False))[0]
         if len(text) <= PROCESS_CHARACTERS_MIN:
             pieces, keys = self._split(text, tenant)
         else:
@@ -216,7 +221,7 @@ class TokenizerEncoder:
         missing = {key: piece for key, piece in zip(keys, pieces, strict=True) if key not in self._pieces}
         found = {key: self._pieces[key] for key in keys if key not in missing}
         if missing:
-            encoded = await self._encode_batch(list(missing.values()), tenant, special=False)
+            encoded = await self._encode_batch(list(missing.values()), tenant, bound, special=False)
             found.update(zip(missing, encoded, strict=True))
         for key in keys:
             self._remember(key, found[key])
@@ -234,22 +239,31 @@ class TokenizerEncoder:
         seed = xxh3_64_intdigest(tenant.group.encode(), self._key)
         return pieces, [xxh3_128_digest(piece.encode("utf-8", "surrogatepass"), seed) for piece in pieces]
 
-    async def _encode_batch(self, texts: Sequence[str], tenant: Tenant, *, special: bool) -> list[Tokens]:
-        def encode() -> list[Tokens]:
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
-            return [array("I", encoding.ids) for encoding in encodings]
-
-        characters = sum(map(len, texts))
-        if characters <= INLINE_CHARACTERS_MAX:
-            return encode()
-        if characters <= PROCESS_CHARACTERS_MIN or self._process_job is None:
-            return await self._threads.run(tenant.id, encode)
-        job = self._process_job(list(texts), special=special)
+    async def _encode_batch(
+        self, texts: Sequence[str], tenant: Tenant, bound: "_TokenBound", *, special: bool
+    ) -> list[Tokens]:
+        """Return the tokens of each text. Raises PromptTooLong, BadRequest, TenantQueueFull."""
+        # The pieces of a conversation are one prompt; several texts of a completion are several.
+        tokens_max, together = bound.tokens_max, not special
+        encode = partial(
+            self._encoder.encode, texts, special=special, tokens_max=tokens_max, together=together
+        )
         try:
-            return await self._threads.run(tenant.id, partial(_encode_in_process_or_here, job, encode))
-        except asyncio.CancelledError:
-            job.abandon()
-            raise
+            characters = sum(map(len, texts))
+            if characters <= INLINE_CHARACTERS_MAX:
+                return encode()
+            if characters <= PROCESS_CHARACTERS_MIN or self._process_job is None:
+                return await self._threads.run(tenant.id, encode)
+            job = self._process_job(list(texts), special=special, tokens_max=tokens_max, together=together)
+            try:
+                return await self._threads.run(tenant.id, partial(_encode_in_process_or_here, job, encode))
+            except asyncio.CancelledError:
+                job.abandon()
+                raise
+        except TooManyTokens as err:
+            raise bound.exceeded(err.at_least) from None
+        except EncodingFailed:
+            raise BadRequest("The model's tokenizer cannot read the prompt.", param="messages") from None
 
     def _remember(self, key: bytes, tokens: Tokens) -> None:
         if key in self._pieces:
@@ -259,6 +273,26 @@ class TokenizerEncoder:
         self._pieces_bytes += _memory_bytes(tokens)
         while self._pieces_bytes > self._memory_bytes_max:
             self._pieces_bytes -= _memory_bytes(self._pieces.popitem(last=False)[1])
+
+
+class _TokenBound:
+    """The tokens that a prompt may have beside its answer, and the error for one that has more."""
+
+    __slots__ = ("_context_length", "_output_tokens", "tokens_max")
+
+    def __init__(self, request: InferenceRequest, context_length: int | None) -> None:
+        self._context_length = context_length
+        self._output_tokens = request.output_tokens_min
+        self.tokens_max = TOKENS_MAX if context_length is None else context_length - self._output_tokens
+
+    def exceeded(self, at_least: int) -> PromptTooLong:
+        """Return the error for a prompt of at least so many tokens."""
+        return PromptTooLong(
+            prompt_tokens=at_least,
+            output_tokens=self._output_tokens,
+            context_length=self._context_length or TOKENS_MAX,
+            exact=False,
+        )
 
 
 async def _run_off_loop_if_long(request: InferenceRequest, make: Callable[[], Result]) -> Result:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -16,10 +17,14 @@ from gateway.domain.errors import (
     UnsupportedEncoding,
     WorkerError,
 )
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
-from gateway.web.bodies.body_reader import BodyBudget
+from gateway.web.bodies.body_decoding import LONG_BYTES
+from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
+from gateway.web.bodies.body_reader import read_body
+from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
@@ -45,7 +50,8 @@ class HttpExchange:
         dialect: Callable[[str], Dialect],
         *,
         find_address: FindAddress,
-        bodies: BodyBudget,
+        memory: MemoryBudget,
+        body_bytes_max: int,
         body_seconds_max: float,
         unread_seconds_max: float,
         logged: bool = True,
@@ -56,7 +62,8 @@ class HttpExchange:
             http: The request.
             dialect: Makes the dialect of the called API for a request id.
             find_address: Returns the client's address.
-            bodies: The memory that all request bodies share.
+            memory: The memory that all requests share.
+            body_bytes_max: Largest body.
             body_seconds_max: Time in which the whole body has to arrive.
             unread_seconds_max: A client that reads nothing of its answer for so long is treated as gone.
             logged: Whether there is an access log, which gets the request id and the tenant with the request.
@@ -80,7 +87,9 @@ class HttpExchange:
         self._queue_headers: QueueHeaders | None = None
         self._find_address = find_address
         self._received_at = time.monotonic()
-        self._bodies = bodies
+        self.memory = MemoryLease(memory)
+        """The memory that the request takes of the gateway."""
+        self._body_bytes_max = body_bytes_max
         self._body_seconds_max = body_seconds_max
         self._unread_seconds_max = unread_seconds_max
         self._blocked_since: float | None = None
@@ -127,10 +136,22 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        return await self._dialect.decode_request(await self._body(), tenant)
+        body = await self._body()
+        # Before it is decoded: what a body becomes may be many times as large.
+        self.memory.settle(
+            check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body)
+        )
+        request = await self._dialect.decode_request(body, tenant)
+        if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
+            # An array takes less than the estimate for a list of numbers.
+            self.memory.settle(len(body) * BYTE_COPIES)
+        if request.body_bytes > len(body) + LONG_BYTES:
+            # The earlier items of a stored conversation: their values take memory, too.
+            self.memory.reserve((request.body_bytes - len(body)) * 2 * BYTE_COPIES)
+        return request
 
     async def _body(self) -> bytes:
-        http, bodies = self._http, self._bodies
+        http, bytes_max = self._http, self._body_bytes_max
         encoding = http.headers.get("Content-Encoding")
         if encoding is not None and encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
@@ -138,12 +159,15 @@ class HttpExchange:
             content = http.content
             if content.is_eof():
                 # As most bodies do, this one came together with its headers: there is nothing to wait for.
-                return bodies.read_arrived(content)
-            if (http.content_length or 0) > bodies.body_bytes_max:
-                raise PayloadTooLarge(bodies.body_bytes_max)
-            with bodies.reader() as body:
-                async with asyncio.timeout(self._body_seconds_max):
-                    return await body.read(content)
+                body = content.read_nowait()
+                if len(body) > bytes_max:
+                    raise PayloadTooLarge(bytes_max)
+                return body
+            if (http.content_length or 0) > bytes_max:
+                raise PayloadTooLarge(bytes_max)
+            await ask_for_body(http)
+            async with asyncio.timeout(self._body_seconds_max):
+                return await read_body(content, bytes_max, self.memory)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except RequestPayloadError as err:

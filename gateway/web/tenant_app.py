@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 
 from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, ShuttingDown
+from gateway.domain.memory_budget import MemoryBudget
 from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.domain.tenant import INFERENCE, USAGE, Tenant
 from gateway.pipeline import Services, serve
@@ -20,7 +21,7 @@ from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
 from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.anthropic.dialect import CountTokensDialect
-from gateway.web.bodies.body_reader import BodyBudget
+from gateway.web.bodies.expectation import defer_expect
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.dialect_factory import dialect_factory
@@ -28,7 +29,7 @@ from gateway.web.error_response import error_response
 from gateway.web.exchange import HttpExchange
 from gateway.web.middleware.access_middleware import access_log_middleware
 from gateway.web.middleware.cors import CrossOriginPolicy
-from gateway.web.middleware.error_middleware import Handler, answer_expect, error_middleware
+from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.models import ModelHandlers
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.batches import BatchHandlers
@@ -56,6 +57,7 @@ def tenant_app(
     services: Services,
     drain_state: DrainState,
     *,
+    memory: MemoryBudget,
     body_bytes_max: int,
     body_seconds_max: float,
     local_names_only: Callable[[], bool],
@@ -69,6 +71,7 @@ def tenant_app(
     Args:
         services: The inference pipeline and what it needs.
         drain_state: Whether new requests are accepted; knows the tasks that are under way.
+        memory: The memory that all requests share.
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
         local_names_only: Whether the Host header has to name loopback; see error_middleware.
@@ -80,10 +83,11 @@ def tenant_app(
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
         warnings.simplefilter("ignore", warning)
-    responses, bodies = stores.responses, BodyBudget(body_bytes_max)
+    responses = stores.responses
     exchange_options: dict[str, Any] = {
         "find_address": find_address,
-        "bodies": bodies,
+        "memory": memory,
+        "body_bytes_max": body_bytes_max,
         "body_seconds_max": body_seconds_max,
         "unread_seconds_max": services.idle_seconds_max,
         "logged": access_log is not None,
@@ -186,28 +190,28 @@ def tenant_app(
         ).routes(),
         *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
-        *MessageBatchHandlers(stores, authenticate, bodies, idle_seconds_max=body_seconds_max).routes(),
+        *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
     ]
     for prefix in PREFIXES:
         for path, handler in inference_handlers.items():
-            app.router.add_post(f"{prefix}/{path}", handler, expect_handler=answer_expect)
+            app.router.add_post(f"{prefix}/{path}", handler, expect_handler=defer_expect)
             allowed_methods[f"{prefix}/{path}"] = "POST"
         for method, path, handler in stored_object_routes:
-            app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=answer_expect)
-        app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=answer_expect)
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=answer_expect)
+            app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=defer_expect)
+        app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=defer_expect)
+        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=defer_expect)
         allowed_methods[f"{prefix}/models"] = "GET, HEAD"
-        app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=answer_expect)
+        app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=defer_expect)
         allowed_methods[f"{prefix}/usage"] = "GET, HEAD"
 
-    app.router.add_post(COHERE_RERANK, inference_handlers[Surface.RERANK.value], expect_handler=answer_expect)
+    app.router.add_post(COHERE_RERANK, inference_handlers[Surface.RERANK.value], expect_handler=defer_expect)
     allowed_methods[COHERE_RERANK] = "POST"
 
     async def describe(http: web.Request) -> web.Response:
         body = msgspec.json.encode(tenant_api_document(version("radixgate")))
         return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
 
-    app.router.add_get("/openapi.json", describe, expect_handler=answer_expect)
+    app.router.add_get("/openapi.json", describe, expect_handler=defer_expect)
 
     async def not_found(http: web.Request) -> web.Response:
         allowed = allowed_methods.get(http.path.rstrip("/"))
@@ -216,5 +220,5 @@ def tenant_app(
             return error_response(MethodNotAllowed(allowed), http)
         return error_response(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
-    app.router.add_route("*", "/{anything:.*}", not_found, expect_handler=answer_expect)
+    app.router.add_route("*", "/{anything:.*}", not_found, expect_handler=defer_expect)
     return app

@@ -20,3 +20,5 @@ async def answer_token_count(exchange: HttpExchange, services: Services) -> None
         await exchange.answer(200, "application/json", body, {})
     except GatewayError as err:
         await exchange.fail(err)
+    finally:
+        exchange.memory.release()

@@ -102,14 +102,20 @@ def test_settings_of_the_operator_win_and_large_numbers_stay_whole(tmp_path: Pat
     assert "123456789" in one(objects, "ConfigMap")["data"]["gateway.yaml"]
 
 
-def test_the_index_takes_half_of_the_memory_unless_told_otherwise(tmp_path: Path) -> None:
-    def index_bytes(values: dict[str, Any]) -> int:
-        return settings_of(render(values), tmp_path).index.memory_bytes_max
+def test_index_and_requests_take_a_quarter_of_the_memory_each_unless_told_otherwise(tmp_path: Path) -> None:
+    def memory_bytes(values: dict[str, Any]) -> tuple[int, int]:
+        settings = settings_of(render(values), tmp_path)
+        return settings.index.memory_bytes_max, settings.listen.memory_bytes_max
 
-    assert index_bytes({"gateway": {"resources": {"limits": {"memory": "3Gi"}}}}) == 3 * 2**30 // 2
-    assert index_bytes({"gateway": {"resources": {"limits": {"memory": "500M"}}}}) == 250_000_000
-    assert index_bytes({"config": {"index": {"memory_bytes_max": 1000}}}) == 1000
-    assert index_bytes({"gateway": {"resources": {"limits": None}}}) == Settings().index.memory_bytes_max
+    assert memory_bytes({"gateway": {"resources": {"limits": {"memory": "3Gi"}}}}) == (3 * 2**30 // 4,) * 2
+    assert memory_bytes({"gateway": {"resources": {"limits": {"memory": "500M"}}}}) == (125_000_000,) * 2
+    assert memory_bytes({"config": {"index": {"memory_bytes_max": 1000}}}) == (1000, 2**28)
+    assert memory_bytes({"config": {"listen": {"memory_bytes_max": 1000}}}) == (2**28, 1000)
+    defaults = Settings()
+    assert memory_bytes({"gateway": {"resources": {"limits": None}}}) == (
+        defaults.index.memory_bytes_max,
+        defaults.listen.memory_bytes_max,
+    )
 
 
 def test_the_database_comes_from_a_secret_and_issuers_of_tokens_from_values(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """Keeps the tree in Redis within its bounds. One gateway at a time does this, chosen by a lease in Redis.
 
 It removes predictions of gateways that died, remains of ended tenures, leaves that were not used for too long, and
-the least recently used leaves of a tree that is larger than its bound. The replica says what to remove; the scripts
-check that nothing has changed in between.
+the least recently used leaves of a tree that is larger than its bound, of isolation groups that have more than
+their fair share of it. The replica says what to remove; the scripts check that nothing has changed in between.
 """
 
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.shared.fair_shares import FairShares
+from radix_cache.shared.index_counts import namespaces_of
 from radix_cache.shared.keys import REGISTRY, NamespaceId
 from radix_cache.shared.layouts import drop_older_layouts
 from radix_cache.shared.node import ReplicaNode
@@ -122,23 +125,38 @@ class IndexMaintenance:
                 await self._store.cut(namespace, [(node, tenure, 0) for node in nodes])
 
     async def _evict(self, over: int) -> None:
-        """Remove idle leaves, and as many of the least recently used ones as make the tree fit."""
+        """Remove idle leaves, and as many of the least recently used ones as make the tree fit.
+
+        The latter are those of groups above their fair share.
+        """
         idle_before = self._replica.server_seconds() - self._idle_seconds_max
         leaves: list[ReplicaNode] = []
+        groups, sizes = self._groups(), Counter[str]()
         for at, node in enumerate(list(self._replica.nodes.values())):
+            sizes[groups.get(node.namespace, "")] += len(node.run) + self._node_blocks
             if not node.children and (over > 0 or node.used < idle_before) and self._is_current(node):
                 leaves.append(node)
             if at % SLICE_NODES == SLICE_NODES - 1:
                 await asyncio.sleep(0)
         leaves.sort(key=lambda node: (node.used, node.sequence))
         leaving: list[ReplicaNode] = []
-        for node in leaves[:EVICTED_PER_ROUND_MAX]:
-            if over <= 0 and node.used >= idle_before:
+        shares = FairShares(sizes, self._blocks_max)
+        for at, node in enumerate(leaves):
+            if len(leaving) == EVICTED_PER_ROUND_MAX or (over <= 0 and node.used >= idle_before):
                 break
-            leaving.append(node)
-            over -= len(node.run) + self._node_blocks
+            size = len(node.run) + self._node_blocks
+            if shares.take(groups.get(node.namespace, ""), size) or node.used < idle_before:
+                leaving.append(node)
+                over -= size
+            if at % SLICE_NODES == SLICE_NODES - 1:
+                await asyncio.sleep(0)
         for namespace, nodes in _batches(leaving):
             await self._store.evict(namespace, nodes)
+
+    def _groups(self) -> dict[NamespaceId, str]:
+        """Return the isolation group of each namespace."""
+        names = namespaces_of(self._replica)
+        return {identity: namespace.group for identity, namespace in names.items()}
 
     def _is_current(self, node: ReplicaNode) -> bool:
         lost_shards = self._lost_shards()

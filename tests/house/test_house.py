@@ -32,6 +32,7 @@ MAY_CATCH_EVERYTHING = {
     "gateway/queueing/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
     "gateway/queueing/shared/shared_queue.py": "so too, where the stream or the fleet has it ranked anew",
     "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",
+    "gateway/tokenization/piecewise_encoding.py": "tokenizers raises and panics with nothing more precise",
     "policies/registry.py": "a package that is broken is a matter of those who ask for its policy",
     "policies/routing/checked_policy.py": "the border to policies of packages, which may raise anything",
     "workers/chat_template.py": "a template is a stranger's code and may raise anything",

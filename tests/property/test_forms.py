@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import GatewayError
+from gateway.domain.memory_budget import MemoryBudget
 from gateway.domain.request import Surface
-from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED
@@ -61,12 +61,13 @@ async def read(body, cuts=(), key=None):
     http = make_mocked_request(
         "POST", "/v1/audio/transcriptions", headers=headers, protocol=protocol, payload=content
     )
-    bodies = BodyBudget(10_000_000)
+    memory = MemoryBudget(10_000_000)
     exchange = FormExchange(
         http,
         dialect_factory(Surface.TRANSCRIPTIONS, None),
         find_address=lambda _: None,
-        bodies=bodies,
+        memory=memory,
+        body_bytes_max=10_000_000,
         body_seconds_max=30.0,
         unread_seconds_max=30.0,
     )
@@ -83,7 +84,8 @@ async def read(body, cuts=(), key=None):
         return await exchange.request(SimpleNamespace(id="t", key_id="k"))
     finally:
         await sending
-        assert bodies.bytes_held == 0
+        exchange.memory.release()
+        assert memory.bytes_held == 0
 
 
 @given(

@@ -14,6 +14,7 @@ engine's clock may step back.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from enum import Enum
@@ -31,9 +32,22 @@ log = logging.getLogger(__name__)
 
 REPLAY_SECONDS_MAX = 5.0
 RECONNECT_SECONDS = 0.1
-RECEIVED_MAX = 100_000
+RECEIVED_MAX = 32
+"""Messages in memory that wait to be read; the others wait at the publisher."""
 REPLAYED_MAX = 50_000
-MESSAGE_BYTES_MAX = 16 * 1024**2
+REPLAYED_BYTES_MAX = 64 * 1024**2
+MESSAGE_BYTES_MAX = 6 * 1024**2
+"""Larger messages end the connection. One with the blocks of a million tokens has a little less."""
+LONG_BYTES = 128 * 1024
+"""Longer messages are decoded in a thread."""
+BYTES_PER_SECOND_MAX = 1024**2
+"""Bytes that a publisher may send for long; an engine with 50,000 tokens a second sends a third of that."""
+BURST_SECONDS = 32.0
+"""Seconds' worth of bytes that a publisher may send at once."""
+
+
+class TooManyEvents(OSError):
+    """The publisher sends more than the gateway can follow beside its requests."""
 
 
 class FeedNotice(Enum):
@@ -67,9 +81,14 @@ class KvEventSubscriber:
         self._last_at: float | None = None
         self._cut_off = False
         self._replayed: dict[int, float] = {}
+        self._bytes_from = 0.0
+        """The moment at which the bytes so far would have been sent at BYTES_PER_SECOND_MAX."""
 
     async def batches(self) -> AsyncGenerator[EventBatch | FeedNotice]:
-        """Yield every batch once and in order, from the oldest that the engine keeps. Raises OSError."""
+        """Yield every batch once and in order, from the oldest that the engine keeps.
+
+        Raises OSError, and TooManyEvents.
+        """
         listener: zmq.asyncio.Socket | None = None
         watching: asyncio.Task[None] | None = None
         yielder = LoopYielder()
@@ -87,7 +106,9 @@ class KvEventSubscriber:
                 yield item
             yield FeedNotice.CAUGHT_UP
             while True:
-                received = self._decoded(await listener.recv_multipart())
+                frames = await listener.recv_multipart()
+                self._count_bytes(frames)
+                received = await self._decoded(frames)
                 # Messages that are there already are received without a pause, so give other tasks a turn.
                 await yielder.yield_if_due()
                 if received is None or self._replayed.get(received.sequence) == received.at:
@@ -110,6 +131,14 @@ class KvEventSubscriber:
                 await asyncio.gather(watching, return_exceptions=True)
             if listener is not None:
                 listener.close()
+
+    def _count_bytes(self, frames: list[bytes]) -> None:
+        """Raise TooManyEvents if more was sent than the bounds on bytes allow."""
+        now = time.monotonic()
+        seconds = sum(map(len, frames)) / BYTES_PER_SECOND_MAX
+        self._bytes_from = max(self._bytes_from, now - BURST_SECONDS) + seconds
+        if self._bytes_from > now:
+            raise TooManyEvents(f"{self.source.endpoint}: more than {BYTES_PER_SECOND_MAX} bytes a second")
 
     async def _stay_connected(self, listener: zmq.asyncio.Socket) -> None:
         """Reconnect after every disconnection: ZMQ itself does not after a malformed or too large message."""
@@ -179,6 +208,7 @@ class KvEventSubscriber:
             return []
         asking: zmq.asyncio.Socket | None = None
         found: list[EventBatch] = []
+        bytes_left = REPLAYED_BYTES_MAX
         yielder = LoopYielder()
         try:
             asking = self._context.socket(zmq.DEALER)
@@ -188,13 +218,14 @@ class KvEventSubscriber:
             asking.connect(self.source.replay)
             await asking.send_multipart([b"", start.to_bytes(8, "big")])
             async with asyncio.timeout(REPLAY_SECONDS_MAX):
-                while len(found) < most:
+                while len(found) < most and bytes_left > 0:
                     frames = await asking.recv_multipart()
+                    bytes_left -= sum(map(len, frames))
                     await yielder.yield_if_due()
                     # [empty, (topic,) sequence, payload]; the last one has no payload.
                     if not frames[-1]:
                         return found
-                    batch = self._decoded(frames)
+                    batch = await self._decoded(frames)
                     if batch is not None:
                         found.append(batch)
                 return found
@@ -205,8 +236,10 @@ class KvEventSubscriber:
             if asking is not None:
                 asking.close()
 
-    def _decoded(self, frames: list[bytes]) -> EventBatch | None:
+    async def _decoded(self, frames: list[bytes]) -> EventBatch | None:
         try:
+            if len(frames[-1]) > LONG_BYTES:
+                return await asyncio.to_thread(decode_batch, frames)
             return decode_batch(frames)
         except EventsUnreadable as err:
             self.unreadable += 1

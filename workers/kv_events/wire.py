@@ -11,7 +11,7 @@ engines may send more.
 from array import array
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -154,7 +154,10 @@ def _medium(fields: dict[str, Any]) -> str:
 
 
 def _hashes(raw: Sequence[int | bytes]) -> tuple[int, ...]:
-    return tuple(map(_hash, raw))
+    try:
+        return tuple(array("Q", cast(Sequence[int], raw)))  # Numbers of vLLM, at a tenth of the time.
+    except (TypeError, OverflowError):
+        return tuple(map(_hash, raw))
 
 
 def _hash(raw: int | bytes) -> int:

@@ -19,7 +19,8 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
-from gateway.web.bodies.body_reader import BodyReader
+from gateway.domain.memory_budget import MemoryLease
+from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from radix_cache.loop_yield import LoopYielder
 
@@ -149,7 +150,7 @@ class MessageBatchBody:
     def __init__(
         self,
         http: web.Request,
-        body: BodyReader,
+        memory: MemoryLease,
         *,
         idle_seconds_max: float,
         rows_max: int,
@@ -159,7 +160,7 @@ class MessageBatchBody:
 
         Args:
             http: The request.
-            body: Accounts for the memory that all request bodies share.
+            memory: Its share of the memory that all requests have together.
             idle_seconds_max: Longest wait for more of the body.
             rows_max: Requests of one batch.
             row_bytes_max: Bytes of one request.
@@ -167,7 +168,7 @@ class MessageBatchBody:
         self.rows = 0
         """Requests that have been read."""
         self._http = http
-        self._body = body
+        self._memory = memory
         self._idle_seconds_max = idle_seconds_max
         self._rows_max = rows_max
         self._splitter = BatchRequestSplitter(row_bytes_max)
@@ -178,12 +179,13 @@ class MessageBatchBody:
         encoding = self._http.headers.get("Content-Encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise UnsupportedEncoding(encoding)
+        await ask_for_body(self._http)
         yielder = LoopYielder()
         while piece := await self._piece():
             for start in range(0, len(piece), SLICE_BYTES):
                 for request in self._splitter.feed(piece[start : start + SLICE_BYTES]):
                     yield self._line(request)
-                self._body.set_size(self._splitter.bytes_held)
+                self._memory.settle(self._splitter.bytes_held)
                 await yielder.yield_if_due()
         self._splitter.end()
         if not self.rows:

@@ -40,10 +40,10 @@ from gateway.domain.errors import (
     StorageExceeded,
     TooManyBatches,
 )
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.files.tenant_files import FileLabel, FileTooLarge, TenantFiles
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.batch_body import ENDPOINT, LINE_OVERHEAD_BYTES_MAX, MessageBatchBody
-from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.stored.file_contents import send_content
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
@@ -71,14 +71,14 @@ class MessageBatchHandlers:
         self,
         stores: ObjectStores,
         authenticate: AuthenticateTenant,
-        bodies: BodyBudget,
+        memory: MemoryBudget,
         *,
         idle_seconds_max: float,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._stores = stores
         self._authenticate = authenticate
-        self._bodies = bodies
+        self._memory = memory
         self._idle_seconds_max = idle_seconds_max
         self._wall = wall
 
@@ -113,20 +113,22 @@ class MessageBatchHandlers:
             raise PayloadTooLarge(bounds.file_bytes_max)
         identity = f"msgbatch_{secrets.token_hex(16)}"
         label = FileLabel(purpose=MESSAGE_BATCH, name=f"{identity}.jsonl", kept_seconds=REQUESTS_SECONDS)
-        with self._bodies.reader() as body:
-            batch_body = MessageBatchBody(
-                http,
-                body,
-                idle_seconds_max=self._idle_seconds_max,
-                rows_max=self._stores.rows_max,
-                row_bytes_max=self._stores.row_bytes_max - LINE_OVERHEAD_BYTES_MAX,
-            )
-            try:
-                file = await self._tenant_files.put(tenant.id, batch_body.lines(), lambda: label)
-            except FileTooLarge as err:
-                raise PayloadTooLarge(err.bytes_max) from err
-            except TenantStorageFull as err:
-                raise StorageExceeded(bounds.tenant_bytes_max) from err
+        memory = MemoryLease(self._memory)
+        batch_body = MessageBatchBody(
+            http,
+            memory,
+            idle_seconds_max=self._idle_seconds_max,
+            rows_max=self._stores.rows_max,
+            row_bytes_max=self._stores.row_bytes_max - LINE_OVERHEAD_BYTES_MAX,
+        )
+        try:
+            file = await self._tenant_files.put(tenant.id, batch_body.lines(), lambda: label)
+        except FileTooLarge as err:
+            raise PayloadTooLarge(err.bytes_max) from err
+        except TenantStorageFull as err:
+            raise StorageExceeded(bounds.tenant_bytes_max) from err
+        finally:
+            memory.release()
         now = self._wall()
         batch = StoredBatch(
             id=identity,

@@ -1,13 +1,13 @@
-"""Limits on the shape of a JSON body: its number of values and its depth, checked before it is used.
+"""Limits on the shape of a JSON body: its number of values and its depth, and what it becomes in memory.
 
-Thirty megabytes of `[],[],[],...` are within the limit of bytes, and would stall the event loop for half a minute.
-Brackets and commas are counted as bytes, a slice at a time, which costs microseconds. Only where a long text has
-very many of them are they counted again without the contents of strings.
+Thirty megabytes of `[],[],[],...` are within the limit of bytes, would stall the event loop for half a minute, and
+take gigabytes. Brackets, colons, commas and quotes are counted as bytes, a slice at a time, before the body is
+decoded. Only where a long text has very many of them are they counted again without the contents of strings.
 """
 
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,33 +15,106 @@ from gateway.domain.errors import BadRequest
 
 CONTAINERS_MAX = 100_000
 """Objects and arrays of one body."""
+KEYS_MAX = 200_000
+"""Keys of all objects of one body."""
+FIELDS_MAX = 512
+"""Top-level fields of one body."""
+STRINGS_MAX = 500_000
+"""Strings of one body, its keys included."""
 VALUES_MAX = 2_000_000
 """Commas of one body: a prompt may be a million token ids."""
+DIGITS_MAX = 100
+"""Digits of a number in a long body: Python needs their square in time to read them."""
 DEPTH_MAX = 64
 """Levels of nesting of one field."""
-SPLIT_BYTES_MAX = 256 * 1024
-"""Texts up to this length are split at quotes, which is three times as fast as a pattern, but takes more memory."""
 
 SLICE_BYTES = 256 * 1024
 """Bytes that are counted in one call: a call holds the GIL until it returns."""
 
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.S)
-
-
+BYTE_COPIES = 4
+"""Times that a request's text is in memory: as it came, decoded, rendered, and on its way to a worker."""
+CONTAINER_BYTES = 100
+KEY_BYTES = 128
+VALUE_BYTES = 64
+"""Memory of an empty container, of a key and of a short value, as Python's objects: measured, and rounded up."""
+SMALL_BODY_BYTES_MAX = 2048
+SMALL_REQUEST_BYTES = 16 * 1024
+"""Memory of a request with a small body, whatever its shape."""
+LARGE_BYTES = 1024 * 1024
+"""A larger estimate is made again without the contents of strings, if they may be most of it."""
 SHORT_BYTES_MAX = 2 * CONTAINERS_MAX
 """A body up to this length cannot have too many values."""
 
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * (DIGITS_MAX + 1)
 
-def check_size(body: bytes) -> None:
-    """Raise BadRequest for a body of too many values."""
-    if len(body) <= SHORT_BYTES_MAX or not _too_many(body):
-        return
-    if _too_many(_outside_strings(body)):
-        raise BadRequest(
-            f"The body has more than {CONTAINERS_MAX} objects and arrays, or more than {VALUES_MAX} values."
+
+class _Counts(NamedTuple):
+    """The marks of JSON in a text."""
+
+    containers: int
+    keys: int
+    commas: int
+    quotes: int
+
+    def plus(self, more: "_Counts") -> "_Counts":
+        return _Counts(*map(add, self, more))
+
+    @property
+    def too_many(self) -> bool:
+        return (
+            self.containers > CONTAINERS_MAX
+            or self.keys > KEYS_MAX
+            or self.commas > VALUES_MAX
+            or self.quotes > 2 * STRINGS_MAX
         )
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the values themselves, without their texts."""
+        return self.containers * CONTAINER_BYTES + self.keys * KEY_BYTES + self.commas * VALUE_BYTES
+
+
+def check_size(body: bytes) -> int:
+    """Return an estimate of the memory that a request takes once its body is decoded; mostly it is too high.
+
+    Raises BadRequest for a body of too many values.
+    """
+    size = len(body)
+    if size <= SMALL_BODY_BYTES_MAX:
+        return SMALL_REQUEST_BYTES
+    texts, counts = size * BYTE_COPIES, _counts(body)
+    values = counts.memory_bytes
+    if values > max(texts, LARGE_BYTES) or (size > SHORT_BYTES_MAX and counts.too_many):
+        counts = _counts_outside_strings(body)
+        values = counts.memory_bytes
+        if counts.too_many:
+            raise _too_many("The body has")
+    if size > SHORT_BYTES_MAX:
+        _check_numbers(body)
+    return SMALL_REQUEST_BYTES + texts + values
+
+
+def check_parsed_strings(strings: Sequence[str], param: str) -> None:
+    """Raise BadRequest if strings of a body that are parsed as JSON have too many values, or too deep ones."""
+    if sum(map(len, strings)) <= SHORT_BYTES_MAX:
+        return
+    total = _Counts(0, 0, 0, 0)
+    for string in strings:
+        text = string.encode("utf-8", "surrogatepass")
+        total = total.plus(_counts_outside_strings(text))
+        if total.too_many:
+            raise _too_many(f"The JSON texts in {param} have")
+        if value_is_deep(text):
+            raise _too_deep(param)
+        _check_numbers(text)
+
+
+def too_many_fields() -> BadRequest:
+    """Return the error for a body with more than FIELDS_MAX fields."""
+    return BadRequest(f"The body has more than {FIELDS_MAX} fields.")
 
 
 def check_depth(body: bytes, messages: object, fields: Mapping[str, msgspec.Raw]) -> None:
@@ -68,7 +141,9 @@ def value_is_deep(value: bytes) -> bool:
     """
     if value.count(b"[") + value.count(b"{") <= DEPTH_MAX:
         return False
-    brackets = _outside_strings(value).translate(_ONE_KIND, _NO_BRACKETS)
+    brackets = b"".join(
+        b"".join(parts).translate(_ONE_KIND, _NO_BRACKETS) for parts in _outside_strings(value)
+    )
     for _ in range(DEPTH_MAX):
         brackets = brackets.replace(b"[]", b"")
         if not brackets:
@@ -76,15 +151,48 @@ def value_is_deep(value: bytes) -> bool:
     return True
 
 
-def _outside_strings(text: bytes) -> bytes:
-    """Return the text without the contents of strings; for valid JSON both ways come to the same."""
-    if len(text) > SPLIT_BYTES_MAX:
-        return _STRING.sub(b"", text)
-    return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+def _outside_strings(text: bytes) -> Iterator[list[bytes]]:
+    """Yield the parts of a valid JSON text that stand outside of strings, as lists of a slice each."""
+    quoted = escaped = False
+    for at in range(0, len(text), SLICE_BYTES):
+        piece = text[at + escaped : at + SLICE_BYTES].replace(b"\\\\", b"")
+        escaped = piece.endswith(b"\\")  # This backslash escapes the first byte of the next slice.
+        parts = piece.replace(b'\\"', b"").split(b'"')
+        yield parts[quoted::2]
+        quoted ^= len(parts) % 2 == 0
 
 
-def _too_many(text: bytes) -> bool:
-    return _count(text, b"{") + _count(text, b"[") > CONTAINERS_MAX or _count(text, b",") > VALUES_MAX
+def _counts_outside_strings(text: bytes) -> _Counts:
+    total = _Counts(0, 0, 0, 0)
+    for parts in _outside_strings(text):
+        total = total.plus(_counts(b"".join(parts))).plus(_Counts(0, 0, 0, 2 * len(parts)))
+    return total
+
+
+def _check_numbers(text: bytes) -> None:
+    """Raise BadRequest for a number with far more digits than numbers have."""
+    if _has_long_number(text) and any(_has_long_number(b"".join(parts)) for parts in _outside_strings(text)):
+        raise BadRequest(f"A number of the body has more than {DIGITS_MAX} digits.")
+
+
+def _has_long_number(text: bytes) -> bool:
+    return any(
+        _LONG_NUMBER in text[at : at + SLICE_BYTES + DIGITS_MAX].translate(_ONE_DIGIT)
+        for at in range(0, len(text), SLICE_BYTES)
+    )
+
+
+def _too_many(subject: str) -> BadRequest:
+    return BadRequest(
+        f"{subject} more than {CONTAINERS_MAX} objects and arrays, more than {KEYS_MAX} keys, more than "
+        f"{STRINGS_MAX} strings, or more than {VALUES_MAX} values."
+    )
+
+
+def _counts(text: bytes) -> _Counts:
+    return _Counts(
+        _count(text, b"{") + _count(text, b"["), _count(text, b":"), _count(text, b","), _count(text, b'"')
+    )
 
 
 def _count(text: bytes, byte: bytes) -> int:

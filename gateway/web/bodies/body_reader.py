@@ -1,91 +1,33 @@
-"""Reading of request bodies: each has a limit, and all bodies being read share a memory budget.
+"""Reading of request bodies within a limit for each, and within the memory that all requests share.
 
-Many large bodies that never end would take all memory long before the first of them times out: a body that exceeds
-the shared budget is refused.
+Many large bodies that never end would take all memory long before the first of them times out: the bytes of a body
+are reserved as they arrive.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import cast
 
 from aiohttp import StreamReader
 
-from gateway.domain.errors import Overloaded, PayloadTooLarge
-
-BODIES_BYTES_MAX = 512 * 1024**2
-"""Bytes of all bodies that are being read."""
-RETRY_SECONDS = 1.0
-"""`retry-after` of a body that is refused."""
+from gateway.domain.errors import PayloadTooLarge
+from gateway.domain.memory_budget import MemoryLease
 
 JOINED_BYTES_MAX = 1024**2
 """Chunks of a longer body are joined as they arrive: joining 10 MB at the end would stall the event loop."""
 
 
-class BodyBudget:
-    """The memory that the request bodies of one process share while they are read."""
-
-    def __init__(self, body_bytes_max: int) -> None:
-        self.body_bytes_max = body_bytes_max
-        """Bytes of one body."""
-        self.bytes_held = 0
-        """Bytes that have arrived of all bodies being read."""
-
-    @contextmanager
-    def reader(self) -> Iterator["BodyReader"]:
-        """Yield a reader for one body; its share of the memory is returned at the end, also of a failure."""
-        body = BodyReader(self)
-        try:
-            yield body
-        finally:
-            self.bytes_held -= body.size
-
-    def read_arrived(self, content: StreamReader) -> bytes:
-        """Return a body that has arrived to its end. Raises PayloadTooLarge, Overloaded, what the stream raises.
-
-        Its bytes count only as long as this function runs, so that they are compared and not added.
-        """
-        body = content.read_nowait()
-        if len(body) > self.body_bytes_max:
-            raise PayloadTooLarge(self.body_bytes_max)
-        if self.bytes_held + len(body) > BODIES_BYTES_MAX:
-            raise Overloaded(RETRY_SECONDS)
-        return body
-
-    def reserve(self, size: int) -> None:
-        """Take so many bytes more. Raises Overloaded."""
-        if self.bytes_held + size > BODIES_BYTES_MAX:
-            raise Overloaded(RETRY_SECONDS)
-        self.bytes_held += size
-
-
-class BodyReader:
-    """Reads one body within the shared memory budget."""
-
-    def __init__(self, budget: BodyBudget) -> None:
-        self.size = 0
-        """Bytes in memory."""
-        self._budget = budget
-        self._chunks: list[bytes] = []
-
-    def set_size(self, size: int) -> None:
-        """Account for so many bytes in memory, of a body that is not read with `read`. Raises Overloaded."""
-        if size > self.size:
-            self._budget.reserve(size - self.size)
-        self._budget.bytes_held += min(0, size - self.size)
-        self.size = size
-
-    async def read(self, content: StreamReader) -> bytes:
-        """Return the whole body. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
-        long = bytearray()
-        while chunk := await content.readany():
-            if self.size + len(chunk) > self._budget.body_bytes_max:
-                raise PayloadTooLarge(self._budget.body_bytes_max)
-            self._budget.reserve(len(chunk))
-            self.size += len(chunk)
-            self._chunks.append(chunk)
-            if self.size > JOINED_BYTES_MAX:
-                for piece in self._chunks:
-                    long += piece
-                self._chunks.clear()
-        # A bytearray for long bodies: every reader of the body takes either type.
-        return cast(bytes, long) if long else b"".join(self._chunks)
+async def read_body(content: StreamReader, bytes_max: int, memory: MemoryLease) -> bytes:
+    """Return the whole body. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
+    chunks: list[bytes] = []
+    long, size = bytearray(), 0
+    while chunk := await content.readany():
+        size += len(chunk)
+        if size > bytes_max:
+            raise PayloadTooLarge(bytes_max)
+        memory.reserve(len(chunk))
+        chunks.append(chunk)
+        if size > JOINED_BYTES_MAX:
+            for piece in chunks:
+                long += piece
+            chunks.clear()
+    # A bytearray for long bodies: every reader of the body takes either type.
+    return cast(bytes, long) if long else b"".join(chunks)

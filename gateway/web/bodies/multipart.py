@@ -12,6 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, UnsupportedEncoding
+from gateway.web.bodies.expectation import ask_for_body
 
 FIELDS_MAX = 16
 FIELD_BYTES_MAX = 4096
@@ -37,6 +38,7 @@ class MultipartForm:
             raise BadRequest("A file is sent as multipart/form-data.")
         if self._http.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
             raise UnsupportedEncoding(self._http.headers["Content-Encoding"])
+        await ask_for_body(self._http)
         with self._readable():
             reader = await self._http.multipart()
         while part := await self._next(reader):

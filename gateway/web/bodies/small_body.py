@@ -6,6 +6,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from gateway.domain.errors import BadRequest, BodyTimeout, PayloadTooLarge, UnsupportedEncoding
+from gateway.web.bodies.expectation import ask_for_body
 
 
 async def read_small_body(http: web.Request, bytes_max: int, seconds_max: float) -> bytes:
@@ -19,6 +20,9 @@ async def read_small_body(http: web.Request, bytes_max: int, seconds_max: float)
     """
     if (encoding := http.headers.get("Content-Encoding", "identity")).strip().lower() != "identity":
         raise UnsupportedEncoding(encoding)
+    if (http.content_length or 0) > bytes_max:
+        raise PayloadTooLarge(bytes_max)
+    await ask_for_body(http)
     body = b""
     try:
         async with asyncio.timeout(seconds_max):

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.web.bodies.body_decoding import yield_gil_if_long
-from gateway.web.bodies.body_limits import check_depth, check_size
+from gateway.web.bodies.body_limits import FIELDS_MAX, check_depth, check_size, too_many_fields
 
 _Body = TypeVar("_Body")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -27,6 +27,8 @@ def decode_typed_body(
         yield_gil_if_long(body)
         fields = _FIELDS.decode(body)
         yield_gil_if_long(body)
+        if len(fields) > FIELDS_MAX:
+            raise too_many_fields()
         check_depth(body, None, fields)
         return decoded, fields
     except msgspec.ValidationError as err:

@@ -52,14 +52,3 @@ def error_middleware(
             return error_answer(InternalError(request_id), request)
 
     return around
-
-
-async def answer_expect(request: web.Request) -> None:
-    """Answer the Expect header (RFC 9110, 10.1.1): `100-continue` is met, other values are ignored.
-
-    aiohttp would quote other values in an answer of its own, and fail at bytes that are not text.
-    """
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # These bytes are not part of the answer.
-        request.writer.output_size = 0

@@ -18,9 +18,9 @@ from aiohttp import BodyPartReader
 from aiohttp.hdrs import CONTENT_DISPOSITION, CONTENT_LENGTH
 
 from gateway.domain.errors import BadRequest, PayloadTooLarge
+from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web.bodies.body_reader import BodyReader
 from gateway.web.bodies.media_check import check_media
 from gateway.web.bodies.multipart import MultipartForm
 from gateway.web.exchange import HttpExchange
@@ -50,36 +50,35 @@ class FormExchange(HttpExchange):
         set_caller(self._http, tenant)
         # The digest of the files is part of what an Idempotency-Key compares.
         digest = blake2b(digest_size=16) if self.idempotency_key is not None else None
-        bytes_max = self._bodies.body_bytes_max
+        bytes_max = self._body_bytes_max
         if (self._http.content_length or 0) > bytes_max:
             raise PayloadTooLarge(bytes_max)
         form, parts = MultipartForm(self._http, self._body_seconds_max), list[FormPart]()
-        with self._bodies.reader() as memory:
-            async for arriving in form.parts():
-                if len(parts) == PARTS_MAX:
-                    raise BadRequest(f"The form has more than {PARTS_MAX} parts.")
-                part = await _read(arriving, form, memory, bytes_max)
-                if digest is not None:
-                    digest.update(await asyncio.to_thread(_digest, part))
-                parts.append(part)
+        async for arriving in form.parts():
+            if len(parts) == PARTS_MAX:
+                raise BadRequest(f"The form has more than {PARTS_MAX} parts.")
+            part = await _read(arriving, form, self.memory, bytes_max)
+            if digest is not None:
+                digest.update(await asyncio.to_thread(_digest, part))
+            parts.append(part)
         return decode_form(self.surface, parts, digest.hexdigest() if digest is not None else "")
 
 
 async def _read(
-    arriving: BodyPartReader, form: MultipartForm, memory: BodyReader, bytes_max: int
+    arriving: BodyPartReader, form: MultipartForm, memory: MemoryLease, bytes_max: int
 ) -> FormPart:
     """Return one part, read within the limits. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""
     name, head = _head(arriving)
     content = bytearray()
-    is_file, before = arriving.filename is not None, memory.size + len(head)
-    memory.set_size(before)
+    is_file, before = arriving.filename is not None, memory.bytes_held + len(head)
+    memory.settle(before)
     while piece := await form.piece(arriving):
         content += piece
         if before + len(content) > bytes_max:
             raise PayloadTooLarge(bytes_max)
         if not is_file and len(content) > FIELD_BYTES_MAX:
             raise BadRequest(f"{name} has more than {FIELD_BYTES_MAX} bytes.", param=name)
-        memory.set_size(before + len(content))
+        memory.settle(before + len(content))
     field = _FIELD.match(name)
     part = FormPart(field=field[0] if field is not None else "", head=head, body=content)
     if part.field == "file" and not is_file:

@@ -24,7 +24,14 @@ from gateway.web.bodies.body_decoding import (
     decode_fields,
     decode_token_ids,
 )
-from gateway.web.bodies.body_limits import SHORT_BYTES_MAX, check_depth, check_size
+from gateway.web.bodies.body_limits import (
+    FIELDS_MAX,
+    SHORT_BYTES_MAX,
+    check_depth,
+    check_parsed_strings,
+    check_size,
+    too_many_fields,
+)
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
 from gateway.web.bodies.media_check import check_media
 
@@ -186,6 +193,8 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
         read, fields = (
             _decode_short(surface, body) if len(body) <= LONG_BYTES else _decode_long(surface, body)
         )
+        if len(fields) > FIELDS_MAX:
+            raise too_many_fields()
         check_depth(body, getattr(read, "messages", None), fields)
     except msgspec.ValidationError as err:
         raise _bad_request(str(err)) from err
@@ -307,13 +316,28 @@ def _messages(read: ChatBody) -> list[dict[str, Any]]:
     """Return the messages of a chat request. Raises BadRequest."""
     if not read.messages:
         raise BadRequest("The request must have at least one message.", param="messages")
+    calls: list[Any] = []
     for index, message in enumerate(read.messages):
         if not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{index}] must have a role.", param="messages")
+        if message.get("tool_calls"):
+            calls.append(message["tool_calls"])
+    if calls:
+        check_parsed_strings([*_arguments(calls)], "messages")
     for name in RESERVED_TEMPLATE_KWARGS if read.chat_template_kwargs else ():
         if name in (read.chat_template_kwargs or {}):
             raise BadRequest(f"{name} cannot be set in chat_template_kwargs.", param="chat_template_kwargs")
     return read.messages
+
+
+def _arguments(calls: Iterable[Any]) -> Iterator[str]:
+    """Yield the arguments of tool calls: JSON texts, which chat templates get as the values that they stand for."""
+    for several in calls:
+        for call in several if isinstance(several, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            if isinstance(arguments, str):
+                yield arguments
 
 
 def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]]":

@@ -17,7 +17,10 @@ gateway, all clients behind an ingress share one address: the bound of connectio
   "drain" (dict "notice_seconds" 5 "seconds" 120)
 -}}
 {{- with dig "limits" "memory" "" .Values.gateway.resources -}}
-{{- $_ := set $derived "index" (dict "memory_bytes_max" (div (include "radixgate.bytes" . | int64) 2)) -}}
+{{- /* The index takes half as much again for the caches that it follows; the rest is for processes and streams. */ -}}
+{{- $quarter := div (include "radixgate.bytes" . | int64) 4 -}}
+{{- $_ := set $derived "index" (dict "memory_bytes_max" $quarter) -}}
+{{- $_ := set $derived.listen "memory_bytes_max" $quarter -}}
 {{- end -}}
 {{- if .Values.database.existingSecret -}}
 {{- $_ := set $derived "database" (dict "url" "${env:RADIXGATE_DATABASE_URL}" "upgrade" .Values.database.upgrade) -}}

@@ -7,6 +7,8 @@ from base64 import b64encode
 import pytest
 from aiohttp import web
 
+from gateway.domain.errors import Overloaded, TenantQueueFull
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.media import media_fetch
 from gateway.media.media_fetch import MediaFetcher, MediaFetchFailed
 from gateway.settings.types import MediaHost
@@ -43,6 +45,10 @@ class Host:
         return web.Response(status=404)
 
 
+def lease(bytes_max=10**6):
+    return MemoryLease(MemoryBudget(bytes_max))
+
+
 @pytest.fixture
 async def host():
     made = Host()
@@ -65,13 +71,16 @@ async def fetcher(host):
 
 
 async def test_a_listed_host_is_asked_and_its_answer_is_data(host, fetcher):
-    assert await fetcher.fetch([f"{host.url}/cat?a=1", f"{host.url}/cat"]) == [AS_DATA, AS_DATA]
+    assert await fetcher.fetch([f"{host.url}/cat?a=1", f"{host.url}/cat"], "acme", lease()) == [
+        AS_DATA,
+        AS_DATA,
+    ]
     assert "/cat?a=1" in host.asked
     assert not {"Authorization", "Cookie", "Referer"} & set(host.seen)
 
 
 async def test_redirects_are_followed_as_far_as_each_of_them_is_allowed(host, fetcher):
-    assert await fetcher.fetch([f"{host.url}/to?at=/cat"]) == [AS_DATA]
+    assert await fetcher.fetch([f"{host.url}/to?at=/cat"], "acme", lease()) == [AS_DATA]
     for target in (
         "http://169.254.169.254/",
         "file:///etc/passwd",
@@ -79,7 +88,7 @@ async def test_redirects_are_followed_as_far_as_each_of_them_is_allowed(host, fe
         "//evil.example/x",
     ):
         with pytest.raises(MediaFetchFailed) as refused:
-            await fetcher.fetch([f"{host.url}/to?at={target}"])
+            await fetcher.fetch([f"{host.url}/to?at={target}"], "acme", lease())
         assert isinstance(refused.value.__cause__, ValueError)
 
 
@@ -87,7 +96,7 @@ async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_followe
     """The host is listed, but its owner could point the name to the metadata service."""
     assert socket.getaddrinfo("localhost", host.port)
     with pytest.raises(MediaFetchFailed):
-        await fetcher.fetch([f"http://localhost:{host.port}/cat"])
+        await fetcher.fetch([f"http://localhost:{host.port}/cat"], "acme", lease())
     assert host.asked == []
 
 
@@ -101,22 +110,22 @@ async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_followe
 )  # fmt: skip
 async def test_no_spelling_leads_anywhere_else(host, fetcher, address):
     with pytest.raises(MediaFetchFailed):
-        await fetcher.fetch([address.format(at=f"127.0.0.1:{host.port}", port=host.port)])
+        await fetcher.fetch([address.format(at=f"127.0.0.1:{host.port}", port=host.port)], "acme", lease())
     assert host.asked == []
 
 
 @pytest.mark.parametrize("path", ["/loop", "/html", "/packed", "/large", "/nothing"])
 async def test_what_is_no_medium_of_a_decent_size_is_not_taken(host, fetcher, path):
     with pytest.raises(MediaFetchFailed):
-        await fetcher.fetch([host.url + path])
+        await fetcher.fetch([host.url + path], "acme", lease())
     assert len(host.asked) <= media_fetch.REDIRECTS_MAX + 1
 
 
 async def test_the_media_of_a_request_share_one_bound(host):
     fetcher = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"),), 2 * len(CAT))
-    assert len(await fetcher.fetch([f"{host.url}/cat"] * 2)) == 2
+    assert len(await fetcher.fetch([f"{host.url}/cat"] * 2, "acme", lease())) == 2
     with pytest.raises(MediaFetchFailed):
-        await fetcher.fetch([f"{host.url}/cat"] * 3)
+        await fetcher.fetch([f"{host.url}/cat"] * 3, "acme", lease())
     await fetcher.close()
 
 
@@ -124,8 +133,37 @@ async def test_a_host_that_does_not_answer_is_not_waited_for(host, monkeypatch):
     monkeypatch.setattr(media_fetch, "FETCH_SECONDS_MAX", 0.2)
     fetcher = MediaFetcher((MediaHost(f"127.0.0.1:{host.port}"),), 4000)
     with pytest.raises(MediaFetchFailed):
-        await asyncio.wait_for(fetcher.fetch([f"{host.url}/silent"]), 60)
+        await asyncio.wait_for(fetcher.fetch([f"{host.url}/silent"], "acme", lease()), 60)
     await fetcher.close()
+
+
+async def test_what_is_fetched_takes_memory_of_the_request(host, fetcher):
+    budget = MemoryBudget(2 * len(CAT) * media_fetch.COPIES)
+    memory = MemoryLease(budget)
+    await fetcher.fetch([f"{host.url}/cat"] * 2, "acme", memory)
+    assert memory.bytes_held == budget.bytes_max
+    with pytest.raises(Overloaded):
+        await fetcher.fetch([f"{host.url}/cat"], "acme", MemoryLease(budget))
+    memory.release()
+    assert await fetcher.fetch([f"{host.url}/cat"], "acme", MemoryLease(budget)) == [AS_DATA]
+
+
+async def test_a_tenant_leaves_connections_to_the_others(host, fetcher):
+    slow = [
+        asyncio.create_task(fetcher.fetch([f"{host.url}/silent"] * 16, "acme", lease())) for _ in range(4)
+    ]
+    async with asyncio.timeout(60):
+        while host.asked.count("/silent") < media_fetch.TENANT_CONNECTIONS_MAX:
+            await asyncio.sleep(0.01)
+        assert await fetcher.fetch([f"{host.url}/cat"] * 16, "globex", lease()) == [AS_DATA] * 16
+        assert host.asked.count("/silent") == media_fetch.TENANT_CONNECTIONS_MAX
+        with pytest.raises(TenantQueueFull):
+            await fetcher.fetch([f"{host.url}/cat"] * 16, "acme", lease())
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    assert not fetcher._asked
+    assert not fetcher._turns
 
 
 def with_image(address):

@@ -89,6 +89,34 @@ async def test_predictions_that_lapsed_while_nobody_kept_go_when_somebody_does(v
     await other.close()
 
 
+async def test_a_group_that_fills_the_index_evicts_its_own_paths(valkey):
+    bounds = {"blocks_max": 60, "predicted_seconds": 10, "idle_seconds_max": 1000}
+    keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
+    one = await replica(valkey.url, keys, time.monotonic, **bounds)
+    one.index.enrol(W, "first")
+    await one.arrived()
+
+    async def hold(group, first, paths):
+        for number in range(paths):
+            space = Namespace(model="m", block_size=16, group=group)
+            one.index.hold(space, array("Q", [first + number]), W)
+        await one.arrived()
+
+    def left():
+        groups = one.maintenance._groups()
+        return Counter(groups[node.namespace] for node in one.index.replica.nodes.values())
+
+    await hold("small", 1000, 10)  # The least recently used of all.
+    await hold("middle", 2000, 20)
+    await hold("large", 3000, 100)
+    await one.settled()
+    assert left() == {"small": 10, "middle": 20, "large": 30}
+    await hold("middle", 4000, 40)
+    await one.settled()
+    assert left() == {"small": 10, "middle": 25, "large": 25}
+    await one.close()
+
+
 async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey):
     bounds = {"blocks_max": 30, "predicted_seconds": 10, "idle_seconds_max": 1000}
     keys = Keys(prefix=f"t{uuid4().hex}", shards=2)

@@ -10,7 +10,6 @@ import pytest
 from aiohttp.web_protocol import RequestPayloadError
 from prometheus_client.registry import Collector
 
-from gateway.web.bodies.body_reader import BodyBudget
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.engine import tiny_checkpoint
 
@@ -264,21 +263,20 @@ async def unfinished(running, size):
     return reader, writer
 
 
-async def test_uploads_together_have_a_bound_and_always_give_back_what_they_held(gateway, monkeypatch):
-    monkeypatch.setattr("gateway.web.bodies.body_reader.BODIES_BYTES_MAX", 1000)
-    async with ScriptedWorker() as worker, gateway(worker) as running:
+async def test_uploads_together_have_a_bound_and_always_give_back_what_they_held(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, **{"listen.memory_bytes_max": 50_000}) as running:
         overview = running.here.gateway.overview
         for turn in range(3):
-            _, one = await unfinished(running, 600)
+            _, one = await unfinished(running, 30_000)
             await asyncio.sleep(0.05)
-            reader, other = await unfinished(running, 600)
+            reader, other = await unfinished(running, 30_000)
             async with asyncio.timeout(60):
                 assert b"HTTP/1.1 503" in await reader.readline()
                 assert b'"code":"overloaded"' in await reader.readuntil(b"}")
             one.transport.abort()
             other.transport.abort()
             await running.until(lambda n=turn: overview.all.total.requests == 3 * n + 2)
-            async with running.chat("x" * 800) as response:
+            async with running.chat("x" * 5000) as response:
                 assert response.status == 200
 
 
@@ -314,11 +312,11 @@ async def test_a_body_that_is_encoded_is_refused_and_nobody_decodes_it(gateway):
 
 
 async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(gateway, monkeypatch):
-    def broken(self, content):
+    def broken(self, size=-1):
         raise RequestPayloadError("cannot be decoded")
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr(BodyBudget, "read_arrived", broken)
+        monkeypatch.setattr(aiohttp.StreamReader, "read_nowait", broken)
         async with running.chat() as response:
             assert await error_of(response) == (400, "invalid_request", None)
 

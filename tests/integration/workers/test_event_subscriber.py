@@ -18,7 +18,14 @@ from radix_cache.events import EventBatch
 from workers.engine.kv.kv_events import BlockRemoved, BlockStored, Cleared
 from workers.engine_server.kv_events import KvEventPublisher
 from workers.kv_events.source import EventSource
-from workers.kv_events.subscriber import FeedNotice, KvEventSubscriber
+from workers.kv_events.subscriber import (
+    BURST_SECONDS,
+    BYTES_PER_SECOND_MAX,
+    MESSAGE_BYTES_MAX,
+    FeedNotice,
+    KvEventSubscriber,
+    TooManyEvents,
+)
 from workers.kv_events.wire import decode_batch
 
 
@@ -177,6 +184,57 @@ async def test_nonsense_is_passed_over(listen):
     assert listener.subscriber.unreadable == 2
     publisher.close()
     await listener.close()
+    context.term()
+
+
+async def test_a_publisher_that_sends_too_much_loses_its_listener():
+    context = zmq.asyncio.Context()
+    publisher = context.socket(zmq.PUB)
+    publisher.setsockopt(zmq.SNDHWM, 8)
+    port = publisher.bind_to_random_port("tcp://127.0.0.1")
+    subscriber = KvEventSubscriber(EventSource(endpoint=f"tcp://127.0.0.1:{port}"), context)
+    removed = msgspec.msgpack.encode([1.0, [["BlockRemoved", list(range(400_000))]]])
+    heard = 0
+
+    async def listen():
+        nonlocal heard
+        async for _ in subscriber.batches():
+            heard += 1
+
+    listening = asyncio.create_task(listen())
+    number = 0
+    while not listening.done():
+        await publisher.send_multipart([b"", number.to_bytes(8, "big"), removed])
+        number += 1
+        await asyncio.sleep(0.01)
+    with pytest.raises(TooManyEvents):
+        await listening
+    assert 0 < heard * len(removed) <= BURST_SECONDS * BYTES_PER_SECOND_MAX * 2
+    publisher.close(linger=0)
+    context.term()
+
+
+async def test_a_message_without_bound_is_not_received():
+    context = zmq.asyncio.Context()
+    publisher = context.socket(zmq.PUB)
+    publisher.setsockopt(zmq.SNDHWM, 8)
+    port = publisher.bind_to_random_port("tcp://127.0.0.1")
+    subscriber = KvEventSubscriber(EventSource(endpoint=f"tcp://127.0.0.1:{port}"), context)
+    batches = subscriber.batches()
+    heard = asyncio.ensure_future(anext(batches))
+    assert await heard is FeedNotice.CAUGHT_UP
+    heard = asyncio.ensure_future(anext(batches))
+    small = msgspec.msgpack.encode([1.0, [["AllBlocksCleared"]]])
+    number = 0
+    while not heard.done():
+        await publisher.send_multipart([b"", number.to_bytes(8, "big"), bytes(MESSAGE_BYTES_MAX + 1)])
+        await asyncio.sleep(0.2)
+        await publisher.send_multipart([b"", (number + 1).to_bytes(8, "big"), small])
+        number += 2
+    assert await heard is FeedNotice.LOST
+    assert subscriber.unreadable == 0
+    await batches.aclose()
+    publisher.close(linger=0)
     context.term()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from gateway import pipeline
 from gateway.domain.errors import GatewayError
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import QueueHeaders, Surface
 from gateway.telemetry.record import CLIENT_CLOSED, OK
 from tests.fakes.dispatch_stage import DispatchStage, prompt_of, until_idle
@@ -33,6 +34,8 @@ class StubExchange:
 
     def __init__(self):
         self.failures = []
+        self.memory = MemoryLease(MemoryBudget(1000))
+        self.memory.reserve(100)
 
     def set_prompt_tokens(self, prompt_tokens, output_tokens_max):
         pass
@@ -87,5 +90,6 @@ async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monk
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert stage.reserved() == {}
+    assert exchange.memory.bytes_held == 0
     assert [record.code for record in records] == [code]
     assert exchange.failures == ([] if code in (OK, CLIENT_CLOSED) else [code])

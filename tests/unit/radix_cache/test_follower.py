@@ -30,7 +30,7 @@ def blocks(first, pages):
 
 
 def told(follower, *events):
-    return [change for event in events for change in follower.apply(event)]
+    return [change for event in events for change in follower.apply(event) if change is not None]
 
 
 def test_a_sliding_window_neither_brings_prefixes_nor_takes_them():

@@ -21,7 +21,7 @@ def request(*parts, role="user"):
 
 async def refusal(*parts, role="user"):
     with pytest.raises(BadRequest) as refused:
-        await MediaPolicy().apply(request(*parts, role=role))
+        await MediaPolicy().apply(request(*parts, role=role), None, None)
     assert refused.value.param == "messages"
     return refused.value.message
 
@@ -42,7 +42,7 @@ async def refusal(*parts, role="user"):
 )
 async def test_content_is_passed_on_as_it_came(part):
     asked = request(part)
-    assert await MediaPolicy().apply(asked) is asked
+    assert await MediaPolicy().apply(asked, None, None) is asked
 
 
 @pytest.mark.parametrize("role", ["user", "tool", "system"])
@@ -95,7 +95,7 @@ async def test_a_long_address_is_not_quoted_whole():
 
 async def test_completions_have_no_media():
     asked = decode_request(Surface.COMPLETIONS, b'{"model":"m","prompt":"http://x"}')
-    assert await MediaPolicy().apply(asked) is asked
+    assert await MediaPolicy().apply(asked, None, None) is asked
 
 
 @pytest.mark.parametrize(
@@ -136,3 +136,44 @@ def test_a_host_covers_itself_and_a_pattern_what_is_below_it(listed, host, port,
 def test_what_is_no_host_is_refused(text):
     with pytest.raises(ValueError, match="expected a host"):
         MediaHost(text)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": [{"type": "image", "uri": "http://x/"}]},
+        {"content": [{"type": "image", "path": "/etc/passwd"}]},
+        {"content": [{"type": "image", "image_path": "/etc/passwd"}]},
+        {"content": [{"type": "video_url", "video_url": {"url": DATA, "frames": ["http://x/"]}}]},
+        {"content": [[{"type": "image", "image": "http://x/"}]]},
+        {"content": [{"type": "text", "text": "", "more": [[{"image_url": {"url": "http://x/"}}]]}]},
+        {"content": "hi", "images": ["/etc/passwd"]},
+        {"content": "hi", "image_url": "http://x/"},
+        {"content": "hi", "attachments": [{"url": "http://x/"}]},
+        {"content": "hi", "file_id": "file-1"},
+        {"content": "hi", "image_embeds": "AAAA"},
+    ],
+)
+async def test_an_address_is_refused_wherever_a_message_has_it(message):
+    body = json.dumps({"model": "m", "messages": [{"role": "user", **message}]}).encode()
+    with pytest.raises(BadRequest) as refused:
+        await MediaPolicy().apply(decode_request(Surface.CHAT, body), None, None)
+    assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "hi", "images": [DATA]},
+        {"role": "assistant", "content": None, "audio": {"id": "audio_1"}},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "f", "arguments": "{}"}, "url": "x"}],
+        },
+        {"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}},
+    ],
+)
+async def test_fields_of_a_message_that_are_no_addresses_pass(message):
+    asked = decode_request(Surface.CHAT, json.dumps({"model": "m", "messages": [message]}).encode())
+    assert await MediaPolicy().apply(asked, None, None) is asked

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.errors import BadRequest, PromptTooLong
 from gateway.tokenization import encoder_child, encoder_processes, prompt_encoders, text_splitter
 from gateway.tokenization.encoder_child import read_tokenizer
 from gateway.tokenization.encoder_processes import EncoderProcesses, EncoderUnavailable
@@ -108,10 +110,44 @@ def dying(processes, times):
     processes.take = taken
 
 
-@pytest.mark.parametrize("times", [1, 2, 5])
-def test_one_that_dies_at_work_is_asked_again_and_then_done_without(elsewhere, here, processes, times):
-    dying(processes, times)
+def test_one_that_dies_at_work_is_replaced_once(elsewhere, here, processes):
+    dying(processes, 1)
     assert tokens(elsewhere, complete(LONG)) == tokens(here, complete(LONG))
+
+
+def test_a_text_that_ends_two_processes_is_refused_and_remembered(elsewhere, here, processes, monkeypatch):
+    dying(processes, 2)
+    own_process = []
+    monkeypatch.setattr(elsewhere._encoder, "encode", lambda *_, **more: own_process.append(more))
+    with pytest.raises(BadRequest):
+        tokens(elsewhere, complete(LONG))
+    started = processes.pids()
+    with pytest.raises(BadRequest):
+        tokens(elsewhere, complete(LONG))
+    assert processes.pids() == started
+    assert own_process == []
+    assert tokens(elsewhere, complete("x" + LONG)) == tokens(here, complete("x" + LONG))
+    monkeypatch.setattr(encoder_processes, "FAILED_SECONDS", 0.0)
+    assert tokens(elsewhere, complete(LONG)) == tokens(here, complete(LONG))
+
+
+def test_a_text_that_takes_too_much_memory_is_refused(elsewhere, here, processes, monkeypatch):
+    """It is one word of the tokenizer, which cannot be cut."""
+    with pytest.raises(BadRequest):
+        asyncio.run(elsewhere.encode(complete("1" * 4_000_000), ACME, 10_000_000))
+    assert tokens(elsewhere, complete(LONG)) == tokens(here, complete(LONG))
+
+
+@pytest.mark.parametrize("make", [complete, lambda text: chat(said(text))], ids=["completion", "chat"])
+def test_a_text_of_too_many_tokens_is_refused_by_a_part_of_it(elsewhere, processes, make, monkeypatch):
+    monkeypatch.setattr(elsewhere, "_token_bytes_max", None)  # As if its vocabulary had a very long token.
+    for text in ("1" * 8_000_000, "word " * 1_600_000):
+        with pytest.raises(PromptTooLong) as refused:
+            asyncio.run(elsewhere.encode(make(text), ACME, 131_072))
+        assert 131_072 <= refused.value.tokens < 1_000_000
+    (pid,) = processes.pids()
+    peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert int(peak[1]) < 300_000
 
 
 def test_one_that_is_stopped_holds_its_thread_for_a_while_only(elsewhere, here, processes, monkeypatch):

@@ -99,9 +99,9 @@ def encoded(monkeypatch):
     found = []
     batch = TokenizerEncoder._encode_batch
 
-    async def counted(self, texts, tenant, *, special):
+    async def counted(self, texts, tenant, bound, *, special):
         found.extend(texts)
-        return await batch(self, texts, tenant, special=special)
+        return await batch(self, texts, tenant, bound, special=special)
 
     monkeypatch.setattr(TokenizerEncoder, "_encode_batch", counted)
     return found

@@ -204,6 +204,7 @@ HEAD, TRAILED = CHUNKED.partition(b"6\r\n")[0], CHUNKED.removesuffix(b"\r\n")
 @pytest.mark.parametrize(
     ("beginning", "rest"),
     [
+        (b"HTTP/1.1 200 ", b"x" * 1000),
         (HEAD.removesuffix(b"\r\n") + b"a: ", b"x" * 1000),
         (HEAD.removesuffix(b"\r\n"), b"a: b\r\n" * 100),
         (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50),
@@ -211,7 +212,15 @@ HEAD, TRAILED = CHUNKED.partition(b"6\r\n")[0], CHUNKED.removesuffix(b"\r\n")
         (TRAILED + b"a: ", b"x" * 1000),
         (TRAILED, b"a: b\r\n" * 100),
     ],
-    ids=["a value", "headers", "interim answers", "a chunk's extension", "a trailer's value", "trailers"],
+    ids=[
+        "a status line",
+        "a value",
+        "headers",
+        "interim answers",
+        "a chunk's extension",
+        "a trailer's value",
+        "trailers",
+    ],
 )
 async def test_what_is_no_body_and_has_no_end_is_not_waited_for(beginning, rest):
     async def flood(writer):

@@ -12,7 +12,11 @@ from gateway.domain.request import Surface
 from gateway.web.bodies.body_limits import (
     CONTAINERS_MAX,
     DEPTH_MAX,
-    SPLIT_BYTES_MAX,
+    FIELDS_MAX,
+    KEYS_MAX,
+    SLICE_BYTES,
+    SMALL_REQUEST_BYTES,
+    STRINGS_MAX,
     VALUES_MAX,
     check_size,
     value_is_deep,
@@ -67,8 +71,10 @@ def test_many_shallow_values_are_no_depth():
         "[" + ",".join(["[]"] * 2_000_000) + "]",
         "[" + ",".join(['{"role":""}'] * 1_000_000) + "]",
         "[" + ",".join(["1"] * (VALUES_MAX + 2)) + "]",
+        "[" + ",".join(['"a"'] * (STRINGS_MAX + 1)) + "]",
+        "{" + ",".join(f'"{n}":1' for n in range(KEYS_MAX + 1)) + "}",
     ],
-    ids=["arrays", "objects", "numbers"],
+    ids=["arrays", "objects", "numbers", "strings", "keys"],
 )
 def test_a_body_of_very_many_values_is_refused_at_once(value):
     for surface, field in ((Surface.CHAT, "messages"), (Surface.COMPLETIONS, "prompt")):
@@ -77,6 +83,37 @@ def test_a_body_of_very_many_values_is_refused_at_once(value):
         assert refused(body, surface) is None
         # As objects they take the loop for half a minute; counting them takes a tenth of a second if all is quiet.
         assert time.process_time() - started < 10.0
+
+
+def test_a_body_has_a_bound_of_top_level_fields():
+    fields = [f',"k{n}":1' for n in range(FIELDS_MAX - 1)]
+    assert decode_request(Surface.CHAT, chat("".join(fields[:-1])))
+    assert refused(chat("".join(fields))) is None
+
+
+@given(
+    st.lists(st.text(alphabet='[]{},:"\\x', max_size=9) | st.just("x" * SLICE_BYTES), max_size=6),
+    st.integers(0, 9),
+)
+def test_a_string_that_is_cut_between_slices_is_still_a_string(texts, shift):
+    """The numbers that follow are counted as they are, wherever quotes and backslashes fall."""
+    values = [1] * (VALUES_MAX + 2)
+    body = json.dumps(["x" * (SLICE_BYTES - shift), "\\" * shift, *texts, values]).encode()
+    with pytest.raises(BadRequest):
+        check_size(body)
+    check_size(json.dumps(["x" * (SLICE_BYTES - shift), *texts, ",{" * (VALUES_MAX + 2)]).encode())
+
+
+def test_what_a_body_becomes_is_estimated_by_its_values():
+    def estimate(value):
+        return check_size(json.dumps({"x": value}).encode())
+
+    assert estimate("x") == SMALL_REQUEST_BYTES
+    text = estimate("x" * 400_000)
+    assert 4 * 400_000 <= text < 5 * 400_000
+    assert estimate("a,{b:c} " * 50_000) == pytest.approx(text, rel=0.01)
+    assert estimate([1.5] * 80_000) > 2 * text
+    assert estimate({str(n): 1 for n in range(40_000)}) > 3 * text
 
 
 def test_a_prompt_of_a_million_token_ids_is_read():
@@ -98,7 +135,7 @@ def test_the_depth_is_that_of_the_decoded_value(value):
 @given(st.text(alphabet='[]{},"\\', max_size=9), st.booleans())
 def test_depth_is_found_behind_any_string(text, long):
     """Strings may hold brackets, quotes and backslashes in any order; a long value is looked at in another way."""
-    padding = ["x" * SPLIT_BYTES_MAX] if long else []
+    padding = ["x" * SLICE_BYTES] if long else []
     for levels in (DEPTH_MAX - 1, DEPTH_MAX):
         inner = json.loads(nested(levels))
         assert value_is_deep(json.dumps([text, *padding, inner, text]).encode()) is (levels == DEPTH_MAX)
@@ -122,3 +159,38 @@ def test_an_output_bound_that_no_counter_holds_is_refused():
     assert decode_request(Surface.CHAT, chat(f',"max_tokens":{WHOLE_NUMBER_MAX}')).output_tokens_max
     assert refused(chat(f',"max_tokens":{WHOLE_NUMBER_MAX + 1}')) == "max_tokens"
     assert refused(chat(',"max_completion_tokens":' + "9" * 30)) == "max_completion_tokens"
+
+
+def called(*arguments):
+    calls = [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": each}} for each in arguments
+    ]
+    messages = [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": calls}]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["[" + ",".join(["{}"] * (CONTAINERS_MAX + 1)) + "]"],
+        ["[" + ",".join(["{}"] * (CONTAINERS_MAX // 2)) + "]"] * 3,
+        ['"', "[" + ",".join(["{}"] * (CONTAINERS_MAX + 1))],
+        ["[" * 99_000 + "7" * 9000 + "]" * 99_000],
+        ["[" + ",".join(["7" * 4000] * 100) + "]"],
+    ],
+    ids=["one call", "several calls", "after an open string", "deep", "long numbers"],
+)
+def test_the_arguments_of_tool_calls_have_the_bounds_of_a_body(arguments):
+    assert refused(called(*arguments)) in ("messages", None)
+
+
+def test_long_arguments_of_texts_are_accepted():
+    arguments = json.dumps({"file": "[{,:" * 100_000 + "7" * 4000})
+    assert decode_request(Surface.CHAT, called(arguments))
+
+
+@pytest.mark.parametrize("field", ["messages", "tools"])
+def test_numbers_of_thousands_of_digits_are_refused(field):
+    numbers = f"[{','.join(['7' * 4000] * 100)}]"
+    value = f'[{{"role":"user","x":{numbers}}}]' if field == "messages" else numbers
+    assert refused(f'{{"model":"m","{field}":{value}}}'.encode()) is None
