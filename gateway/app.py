@@ -18,8 +18,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.dispatch.queue_report import QueueReporter
+from gateway.dispatch.dispatch import Dispatch
+from gateway.dispatch.queue_report import QueueReporter, gateway_name
 from gateway.domain.errors import ShuttingDown
+from gateway.explorer.request_explorer import RequestExplorer
+from gateway.explorer.request_store import RequestStore
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
@@ -88,6 +91,8 @@ class Gateway:
     records: Records
     discovery: Discovery
     queues: QueueReporter
+    explorer: RequestExplorer | None
+    """Finished requests in detail; None where the settings remember none."""
     access_log: AccessLog | None
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
     drain_state: DrainState = field(default_factory=DrainState)
@@ -167,6 +172,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 
         overview = Overview(time.monotonic)
+        kept = _request_store(settings)
         request_metrics, registry = _request_metrics(settings)
         services = Services(
             authentication=Authentication(
@@ -186,6 +192,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 *((records.ledger.observe,) if records.ledger is not None else ()),
                 request_metrics.observe,
                 overview.observe,
+                *((kept.observe,) if kept is not None else ()),
                 *((tracing.observe,) if tracing.exports else ()),
             ),
             idle_seconds_max=settings.requests.idle_seconds_max,
@@ -206,10 +213,13 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             records=records,
             discovery=_discovery(settings, fleet, scripts),
             queues=QueueReporter(dispatch, scripts, QueueKeys(settings.redis.prefix)),
+            explorer=_explorer(kept, dispatch, scripts, settings),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
         )
         stack.push_async_callback(gateway.queues.close)
+        if gateway.explorer is not None:
+            stack.push_async_callback(gateway.explorer.close)
         stack.push_async_callback(dispatch.preemption_requests.close)
         stack.push_async_callback(dispatch.provider_backoff.close)
         registry.register(
@@ -283,6 +293,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
         QueueKeys(gateway.settings.redis.prefix).turns,
         handlers={
             **gateway.queues.heard,
+            **(gateway.explorer.heard if gateway.explorer is not None else {}),
             b"preempt": dispatch.preemption_requests.heard,
             b"rest": dispatch.provider_backoff.heard,
         },
@@ -329,6 +340,25 @@ def _media(settings: Settings, stack: AsyncExitStack) -> MediaPolicy:
     fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
     stack.push_async_callback(fetcher.close)
     return MediaPolicy(fetcher)
+
+
+def _request_store(settings: Settings) -> RequestStore | None:
+    """Return the store of finished requests; None where the settings remember none."""
+    rules = settings.telemetry.requests
+    if not rules.kept_max:
+        return None
+    return RequestStore(gateway_name(), kept_max=rules.kept_max, slow_seconds=rules.slow_seconds)
+
+
+def _explorer(
+    kept: RequestStore | None, dispatch: Dispatch, scripts: ScriptCaller, settings: Settings
+) -> RequestExplorer | None:
+    if kept is None:
+        return None
+    queue = dispatch.queue
+    return RequestExplorer(
+        kept, scripts, QueueKeys(settings.redis.prefix), queue.gateway, lambda: queue.gateways
+    )
 
 
 def _request_metrics(settings: Settings) -> tuple[RequestMetrics, CollectorRegistry]:

@@ -78,5 +78,6 @@ def _api_services(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiSe
         registry=gateway.discovery.registry,
         decode=decode,
         queues=gateway.queues,
+        explorer=gateway.explorer,
         file_plans=directory.file_plans,
     )

@@ -27,6 +27,7 @@ NAMES = (
         "workers",
         "route",
         "queue",
+        "requests",
     ),
 )
 
@@ -142,6 +143,8 @@ def _load_group(name: str) -> typer.Typer:
             from gateway.cli.commands.import_ import app
         case "workers":
             from gateway.cli.commands.workers import app
+        case "requests":
+            from gateway.cli.commands.requests import app
         case _:
             from gateway.cli.commands.index import app
     return app

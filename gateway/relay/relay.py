@@ -82,7 +82,8 @@ async def relay(
     except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
-        progress.mark("relay")
+        if progress.trace is not None:
+            progress.mark("relay")
 
 
 async def _relay_whole(

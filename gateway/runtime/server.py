@@ -143,6 +143,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
                 ),
                 access_log=gateway.access_log,
                 find_address=address_finder(listen.trusted_proxies),
+                explorer=gateway.explorer,
                 stores=ObjectStores(
                     responses=records.responses,
                     background_responses=background_responses,

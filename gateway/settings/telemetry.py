@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from gateway.settings.types import Branch, FilePath, HttpUrl, Ratio
+from gateway.settings.types import Branch, FilePath, HttpUrl, Ratio, Seconds
 
 RequestLabel = Literal["tenant", "model", "class", "code"]
 
@@ -37,12 +37,36 @@ class MetricsSettings(Branch, frozen=True, kw_only=True):
     ] = ()
 
 
+class RequestDetailSettings(Branch, frozen=True, kw_only=True):
+    """The requests that each gateway remembers in detail, without prompts and answers."""
+
+    kept_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Requests that each gateway remembers of each kind: failed, slow, refused, and a sample of "
+            "all others; 2 kB each. 0: none.",
+        ),
+    ] = 500
+    slow_seconds: Annotated[
+        Seconds,
+        Meta(
+            description="Duration from which a request is slow; a request that misses its class's target for the "
+            "first token is slow too."
+        ),
+    ] = 30.0
+
+
 class TelemetrySettings(Branch, frozen=True, kw_only=True):
     """Metrics, traces and logs."""
 
     metrics: Annotated[MetricsSettings, Meta(description="The metrics page.")] = field(
         default_factory=MetricsSettings
     )
+    requests: Annotated[
+        RequestDetailSettings, Meta(description="Requests that are remembered in detail.")
+    ] = field(default_factory=RequestDetailSettings)
     otlp_endpoint: Annotated[
         HttpUrl | None,
         Meta(description="Address of the OTLP/HTTP collector for traces, as http://host:4318."),

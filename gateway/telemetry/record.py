@@ -4,13 +4,16 @@ All steps of a request share and change its `Progress`. Observers (metrics, trac
 get the record, and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
+from gateway.quotas.quota import LimitStatus
+from gateway.telemetry.request_events import FailedAttempt, QueueWait
 from gateway.telemetry.trace import Trace
+from policies.routing.protocol import Route
 from policies.service_class import ServiceClass
 
 OK = "ok"
@@ -65,6 +68,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttft_target_seconds: float | None = None  # of the service class
     first_token_seconds: float | None = None  # from arrival to a worker's first token, where that is known
     prefill_worker: str | None = None  # the worker that computed the prompt, if it is not `worker`
+    ranking: Sequence[Route] = ()  # the best routes of the last ranking, as they were then
+    wait: QueueWait | None = None  # why it waited, if it did
+    failures: tuple[FailedAttempt, ...] = ()
+    limits: tuple[LimitStatus, ...] = ()  # what was left of each limit when quota was reserved
 
 
 class Progress:
@@ -82,12 +89,14 @@ class Progress:
         "counted_usage",
         "dispatched",
         "dispatched_at",
+        "failures",
         "first_byte_at",
         "first_token_seconds",
         "frames",
         "id",
         "key_id",
         "last_byte_at",
+        "limits",
         "marks",
         "model",
         "organisation",
@@ -98,6 +107,7 @@ class Progress:
         "prompt_tokens",
         "queued_at",
         "queued_until",
+        "ranking",
         "received_at",
         "refused",
         "service_class",
@@ -111,6 +121,7 @@ class Progress:
         "trace",
         "usage",
         "user",
+        "wait",
         "worker",
         "worker_ttft_seconds",
     )
@@ -154,6 +165,10 @@ class Progress:
         self.worker_ttft_seconds: float | None = None
         self.first_token_seconds: float | None = None
         self.service_class: ServiceClass | None = None
+        self.ranking: Sequence[Route] = ()
+        self.wait: QueueWait | None = None
+        self.failures: tuple[FailedAttempt, ...] = ()
+        self.limits: tuple[LimitStatus, ...] = ()
 
     def mark(self, step: str) -> None:
         """Record that the step of this name ends now; it began where the step before it ended.
@@ -209,6 +224,11 @@ class Progress:
     def fail(self, code: str, status: int) -> None:
         """Record that the request ended with this error code and status."""
         self.code, self.status = code, status
+
+    def attempt_failed(self, worker: str, why: str) -> None:
+        """Record that a worker gave no answer."""
+        failed = FailedAttempt(worker=worker, why=why, at=self.clock() - self.received_at)
+        self.failures = (*self.failures, failed)
 
     def output_sent(self, frames: int) -> None:
         """Record that bytes with so many data frames were handed to the client's socket."""
@@ -319,6 +339,10 @@ class Progress:
             service_class=service_class.name if service_class is not None else "",
             ttft_target_seconds=service_class.ttft_seconds if service_class is not None else None,
             first_token_seconds=self.first_token_seconds,
+            ranking=self.ranking,
+            wait=self.wait,
+            failures=self.failures,
+            limits=self.limits,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -17,11 +17,13 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
 from gateway.adminapi.problems import Problem, database_problem
+from gateway.adminapi.requests import request_list, request_shown
 from gateway.adminapi.routes import add_routes
 from gateway.adminapi.services import admin_services
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
+from gateway.explorer.request_explorer import RequestExplorer
 from gateway.fleet.worker import Worker
 from gateway.process.multiprocess import GatewayProcess
 from gateway.telemetry.exposition import expose_in_slices
@@ -93,6 +95,17 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     async def queue(http: web.Request) -> web.Response:
         return _json(msgspec.to_builtins(await gateway.queues.report()))
 
+    async def requests(http: web.Request) -> web.Response:
+        return _json(msgspec.to_builtins(await request_list(explorer(), http.query)))
+
+    async def request(http: web.Request) -> web.Response:
+        return _json(msgspec.to_builtins(await request_shown(explorer(), http.match_info["id"])))
+
+    def explorer() -> RequestExplorer:
+        if gateway.explorer is None:
+            raise Problem(404, "No requests are remembered (telemetry.requests.kept_max: 0).")
+        return gateway.explorer
+
     async def session(http: web.Request) -> web.Response:
         principal = await authorization.authorize(http, "viewer", page=True)
         logged_in = authorization.sessions is not None and await authorization.sessions.find(http) is not None
@@ -112,6 +125,8 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     app.router.add_get("/metrics", all_metrics)
     app.router.add_get("/admin/v1/overview", _guarded(authorization, overview))
     app.router.add_get("/admin/v1/queue", _guarded(authorization, queue))
+    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests))
+    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request))
     if services.api is not None:
         add_routes(app, services.api, authorization)
     else:
