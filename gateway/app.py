@@ -193,6 +193,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 request_metrics.observe,
                 overview.observe,
                 *((kept.observe,) if kept is not None else ()),
+                *((access_log.observe,) if access_log is not None else ()),
                 *((tracing.observe,) if tracing.exports else ()),
             ),
             idle_seconds_max=settings.requests.idle_seconds_max,

@@ -96,7 +96,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
         progress.fail(CLIENT_CLOSED, STATUS_CLIENT_CLOSED)
         raise
     except Exception:
-        log.exception("request %s failed in the gateway", exchange.id)
+        log.exception("request %s failed in the gateway", exchange.id, extra=trace_of(progress))
         progress.fail(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
@@ -175,7 +175,11 @@ async def fall_back(ctx: RequestContext, exchange: Exchange, services: Services,
     """Answer by a model that the settings name in place of this one; False if none can."""
     failed = progress.worker
     for other in services.model_selection.fallbacks(ctx):
-        log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
+        log.info(
+            "request %s: %s answers in place of %s",
+            *(ctx.id, other.model.name, ctx.model.name),
+            extra=trace_of(progress),
+        )
         progress.switch_model(other.model.name)
         try:
             await answer(other, exchange, services, progress)
@@ -191,6 +195,12 @@ async def fall_back(ctx: RequestContext, exchange: Exchange, services: Services,
 def another_model_may_serve(err: GatewayError) -> bool:
     """Return whether the workers of another model may do better."""
     return err.reported_by_workers if isinstance(err, Overloaded) else True
+
+
+def trace_of(progress: Progress) -> dict[str, str]:
+    """Return the fields that name the trace of a request in log lines."""
+    trace = progress.trace
+    return {"trace_id": f"{trace.trace_id:032x}"} if trace is not None else {}
 
 
 def notify(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:

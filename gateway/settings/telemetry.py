@@ -76,10 +76,14 @@ class TelemetrySettings(Branch, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"],
         Meta(description="Lowest level of messages that are logged."),
     ] = "info"
+    log_format: Annotated[
+        Literal["auto", "text", "json"],
+        Meta(description="Form of log lines; `auto`: text on a terminal, JSON elsewhere."),
+    ] = "auto"
     access_log: Annotated[
         FilePath | None,
         Meta(
-            description="File for the access log, with a JSON line for each request of a tenant but no content of "
-            "requests; `-`: standard output."
+            description="File for the access log, with a JSON line for each request of a tenant: status, model, "
+            "worker, times and tokens, but no content of requests; `-`: standard output."
         ),
     ] = None

@@ -51,7 +51,8 @@ def serve(
     if processes is not None:
         assignments.append(f"listen.processes={processes}")
     loaded = load_settings(config, assignments=assignments)
-    logs.configure_logging(loaded.settings.telemetry.log_level)
+    telemetry = loaded.settings.telemetry
+    logs.configure_logging(telemetry.log_level, telemetry.log_format)
     for warning in loaded.warnings:
         log.warning("%s", warning)
     one_of_several = None
