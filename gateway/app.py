@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
@@ -127,8 +128,6 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as stack:
         secret = deployment_secret(settings)
         supervisor = LoopSupervisor()
-        tracing = _tracing(settings)
-        stack.push_async_callback(asyncio.to_thread, tracing.close)
         valkey = await _valkey(settings, stack)
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
@@ -140,6 +139,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         quotas = QuotaParts.create(settings.redis, scripts, stack, spent)
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
+        discovery = _discovery(settings, fleet, scripts)
+        tracing = _tracing(settings, discovery)
+        stack.push_async_callback(asyncio.to_thread, tracing.close)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         processes = EncoderProcesses()
@@ -212,7 +214,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             records=records,
-            discovery=_discovery(settings, fleet, scripts),
+            discovery=discovery,
             queues=QueueReporter(dispatch, scripts, QueueKeys(settings.redis.prefix)),
             explorer=_explorer(kept, dispatch, scripts, settings),
             access_log=access_log,
@@ -375,15 +377,23 @@ def _request_metrics(settings: Settings) -> tuple[RequestMetrics, CollectorRegis
     return metrics, registry
 
 
-def _tracing(settings: Settings) -> Tracing:
-    endpoint = settings.telemetry.otlp_endpoint
+def _tracing(settings: Settings, discovery: Discovery) -> Tracing:
+    telemetry = settings.telemetry
     exporter = None
-    if endpoint is not None:
-        url = f"{endpoint.rstrip('/')}/v1/traces"
+    if telemetry.otlp_endpoint is not None:
+        url = f"{telemetry.otlp_endpoint.rstrip('/')}/v1/traces"
         exporter = OTLPSpanExporter(url, timeout=EXPORT_SECONDS_MAX)
+
+    def address_of(worker: str) -> tuple[str, int | None] | None:
+        known = discovery.settings_of(WorkerId(worker))
+        url = urlsplit(known.url) if known is not None else None
+        return (url.hostname, url.port) if url is not None and url.hostname else None
+
     return Tracing(
         processor=batch_processor(exporter) if exporter is not None else None,
-        sample_ratio=settings.telemetry.sample_ratio,
+        sample_ratio=telemetry.sample_ratio,
         random=random.Random(),
         version=version("radixgate"),
+        slow_seconds=telemetry.requests.slow_seconds if telemetry.trace_slow_and_failed else None,
+        address_of=address_of,
     )

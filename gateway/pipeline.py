@@ -80,7 +80,10 @@ class Services:
 async def serve(exchange: Exchange, services: Services) -> None:
     """Serve one request, from its API key to its record."""
     progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
-    progress.trace = services.tracing.begin(exchange.traceparent)
+    traceparent = exchange.traceparent
+    progress.trace = services.tracing.begin(
+        traceparent, exchange.tracestate if traceparent is not None else None
+    )
     try:
         tenant = await authenticate(exchange, services, progress)
         ctx = await admit(exchange, tenant, services, progress)

@@ -1,17 +1,11 @@
 """One finished request in detail, as operators and its tenant see it. It contains nothing of prompt or answer."""
 
-from typing import Literal
-
 import msgspec
 
-from gateway.domain.errors import StreamInterrupted
 from gateway.quotas.limit_text import limit_in_words
-from gateway.telemetry.record import CLIENT_CLOSED, OK, RequestRecord
+from gateway.telemetry.outcome import Outcome, outcome_of
+from gateway.telemetry.record import RequestRecord
 from policies.routing.protocol import Route
-from policies.service_class import BATCH
-
-Outcome = Literal["ok", "failed", "refused", "left"]
-"""`failed` by gateway or workers, `refused` as the client's mistake or by a limit, or `left` by the client."""
 
 
 class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,25 +102,6 @@ class RequestDetails(msgspec.Struct, frozen=True, kw_only=True):
     ranking: list[RouteDetails]
     failed_attempts: list[AttemptDetails]
     limits: list[LimitDetails]
-
-
-def outcome_of(record: RequestRecord) -> Outcome:
-    """Return what became of a request."""
-    if record.code == OK:
-        return "ok"
-    if record.code == CLIENT_CLOSED:
-        return "left"
-    return "failed" if record.status >= 500 or record.code == StreamInterrupted.code else "refused"
-
-
-def is_slow(record: RequestRecord, slow_seconds: float) -> bool:
-    """Return whether a request missed its target for the first token, or took longer than this.
-
-    The target of batch work is no promise: it gets what other requests leave.
-    """
-    first, target = record.first_token_seconds, record.ttft_target_seconds
-    missed = first is not None and target is not None and first > target
-    return (missed and record.service_class != BATCH.name) or record.seconds > slow_seconds
 
 
 def request_details(record: RequestRecord, gateway: str, *, slow: bool) -> RequestDetails:

@@ -12,8 +12,9 @@ from heapq import nlargest
 from itertools import chain
 from operator import attrgetter
 
-from gateway.explorer.request_details import RequestDetails, is_slow, outcome_of, request_details
+from gateway.explorer.request_details import RequestDetails, request_details
 from gateway.explorer.request_query import RequestQuery
+from gateway.telemetry.outcome import is_slow, outcome_of
 from gateway.telemetry.record import OK, RequestRecord
 
 RECENT_PER_SECOND = 10.0

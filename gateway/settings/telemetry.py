@@ -71,7 +71,17 @@ class TelemetrySettings(Branch, frozen=True, kw_only=True):
         HttpUrl | None,
         Meta(description="Address of the OTLP/HTTP collector for traces, as http://host:4318."),
     ] = None
-    sample_ratio: Annotated[Ratio, Meta(description="Share of requests that are traced.")] = 0.1
+    sample_ratio: Annotated[
+        Ratio,
+        Meta(description="Share of requests that are traced, unless the caller's `traceparent` decides."),
+    ] = 0.1
+    trace_slow_and_failed: Annotated[
+        bool,
+        Meta(
+            description="Whether every slow and every failed request is traced too. Whether it is one shows at its "
+            "end, so that its worker is not told to trace it."
+        ),
+    ] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="Lowest level of messages that are logged."),

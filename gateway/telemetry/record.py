@@ -4,6 +4,7 @@ All steps of a request share and change its `Progress`. Observers (metrics, trac
 get the record, and nothing else.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -20,6 +21,11 @@ OK = "ok"
 CLIENT_CLOSED = "client_closed"
 OTHER_TENANTS = "*"
 """Label of all tenants that came when there were too many to keep figures for each."""
+
+FINISH_REASONS_MAX = 16
+_FINISH_REASON = re.compile(
+    rb'"(?:finish|stop)_reason": ?"([a-z_]{1,32})"'
+)  # text of the answer has `\\"` for `"`
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
@@ -72,6 +78,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     wait: QueueWait | None = None  # why it waited, if it did
     failures: tuple[FailedAttempt, ...] = ()
     limits: tuple[LimitStatus, ...] = ()  # what was left of each limit when quota was reserved
+    finish_reasons: tuple[str, ...] = ()  # why the answers ended, of requests with a trace
 
 
 class Progress:
@@ -90,6 +97,7 @@ class Progress:
         "dispatched",
         "dispatched_at",
         "failures",
+        "finish_reasons",
         "first_byte_at",
         "first_token_seconds",
         "frames",
@@ -169,6 +177,7 @@ class Progress:
         self.wait: QueueWait | None = None
         self.failures: tuple[FailedAttempt, ...] = ()
         self.limits: tuple[LimitStatus, ...] = ()
+        self.finish_reasons: tuple[str, ...] = ()
 
     def mark(self, step: str) -> None:
         """Record that the step of this name ends now; it began where the step before it ended.
@@ -227,8 +236,15 @@ class Progress:
 
     def attempt_failed(self, worker: str, why: str) -> None:
         """Record that a worker gave no answer."""
-        failed = FailedAttempt(worker=worker, why=why, at=self.clock() - self.received_at)
-        self.failures = (*self.failures, failed)
+        at = self.clock() - self.received_at
+        began = self.dispatched_at - self.received_at if self.dispatched_at is not None else at
+        self.failures = (*self.failures, FailedAttempt(worker=worker, why=why, began=began, at=at))
+
+    def note_finish_reasons(self, output: bytes) -> None:
+        """Record the finish reasons that stand in a piece of the answer; only for requests with a trace."""
+        if found := _FINISH_REASON.findall(output):
+            reasons = (*self.finish_reasons, *(reason.decode() for reason in found))
+            self.finish_reasons = reasons[:FINISH_REASONS_MAX]
 
     def output_sent(self, frames: int) -> None:
         """Record that bytes with so many data frames were handed to the client's socket."""
@@ -343,6 +359,7 @@ class Progress:
             wait=self.wait,
             failures=self.failures,
             limits=self.limits,
+            finish_reasons=self.finish_reasons,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -23,5 +23,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker: str
     why: str
     """`unhealthy`, `server_error`, `busy`, `refused` or `timed_out`: what a worker says may quote the prompt."""
-    at: float
+    began: float
     """Seconds after the request's arrival."""
+    at: float
+    """When it failed, in seconds after the request's arrival."""

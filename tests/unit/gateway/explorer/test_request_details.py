@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gateway.explorer.request_details import for_tenant, outcome_of, request_details
+from gateway.explorer.request_details import for_tenant, request_details
 from gateway.telemetry.record import Progress
 from gateway.telemetry.request_events import QueueWait
 from policies.routing.protocol import Route
@@ -70,20 +70,6 @@ def test_a_tenant_sees_neither_workers_nor_other_tenants(record):
         assert hidden not in text
     assert "timed_out" in text
     assert "2 came before it" in text
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "outcome"),
-    [
-        ("ok", 200, "ok"),
-        ("client_closed", 499, "left"),
-        ("rate_limit_exceeded", 429, "refused"),
-        ("worker_error", 502, "failed"),
-        ("stream_interrupted", 200, "failed"),
-    ],
-)
-def test_the_outcome_tells_failures_from_refusals(record, code, status, outcome):
-    assert outcome_of(msgspec.structs.replace(record, code=code, status=status)) == outcome
 
 
 def test_an_unknown_model_name_is_not_kept(record):
