@@ -140,6 +140,14 @@ def gauges(
             "Tokens in KV memory of the requests that the worker is serving, by estimate.",
             lambda w: w.load.kv_tokens,
         ),
+        Gauge(
+            name="worker_kv_tokens_max",
+            text="Tokens that fit into the worker's KV memory, of workers that report it.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.report.kv_tokens_max)) for w in fleet if w.report.kv_tokens_max is not None
+            ],
+        ),
         worker(
             "worker_load_heard",
             "Source of the worker's load: 1 if its load feed is heard, 0 if it is probed or not known.",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from gateway.domain import errors
+from gateway.runtime.certificates import certificate_family
 from gateway.settings.tree import Settings
 from gateway.telemetry.build_info import build_info
 from gateway.telemetry.request_families import request_families
@@ -109,7 +110,12 @@ def metrics() -> list[tuple[str, str, str, str]]:
             ", ".join(family.labels),
             family.text,
         )
-        for family in (*request_families(nothing), *gauges(*[nothing] * 9), build_info(nothing))
+        for family in (
+            *request_families(nothing),
+            *gauges(*[nothing] * 9),
+            build_info(nothing),
+            certificate_family(nothing),
+        )
     )
 
 
