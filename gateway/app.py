@@ -22,6 +22,7 @@ from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.queue_report import QueueReporter, gateway_name
 from gateway.domain.errors import ShuttingDown
+from gateway.explorer.activity import ActivityReporter
 from gateway.explorer.request_explorer import RequestExplorer
 from gateway.explorer.request_store import RequestStore
 from gateway.fleet.fleet import Fleet
@@ -92,6 +93,8 @@ class Gateway:
     records: Records
     discovery: Discovery
     queues: QueueReporter
+    activity: ActivityReporter
+    """The activity of all gateways."""
     explorer: RequestExplorer | None
     """Finished requests in detail; None where the settings remember none."""
     access_log: AccessLog | None
@@ -216,11 +219,20 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             records=records,
             discovery=discovery,
             queues=QueueReporter(dispatch, scripts, QueueKeys(settings.redis.prefix)),
+            activity=ActivityReporter(
+                overview,
+                gateway_name(),
+                scripts,
+                QueueKeys(settings.redis.prefix),
+                dispatch.queue.gateway,
+                lambda: dispatch.queue.gateways,
+            ),
             explorer=_explorer(kept, dispatch, scripts, settings),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
         )
         stack.push_async_callback(gateway.queues.close)
+        stack.push_async_callback(gateway.activity.close)
         if gateway.explorer is not None:
             stack.push_async_callback(gateway.explorer.close)
         stack.push_async_callback(dispatch.preemption_requests.close)
@@ -296,6 +308,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
         QueueKeys(gateway.settings.redis.prefix).turns,
         handlers={
             **gateway.queues.heard,
+            **gateway.activity.heard,
             **(gateway.explorer.heard if gateway.explorer is not None else {}),
             b"preempt": dispatch.preemption_requests.heard,
             b"rest": dispatch.provider_backoff.heard,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from gateway.adminapi import (
+    index_view,
     keys,
     openapi,
     operators,
@@ -34,6 +35,7 @@ from gateway.pipeline import Services
 from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
 from gateway.tenants.operator_lifecycle import OperatorLifecycle
 from radix_cache.redis.call import RedisDown
+from radix_cache.shared.replica import TreeReplica
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class AdminApiServices:
     decode: Decode
     """Decodes a request that is to be explained."""
     queues: QueueReporter
+    replica: TreeReplica
+    """This gateway's copy of the prefix index."""
     explorer: RequestExplorer | None
     """None where finished requests are not remembered."""
     file_plans: Callable[[], Collection[str]]
@@ -95,6 +99,7 @@ def all_operations(services: AdminApiServices) -> list[Operation]:
         *workers.operations(services.gateway_services.dispatch.fleet, services.discovery, services.registry),
         *route_explanation.operations(services.gateway_services, services.decode),
         *queues.operations(services.queues),
+        *index_view.operations(services.replica),
         *(requests.operations(services.explorer) if services.explorer is not None else ()),
     ]
 

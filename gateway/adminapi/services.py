@@ -79,5 +79,6 @@ def _api_services(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiSe
         decode=decode,
         queues=gateway.queues,
         explorer=gateway.explorer,
+        replica=gateway.index.index.replica,
         file_plans=directory.file_plans,
     )
