@@ -28,6 +28,8 @@ NAMES = (
         "route",
         "queue",
         "requests",
+        "top",
+        "trace",
     ),
 )
 
@@ -111,6 +113,14 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.route import route
 
             return _single_command(route)
+        case "top":
+            from gateway.cli.commands.top import top
+
+            return _single_command(top)
+        case "trace":
+            from gateway.cli.commands.trace import trace
+
+            return _single_command(trace)
         case "queue":
             from gateway.cli.commands.queue import queue
 

@@ -19,6 +19,8 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     worker: str | None = None
     code: str | None = None
+    trace: str | None = None
+    """Id of a trace, as 32 hex digits."""
     slow: bool = False
     failed: bool = False
     """Failed by gateway or workers; with `slow`, requests that are either."""
@@ -34,6 +36,7 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
             (self.tenant is None or details.tenant == self.tenant)
             and (self.model is None or details.model == self.model)
             and (self.worker is None or self.worker in (details.worker, details.prefill_worker))
+            and (self.trace is None or details.trace_id == self.trace)
             and (self.code is None or details.code == self.code)
         )
 
@@ -43,6 +46,7 @@ QUERY_PARAMETERS = {
     "model": "Only requests for this model.",
     "worker": "Only requests that this worker answered, or computed the prompt of.",
     "code": "Only requests that ended with this error code; `ok` for those without an error.",
+    "trace": "Only the requests of this trace, by its id.",
     "slow": "`true`: only slow requests; with `failed`, requests that are either.",
     "failed": "`true`: only requests that gateway or workers failed.",
     "limit": f"Requests at most, 1 to {LIMIT_MAX}; {LIMIT} by default.",
@@ -67,6 +71,7 @@ def parse_request_query(parameters: Mapping[str, str]) -> RequestQuery:
         model=parameters.get("model"),
         worker=parameters.get("worker"),
         code=parameters.get("code"),
+        trace=parameters.get("trace"),
         slow=_flag(parameters, "slow"),
         failed=_flag(parameters, "failed"),
         limit=int(limit),

@@ -95,7 +95,7 @@ def certificate_family(certificates: Mapping[str, ServerTls]) -> Gauge:
     """Return the metric of when the certificates of these listeners expire."""
     return Gauge(
         name="certificate_expiry_timestamp_seconds",
-        text="When the certificate of a listener expires, in Unix time.",
+        text="Unix time at which the certificate of a listener expires.",
         labels=("listener",),
         read=lambda: [
             ((listener,), expires)

@@ -14,6 +14,7 @@ from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.cli.support.request_report import milliseconds, report
 from gateway.explorer.request_query import LIMIT, LIMIT_MAX
 from gateway.settings.sources import load_settings
+from gateway.settings.tree import Settings
 
 app = typer.Typer(
     help="Show finished requests that the running gateways remember: failed, slow and refused ones, and a sample "
@@ -80,6 +81,13 @@ def show(
 ) -> None:
     """Show one request: its steps, why it waited, the ranking of the workers as it was then, its limits."""
     settings = load_settings(config, assignments=set_ or (), complete=False).settings
+    print_request(settings, request, url, token, as_json=as_json)
+
+
+def print_request(
+    settings: Settings, request: str, url: str | None, token: str | None, *, as_json: bool
+) -> None:
+    """Print one request. Raises CommandError."""
     found = call_admin_api(settings, url, token, f"requests/{quote(request, safe='')}")
     if as_json:
         _print_json(found)

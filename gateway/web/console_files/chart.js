@@ -6,7 +6,10 @@ import { h } from "./dom.js";
 const COLOURS = ["#3987d6", "#d6762f", "#4aa564", "#b04fa8", "#8a8f98"];
 
 export class Chart {
-  constructor(title, names, show = String) {
+  // `top`: the largest value that there can be; `live`: moments are added, and the last ten minutes are shown.
+  constructor(title, names, show = String, { top = null, live = true } = {}) {
+    this.top = top;
+    this.live = live;
     this.names = names;
     this.show = show;
     this.data = [[], ...names.map(() => [])];
@@ -39,12 +42,16 @@ export class Chart {
       this.plot.setData(this.data);
       return;
     }
-    const colour = getComputedStyle(document.documentElement).colorScheme && getComputedStyle(this.place).color;
+    const colour = getComputedStyle(this.place).color;
     const axis = { stroke: colour, grid: { stroke: "#8886", width: 1 }, ticks: { stroke: "#8886" } };
     this.plot = new uPlot({
       width: this.place.clientWidth || 320,
       height: 170,
       legend: { show: this.names.length > 1 },
+      scales: {
+        x: { range: (_, least, most) => (this.live ? [most - 600, most] : [least - 43200, most + 43200]) },
+        y: { range: (_, least, most) => [0, this.top ?? (most > 0 ? 1.1 * most : 1)] },
+      },
       series: [{}, ...this.names.map((label, at) => ({ label, stroke: COLOURS[at % COLOURS.length], width: 2 }))],
       axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map(this.show) }],
     }, this.data, this.place);

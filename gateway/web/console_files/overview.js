@@ -42,7 +42,7 @@ export function showState(state) {
 
 export async function open() {
   const rate = new Chart("Requests per second", ["requests/s"], (v) => v.toFixed(1));
-  const hits = new Chart("Prompt tokens from cache", ["hit ratio"], (v) => `${(100 * v).toFixed(0)} %`);
+  const hits = new Chart("Prompt tokens from cache", ["hit ratio"], (v) => `${(100 * v).toFixed(0)} %`, { top: 1 });
   const first = new Chart("Time to the first token", ["TTFT p50"], (v) => `${v.toFixed(0)} ms`);
   const top = h("div"), tables = h("div");
   const element = h("div", {}, top, h("div", { class: "charts" }, rate.element, hits.element, first.element), tables);

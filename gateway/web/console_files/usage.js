@@ -10,8 +10,8 @@ const day = (moment) => new Date(moment).toISOString().slice(0, 10);
 export async function open() {
   const by = h("select", {}, ["tenant", "model", "organisation", "key", "worker"].map((name) => h("option", {}, name)));
   const since = h("input", { type: "date", value: day(Date.now() - 29 * DAY) });
-  const tokens = new Chart("Tokens a day", ["prompt", "cached", "output"], (v) => number(v));
-  const spend = new Chart("Spend a day", ["spend"], (v) => v.toFixed(2));
+  const tokens = new Chart("Tokens a day", ["prompt", "cached", "output"], (v) => number(v), { live: false });
+  const spend = new Chart("Spend a day", ["spend"], (v) => v.toFixed(2), { live: false });
   const rows = h("div");
   async function draw() {
     const [days, groups] = await Promise.all([
