@@ -11,20 +11,16 @@ from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry
 
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.queue_report import QueueReporter, gateway_name
 from gateway.domain.errors import ShuttingDown
 from gateway.explorer.activity import ActivityReporter
 from gateway.explorer.request_explorer import RequestExplorer
-from gateway.explorer.request_store import RequestStore
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
@@ -45,12 +41,8 @@ from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.build_info import build_info
-from gateway.telemetry.gauge_collector import StateCollector, without_labels
-from gateway.telemetry.metrics import RequestMetrics
+from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.request_families import request_families
-from gateway.telemetry.tracing import Tracing, batch_processor
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
@@ -62,6 +54,7 @@ from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
+from gateway.wiring.telemetry import access_log_of, explorer_of, metrics_of, request_store, tracing_of
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
@@ -73,7 +66,6 @@ if TYPE_CHECKING:
 SpaceOf = Callable[[WorkerId, str, str, int], HashedNamespace | None]
 
 ENCODING_THREADS = 2
-EXPORT_SECONDS_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +128,14 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
 
-        access_log = _access_log(settings, stack)
+        access_log = access_log_of(settings, stack)
         records = Records.create(settings, secret, stack)
         spent = records.ledger.account_usage if records.ledger is not None else None
         quotas = QuotaParts.create(settings.redis, scripts, stack, spent)
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
         discovery = _discovery(settings, fleet, scripts)
-        tracing = _tracing(settings, discovery)
+        tracing = tracing_of(settings, discovery)
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
@@ -177,8 +169,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 
         overview = Overview(time.monotonic)
-        kept = _request_store(settings)
-        request_metrics, registry = _request_metrics(settings)
+        kept = request_store(settings)
+        count_request, registry = metrics_of(settings)
         services = Services(
             authentication=Authentication(
                 records.tenants,
@@ -195,7 +187,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             observers=(
                 # The ledger comes first: an error of another observer cannot keep a request out of it.
                 *((records.ledger.observe,) if records.ledger is not None else ()),
-                request_metrics.observe,
+                *count_request,
                 overview.observe,
                 *((kept.observe,) if kept is not None else ()),
                 *((access_log.observe,) if access_log is not None else ()),
@@ -227,7 +219,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 dispatch.queue.gateway,
                 lambda: dispatch.queue.gateways,
             ),
-            explorer=_explorer(kept, dispatch, scripts, settings),
+            explorer=explorer_of(kept, dispatch, scripts, settings),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
         )
@@ -341,72 +333,9 @@ async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey |
     return valkey
 
 
-def _access_log(settings: Settings, stack: AsyncExitStack) -> AccessLog | None:
-    if settings.telemetry.access_log is None:
-        return None
-    access_log = AccessLog(settings.telemetry.access_log)
-    access_log.start()
-    stack.push_async_callback(asyncio.to_thread, access_log.close)
-    return access_log
-
-
 def _media(settings: Settings, stack: AsyncExitStack) -> MediaPolicy:
     if not settings.requests.media_hosts:
         return MediaPolicy()
     fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
     stack.push_async_callback(fetcher.close)
     return MediaPolicy(fetcher)
-
-
-def _request_store(settings: Settings) -> RequestStore | None:
-    """Return the store of finished requests; None where the settings remember none."""
-    rules = settings.telemetry.requests
-    if not rules.kept_max:
-        return None
-    return RequestStore(gateway_name(), kept_max=rules.kept_max, slow_seconds=rules.slow_seconds)
-
-
-def _explorer(
-    kept: RequestStore | None, dispatch: Dispatch, scripts: ScriptCaller, settings: Settings
-) -> RequestExplorer | None:
-    if kept is None:
-        return None
-    queue = dispatch.queue
-    return RequestExplorer(
-        kept, scripts, QueueKeys(settings.redis.prefix), queue.gateway, lambda: queue.gateways
-    )
-
-
-def _request_metrics(settings: Settings) -> tuple[RequestMetrics, CollectorRegistry]:
-    """Return the counters of requests, and a registry with their metrics and those of the process."""
-    rules = settings.telemetry.metrics
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
-    registry = CollectorRegistry(auto_describe=True)
-    metrics = RequestMetrics(pairs_max=rules.pairs_max, tenant_histograms=rules.tenant_histograms)
-    families = request_families(metrics, tenant_histograms=rules.tenant_histograms)
-    registry.register(StateCollector(without_labels(family, rules.dropped_labels) for family in families))
-    registry.register(StateCollector([build_info(version("radixgate"))]))
-    ProcessCollector(registry=registry)
-    return metrics, registry
-
-
-def _tracing(settings: Settings, discovery: Discovery) -> Tracing:
-    telemetry = settings.telemetry
-    exporter = None
-    if telemetry.otlp_endpoint is not None:
-        url = f"{telemetry.otlp_endpoint.rstrip('/')}/v1/traces"
-        exporter = OTLPSpanExporter(url, timeout=EXPORT_SECONDS_MAX)
-
-    def address_of(worker: str) -> tuple[str, int | None] | None:
-        known = discovery.settings_of(WorkerId(worker))
-        url = urlsplit(known.url) if known is not None else None
-        return (url.hostname, url.port) if url is not None and url.hostname else None
-
-    return Tracing(
-        processor=batch_processor(exporter) if exporter is not None else None,
-        sample_ratio=telemetry.sample_ratio,
-        random=random.Random(),
-        version=version("radixgate"),
-        slow_seconds=telemetry.requests.slow_seconds if telemetry.trace_slow_and_failed else None,
-        address_of=address_of,
-    )

@@ -28,6 +28,14 @@ class MetricsSettings(Branch, frozen=True, kw_only=True):
             "scrape for each tenant, service class and model."
         ),
     ] = False
+    gen_ai: Annotated[
+        bool,
+        Meta(
+            description="Whether OpenTelemetry's GenAI metrics are shown too: "
+            "`gen_ai_server_request_duration_seconds`, `gen_ai_server_time_to_first_token_seconds`, "
+            "`gen_ai_server_time_per_output_token_seconds` and `gen_ai_client_token_usage`."
+        ),
+    ] = False
     dropped_labels: Annotated[
         tuple[RequestLabel, ...],
         Meta(

@@ -52,7 +52,7 @@ class HistogramFamily:
     """A metric with histograms that are read when it is scraped."""
 
     name: str
-    """The metric name without the prefix `radixgate_`."""
+    """The metric name without its prefix."""
 
     text: str
     """The HELP text."""
@@ -63,6 +63,9 @@ class HistogramFamily:
     labels: tuple[str, ...] = ()
     """The label names."""
 
+    prefix: str = "radixgate_"
+    """The beginning of the metric name."""
+
     @property
     def kind(self) -> str:
         """The metric type, as Prometheus names it."""
@@ -70,7 +73,7 @@ class HistogramFamily:
 
     def collect(self) -> Metric:
         """Read the histograms and return them as a metric family."""
-        metric = HistogramMetricFamily(f"radixgate_{self.name}", self.text, labels=self.labels)
+        metric = HistogramMetricFamily(f"{self.prefix}{self.name}", self.text, labels=self.labels)
         for labels, counters in self.read():
             metric.add_metric(labels, _buckets(counters), counters.sum)
         return metric

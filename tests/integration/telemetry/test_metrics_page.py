@@ -81,3 +81,21 @@ async def test_the_settings_bound_and_drop_series_of_tenants(gateway):
             series = await page(running)
             assert series["radixgate_requests_total", ("code", "ok"), ("model", "m")] == 2
             assert series["radixgate_request_duration_seconds_count", ("model", "m")] == 2
+
+
+async def test_the_genai_metrics_of_opentelemetry_stand_beside_ours_if_asked_for(gateway):
+    async with ScriptedWorker() as worker:
+        async with gateway(worker, **{"telemetry.metrics.gen_ai": "true"}) as running:
+            async with running.chat(stream=True) as response:
+                await response.read()
+            series = await page(running)
+            labels = (
+                ("gen_ai_operation_name", "chat"),
+                ("gen_ai_provider_name", "radixgate"),
+                ("gen_ai_request_model", "m"),
+            )
+            for name in ("request_duration", "time_to_first_token", "time_per_output_token"):
+                assert series[f"gen_ai_server_{name}_seconds_count", *labels] == 1
+            assert series["gen_ai_client_token_usage_sum", *labels, ("gen_ai_token_type", "output")] == 4
+        async with gateway(worker) as running:
+            assert not any(name.startswith("gen_ai") for name, *_ in await page(running))
