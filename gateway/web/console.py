@@ -1,6 +1,6 @@
-"""The files of the operator console: plain modules, styles and pictures, served as they lie in `console_files`.
+"""The files of the operator console and of the tenants' page: plain modules and styles, served as they lie.
 
-The page reads and changes everything by the admin API, with the rights of the token or session that it sends.
+The pages contain no data: they call the APIs with the rights of the token, key or session that they send.
 """
 
 import hashlib
@@ -10,8 +10,17 @@ from importlib.resources import files
 from aiohttp import web
 
 from gateway.adminapi.problems import Problem
+from gateway.domain.errors import NotFound
+from gateway.web.error_response import error_response
 
 INDEX = "index.html"
+TENANT_PAGE = "tenant.html"
+TENANT_FILES = {
+    *(TENANT_PAGE, "tenant.js", "api.js", "chart.js", "dom.js"),
+    *("console.css", "uplot.css", "uplot.js"),
+}
+"""The files that the tenants' listener serves."""
+
 CONTENT_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -24,10 +33,25 @@ SECURITY_HEADERS = {
 
 
 async def console_file(http: web.Request) -> web.Response:
-    """Answer with a file of the console; a browser that has it already gets a 304. Raises Problem."""
-    found = _contents().get(http.match_info.get("file", "") or INDEX)
-    if found is None:
+    """Answer with a file of the operator console. Raises Problem."""
+    response = file_response(http, http.match_info.get("file", "") or INDEX)
+    if response is None:
         raise Problem(404, "There is nothing here.")
+    return response
+
+
+async def tenant_page_file(http: web.Request) -> web.Response:
+    """Answer with a file of the tenants' page."""
+    name = http.match_info.get("file", "") or TENANT_PAGE
+    response = file_response(http, name) if name in TENANT_FILES else None
+    return response or error_response(NotFound("There is nothing here."), http)
+
+
+def file_response(http: web.Request, name: str) -> web.Response | None:
+    """Return the response with a file, or a 304 to a browser that has it already; None for an unknown name."""
+    found = _contents().get(name)
+    if found is None:
+        return None
     body, kind, etag = found
     headers = {**SECURITY_HEADERS, "cache-control": "no-cache", "etag": etag}
     if http.headers.get("If-None-Match") == etag:

@@ -24,6 +24,7 @@ from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.anthropic.dialect import CountTokensDialect
 from gateway.web.bodies.body_reader import BodyBudget
 from gateway.web.client_address import FindAddress
+from gateway.web.console import tenant_page_file
 from gateway.web.dialect import Dialect
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.error_response import error_response
@@ -228,6 +229,7 @@ def tenant_app(
         body = msgspec.json.encode(tenant_api_document(version("radixgate")))
         return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
 
+    app.router.add_get("/ui/{file:[a-z.]*}", tenant_page_file, expect_handler=answer_expect)
     app.router.add_get("/openapi.json", describe, expect_handler=answer_expect)
 
     async def not_found(http: web.Request) -> web.Response:

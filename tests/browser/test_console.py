@@ -82,6 +82,8 @@ class Visit:
             ".map(e => e.outerHTML.slice(0, 120))"
         )
         assert cut_off == []
+        text = await self.page.inner_text("body")
+        assert not any(word in text for word in ("NaN", "undefined", "[object"))
         assert self.elsewhere == []
         assert self.failures == []
 
@@ -211,6 +213,30 @@ async def test_a_request_is_found_and_explained(gateway, tmp_path):
         assert await visit.page.get_by_text("tokens held").count() > 0
         await visit.check()
         await visit.picture("request")
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+async def test_a_tenant_sees_its_usage_limits_and_requests_and_tries_a_model(gateway, tmp_path, viewport):
+    async with console(gateway, tmp_path, viewport=viewport) as (running, enter):
+        visit = await enter(OWNER)
+        page = visit.page
+        visit.origin = running.url
+        await page.goto(f"{running.url}/ui/")
+        await page.evaluate((TOOLS / "axe.min.js").read_text())
+        await page.get_by_label("API key").fill("rg-wrong")
+        await page.get_by_role("button", name="Sign in").click()
+        await page.get_by_text("Incorrect API key").wait_for(timeout=WAIT_MS)
+        visit.failures.clear()  # The browser logs the 401.
+        await page.get_by_label("API key").fill(running.keys["acme"].text)
+        await page.get_by_role("button", name="Sign in").click()
+        await page.get_by_role("heading", name="Requests").wait_for(timeout=WAIT_MS)
+        assert await page.get_by_text("w0").count() == 0
+        await visit.check()
+        await page.get_by_label("Message").fill("hello")
+        await page.get_by_role("button", name="Send").click()
+        await page.wait_for_function("document.querySelector('[aria-live=polite]').textContent.length > 1")
+        assert visit.failures == []
+        await visit.picture(f"tenant{'-phone' if viewport is PHONE else ''}")
 
 
 async def test_a_wrong_token_leads_to_the_form_that_asks_for_it(gateway, tmp_path):

@@ -1,4 +1,4 @@
-// Calls of the admin API, with the operator's token where one was given; a browser login sends its session itself.
+// Calls of the APIs, with the token or key that was given; a browser login sends its session itself.
 // The token is kept for this tab only, and never in a cookie: other pages cannot use it.
 
 const KEY = "radixgate.token";
@@ -30,7 +30,7 @@ export async function call(path, { method = "GET", body, base = "/admin/v1/" } =
   try {
     value = text ? JSON.parse(text) : null;
   } catch { /* not an answer of the gateway */ }
-  if (!answer.ok) throw new ApiError(answer.status, value?.detail ?? `status ${answer.status}`);
+  if (!answer.ok) throw new ApiError(answer.status, value?.detail ?? value?.error?.message ?? `status ${answer.status}`);
   return value;
 }
 

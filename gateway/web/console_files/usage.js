@@ -18,15 +18,15 @@ export async function open() {
       call(`usage?by=day&since=${since.value}`), call(`usage?by=${by.value}&since=${since.value}&limit=500`)]);
     const at = days.data.map((d) => Date.parse(d.day) / 1000);
     tokens.set(at, ...["prompt_tokens", "cached_tokens", "output_tokens"].map((name) => days.data.map((d) => d[name])));
-    spend.set(at, days.data.map((d) => d.spend / 1e6));
+    spend.set(at, days.data.map((d) => d.cost / 1e6));
     rows.replaceChildren(table(`Usage by ${by.value}`, [
       { head: by.value, cell: (g) => g[by.value] || "-" }, { head: "requests", n: true, cell: (g) => number(g.requests) },
       { head: "prompt tokens", n: true, cell: (g) => number(g.prompt_tokens) },
       { head: "cached", n: true, cell: (g) => number(g.cached_tokens) },
       { head: "from cache", n: true, cell: (g) => share(g.prompt_tokens ? g.cached_tokens / g.prompt_tokens : null) },
       { head: "output tokens", n: true, cell: (g) => number(g.output_tokens) },
-      { head: "spend", n: true, cell: (g) => money(g.spend) }],
-    [...groups.data].sort((a, b) => b.spend - a.spend || b.prompt_tokens - a.prompt_tokens)));
+      { head: "spend", n: true, cell: (g) => money(g.cost) }],
+    [...groups.data].sort((a, b) => b.cost - a.cost || b.prompt_tokens - a.prompt_tokens)));
   }
   const form = h("form", { onchange: draw, onsubmit: (event) => { event.preventDefault(); draw(); } },
     field("By", by), field("Since", since), h("button", {}, "Show"));

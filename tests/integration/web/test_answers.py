@@ -589,3 +589,16 @@ async def test_what_is_no_http_is_refused_and_leaves_no_traceback(gateway, caplo
             writer.close()
     assert "Traceback" not in caplog.text
     assert "secret" not in caplog.text
+
+
+async def test_the_tenants_listener_has_the_tenants_page_and_not_the_operators_console(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.http.get(running.url + "/ui/") as response:
+            assert response.status == 200
+            assert "script-src 'self'" in response.headers["content-security-policy"]
+            etag = response.headers["etag"]
+        async with running.http.get(running.url + "/ui/", headers={"If-None-Match": etag}) as response:
+            assert response.status == 304
+        for path in ("/ui/index.html", "/ui/tenants.js", "/ui/nope.js"):
+            async with running.http.get(running.url + path) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (404, "not_found")
