@@ -17,8 +17,9 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 	kv_index/test_shared_index.py kv_index/test_feed_takeover.py cli/test_index_commands.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine \
-	ladder docs docs-site docs-plot clean
+.PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
+	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine ladder docs \
+	docs-site docs-plot clean test-observability test-browser
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,16 @@ test-pythons: ## Test the gateway on Python 3.12, 3.13 and 3.14, as far as this 
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
+
+test-observability: .venv/.dev ## Test alerts with promtool, and every query of dashboard and alerts on a real Prometheus
+	@if tests/debian_prometheus .tools/prometheus; then \
+		$(BIN)/python -m pytest tests/observability $(PYTEST_ARGS); \
+	else \
+		echo "SKIPPED: test-observability, for the reason above"; \
+	fi
+
+test-browser: .venv/.dev .tools/browser/.done ## Click through the operator console in Debian's Chromium, and check its accessibility
+	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
 
 chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fail if a promise is broken (CHAOS_ARGS='--only valkey-full')
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
@@ -161,6 +172,9 @@ clean: ## Remove everything that make has created
 
 .tools/sdks/.done: tests/sdks/install | .venv/bin/python
 	tests/sdks/install $(PYTHON) .tools/sdks
+
+.tools/browser/.done: tests/browser/install | .venv/bin/python
+	tests/browser/install $(PYTHON) .tools/browser
 
 .tools/aiperf/.done: tests/peers/install_aiperf | .venv/bin/python
 	tests/peers/install_aiperf $(PYTHON) .tools/aiperf

@@ -12,16 +12,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import CollectorRegistry
 
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
-from gateway.dispatch.queue_report import QueueReporter
+from gateway.dispatch.queue_report import QueueReporter, gateway_name
 from gateway.domain.errors import ShuttingDown
 from gateway.domain.memory_budget import MemoryBudget
+from gateway.explorer.activity import ActivityReporter
+from gateway.explorer.request_explorer import RequestExplorer
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
@@ -43,10 +44,7 @@ from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.gauge_collector import StateCollector
-from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.request_families import request_families
-from gateway.telemetry.tracing import Tracing, batch_processor
 from gateway.tenants.auth_throttle import AuthThrottle
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
@@ -58,6 +56,7 @@ from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
+from gateway.wiring.telemetry import access_log_of, explorer_of, metrics_of, request_store, tracing_of
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
 SpaceOf = Callable[[WorkerId, str, str, int], HashedNamespace | None]
 
 ENCODING_THREADS = 2
-EXPORT_SECONDS_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +87,10 @@ class Gateway:
     records: Records
     discovery: Discovery
     queues: QueueReporter
+    activity: ActivityReporter
+    """The activity of all gateways."""
+    explorer: RequestExplorer | None
+    """Finished requests in detail; None where the settings remember none."""
     access_log: AccessLog | None
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
     memory: MemoryBudget
@@ -125,19 +127,20 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     async with AsyncExitStack() as stack:
         secret = deployment_secret(settings)
         supervisor = LoopSupervisor()
-        tracing = _tracing(settings)
-        stack.push_async_callback(asyncio.to_thread, tracing.close)
         valkey = await _valkey(settings, stack)
         redis_url = valkey.url if valkey is not None else settings.redis.url
         scripts = ScriptCaller(redis_url)
         stack.push_async_callback(scripts.close)
 
-        access_log = _access_log(settings, stack)
+        access_log = access_log_of(settings, stack)
         records = Records.create(settings, secret, stack)
         spent = records.ledger.account_usage if records.ledger is not None else None
         quotas = QuotaParts.create(settings.redis, scripts, stack, spent)
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
+        discovery = _discovery(settings, fleet, scripts)
+        tracing = tracing_of(settings, discovery)
+        stack.push_async_callback(asyncio.to_thread, tracing.close)
         executor = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         processes = EncoderProcesses()
@@ -170,10 +173,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 
         overview = Overview(time.monotonic)
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more per metric
-        registry = CollectorRegistry(auto_describe=True)
-        request_metrics = RequestMetrics()
-        registry.register(StateCollector(request_families(request_metrics)))
+        kept = request_store(settings)
+        count_request, registry = metrics_of(settings)
         services = Services(
             authentication=Authentication(
                 records.tenants,
@@ -190,8 +191,10 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             observers=(
                 # The ledger comes first: an error of another observer cannot keep a request out of it.
                 *((records.ledger.observe,) if records.ledger is not None else ()),
-                request_metrics.observe,
+                *count_request,
                 overview.observe,
+                *((kept.observe,) if kept is not None else ()),
+                *((access_log.observe,) if access_log is not None else ()),
                 *((tracing.observe,) if tracing.exports else ()),
             ),
             idle_seconds_max=settings.requests.idle_seconds_max,
@@ -210,13 +213,25 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             feeds=feeds,
             valkey=valkey,
             records=records,
-            discovery=_discovery(settings, fleet, scripts),
+            discovery=discovery,
             queues=QueueReporter(dispatch, scripts, QueueKeys(settings.redis.prefix)),
+            activity=ActivityReporter(
+                overview,
+                gateway_name(),
+                scripts,
+                QueueKeys(settings.redis.prefix),
+                dispatch.queue.gateway,
+                lambda: dispatch.queue.gateways,
+            ),
+            explorer=explorer_of(kept, dispatch, scripts, settings),
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
             memory=MemoryBudget(settings.listen.memory_bytes_max),
         )
         stack.push_async_callback(gateway.queues.close)
+        stack.push_async_callback(gateway.activity.close)
+        if gateway.explorer is not None:
+            stack.push_async_callback(gateway.explorer.close)
         stack.push_async_callback(dispatch.preemption_requests.close)
         stack.push_async_callback(dispatch.provider_backoff.close)
         registry.register(
@@ -290,6 +305,8 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
         QueueKeys(gateway.settings.redis.prefix).turns,
         handlers={
             **gateway.queues.heard,
+            **gateway.activity.heard,
+            **(gateway.explorer.heard if gateway.explorer is not None else {}),
             b"preempt": dispatch.preemption_requests.heard,
             b"rest": dispatch.provider_backoff.heard,
         },
@@ -322,32 +339,9 @@ async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey |
     return valkey
 
 
-def _access_log(settings: Settings, stack: AsyncExitStack) -> AccessLog | None:
-    if settings.telemetry.access_log is None:
-        return None
-    access_log = AccessLog(settings.telemetry.access_log)
-    access_log.start()
-    stack.push_async_callback(asyncio.to_thread, access_log.close)
-    return access_log
-
-
 def _media(settings: Settings, stack: AsyncExitStack) -> MediaPolicy:
     if not settings.requests.media_hosts:
         return MediaPolicy()
     fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
     stack.push_async_callback(fetcher.close)
     return MediaPolicy(fetcher)
-
-
-def _tracing(settings: Settings) -> Tracing:
-    endpoint = settings.telemetry.otlp_endpoint
-    exporter = None
-    if endpoint is not None:
-        url = f"{endpoint.rstrip('/')}/v1/traces"
-        exporter = OTLPSpanExporter(url, timeout=EXPORT_SECONDS_MAX)
-    return Tracing(
-        processor=batch_processor(exporter) if exporter is not None else None,
-        sample_ratio=settings.telemetry.sample_ratio,
-        random=random.Random(),
-        version=version("radixgate"),
-    )

@@ -80,7 +80,10 @@ class Services:
 async def serve(exchange: Exchange, services: Services) -> None:
     """Serve one request, from its API key to its record."""
     progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
-    progress.trace = services.tracing.begin(exchange.traceparent)
+    traceparent = exchange.traceparent
+    progress.trace = services.tracing.begin(
+        traceparent, exchange.tracestate if traceparent is not None else None
+    )
     try:
         tenant = await authenticate(exchange, services, progress)
         ctx = await admit(exchange, tenant, services, progress)
@@ -96,7 +99,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
         progress.fail(CLIENT_CLOSED, STATUS_CLIENT_CLOSED)
         raise
     except Exception:
-        log.exception("request %s failed in the gateway", exchange.id)
+        log.exception("request %s failed in the gateway", exchange.id, extra=trace_of(progress))
         progress.fail(InternalError.code, InternalError.status)
         await exchange.fail(InternalError(exchange.id))
     finally:
@@ -176,7 +179,11 @@ async def fall_back(ctx: RequestContext, exchange: Exchange, services: Services,
     """Answer by a model that the settings name in place of this one; False if none can."""
     failed = progress.worker
     for other in services.model_selection.fallbacks(ctx):
-        log.info("request %s: %s answers in place of %s", ctx.id, other.model.name, ctx.model.name)
+        log.info(
+            "request %s: %s answers in place of %s",
+            *(ctx.id, other.model.name, ctx.model.name),
+            extra=trace_of(progress),
+        )
         progress.switch_model(other.model.name)
         try:
             await answer(other, exchange, services, progress)
@@ -192,6 +199,12 @@ async def fall_back(ctx: RequestContext, exchange: Exchange, services: Services,
 def another_model_may_serve(err: GatewayError) -> bool:
     """Return whether the workers of another model may do better."""
     return err.reported_by_workers if isinstance(err, Overloaded) else True
+
+
+def trace_of(progress: Progress) -> dict[str, str]:
+    """Return the fields that name the trace of a request in log lines."""
+    trace = progress.trace
+    return {"trace_id": f"{trace.trace_id:032x}"} if trace is not None else {}
 
 
 def notify(observers: Iterable[Callable[[RequestRecord], None]], record: RequestRecord) -> None:

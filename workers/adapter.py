@@ -97,6 +97,8 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cache_salt: str = ""
     """Opaque value that keeps prompts apart in the worker's cache; empty for the shared cache."""
     traceparent: str | None = None
+    tracestate: str = ""
+    """The caller's `tracestate` header; empty where it sent none."""
     priority: int | None = None
     """Requests of the lowest number go first; None where the engine has no priorities."""
     rank: int | None = None

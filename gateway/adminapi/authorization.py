@@ -108,6 +108,11 @@ class Authorization:
             raise Problem(403, f"This needs the role {least}; yours is {principal.role}.")
         return principal
 
+    @property
+    def has_admin_token(self) -> bool:
+        """Whether the settings name a token for this listener."""
+        return self._token is not None
+
     def is_admin_token(self, token: str) -> bool:
         """Return whether a token is admin.token of the settings, compared in constant time."""
         return self._token is not None and hmac.compare_digest(_bytes(token), _bytes(self._token))

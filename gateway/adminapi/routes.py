@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gateway.adminapi import keys, openapi, operators, queues, reports, resources, route_explanation, workers
+from gateway.adminapi import (
+    index_view,
+    keys,
+    openapi,
+    operators,
+    queues,
+    reports,
+    requests,
+    resources,
+    route_explanation,
+    workers,
+)
 from gateway.adminapi.authorization import Authorization
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem, database_problem
@@ -19,10 +30,12 @@ from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.dispatch.queue_report import QueueReporter
+from gateway.explorer.request_explorer import RequestExplorer
 from gateway.pipeline import Services
 from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
 from gateway.tenants.operator_lifecycle import OperatorLifecycle
 from radix_cache.redis.call import RedisDown
+from radix_cache.shared.replica import TreeReplica
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +60,10 @@ class AdminApiServices:
     decode: Decode
     """Decodes a request that is to be explained."""
     queues: QueueReporter
+    replica: TreeReplica
+    """This gateway's copy of the prefix index."""
+    explorer: RequestExplorer | None
+    """None where finished requests are not remembered."""
     file_plans: Callable[[], Collection[str]]
     """Names of the settings file's plans."""
 
@@ -82,6 +99,8 @@ def all_operations(services: AdminApiServices) -> list[Operation]:
         *workers.operations(services.gateway_services.dispatch.fleet, services.discovery, services.registry),
         *route_explanation.operations(services.gateway_services, services.decode),
         *queues.operations(services.queues),
+        *index_view.operations(services.replica),
+        *(requests.operations(services.explorer) if services.explorer is not None else ()),
     ]
 
 

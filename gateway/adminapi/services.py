@@ -78,5 +78,7 @@ def _api_services(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiSe
         registry=gateway.discovery.registry,
         decode=decode,
         queues=gateway.queues,
+        explorer=gateway.explorer,
+        replica=gateway.index.index.replica,
         file_plans=directory.file_plans,
     )

@@ -16,6 +16,7 @@ class RowExchange:
     """An Exchange for one row of a batch; afterwards it has a `body` with its `status`, or an `error`."""
 
     traceparent = None
+    tracestate = None
     api_key = None
     idempotency_key = None
     address = None

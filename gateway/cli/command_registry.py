@@ -39,6 +39,9 @@ NAMES = (
         "workers",
         "route",
         "queue",
+        "requests",
+        "top",
+        "trace",
     ),
 )
 
@@ -130,6 +133,14 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.route import route
 
             return _single_command(route)
+        case "top":
+            from gateway.cli.commands.top import top
+
+            return _single_command(top)
+        case "trace":
+            from gateway.cli.commands.trace import trace
+
+            return _single_command(trace)
         case "queue":
             from gateway.cli.commands.queue import queue
 
@@ -162,6 +173,8 @@ def _load_group(name: str) -> typer.Typer:
             from gateway.cli.commands.import_ import app
         case "workers":
             from gateway.cli.commands.workers import app
+        case "requests":
+            from gateway.cli.commands.requests import app
         case _:
             from gateway.cli.commands.index import app
     return app

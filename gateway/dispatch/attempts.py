@@ -368,6 +368,9 @@ class Attempts:
         if cause.worker == placement.prefill_worker.id:
             worker = placement.prefill_worker
         request.failed[worker.id] = cause
+        request.progress.attempt_failed(
+            worker.id, "timed_out" if cause.timed_out else cause.failure.name.lower()
+        )
         self._fleet.failed(worker, cause)
 
     def _learn(self, request: PendingRequest, placement: Placement) -> None:

@@ -14,8 +14,9 @@ import msgspec
 
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.placement import Placement
-from gateway.queueing.shared.keys import BATCH, QueueKeys
-from gateway.queueing.shared.reports import QueueReports
+from gateway.dispatch.queue_wait import waiting_reason
+from gateway.queueing.shared.gateway_reports import GatewayReports
+from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.queueing.fairness_account import jain
 from policies.queueing.protocol import Ticket
@@ -95,14 +96,15 @@ class QueueReporter:
     def __init__(self, dispatch: Dispatch, scripts: ScriptCaller, keys: QueueKeys) -> None:
         self._dispatch = dispatch
         queue = dispatch.queue
-        self._reports = QueueReports(
+        self._reports = GatewayReports(
             scripts,
             keys,
             queue.gateway,
-            own=lambda: msgspec.json.encode(queue_report(dispatch)),
+            subject="queues",
+            own=lambda _: msgspec.json.encode(queue_report(dispatch)),
             gateways=lambda: queue.gateways,
         )
-        self.heard = {b"look": self._reports.report_wanted, b"told": self._reports.report_written}
+        self.heard = self._reports.heard
         self.close = self._reports.close
 
     async def report(self) -> QueueReport:
@@ -115,9 +117,14 @@ class QueueReporter:
         return merge_reports([queue_report(self._dispatch), *others])
 
 
+def gateway_name() -> str:
+    """Return the name by which reports call this gateway: host name and process id."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
 def queue_report(dispatch: Dispatch) -> QueueReport:
     """Return the report of this gateway."""
-    queue, name = dispatch.queue, f"{socket.gethostname()}/{os.getpid()}"
+    queue, name = dispatch.queue, gateway_name()
     return QueueReport(
         shared=queue.shared,
         gateways=queue.gateways,
@@ -187,7 +194,6 @@ def _received(parts: Iterable[TenantShareReport]) -> list[TenantShareReport]:
 def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway: str) -> ModelQueueReport:
     now, waiting = dispatch.fleet.now(), sorted(room.waiting(), key=lambda ticket: ticket.arrived_at)
     counts = Counter(ticket.tenant for ticket in waiting)
-    behind = name.endswith(BATCH) and not room.goes_first
     return ModelQueueReport(
         queue=name,
         model=room.model,
@@ -209,21 +215,14 @@ def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway:
                 uncached_tokens=ticket.uncached_tokens,
                 cached_tokens=ticket.cached_tokens,
                 cost=ticket.cost,
-                why="others go before batch work" if behind else _why(ticket, waiting, dispatch, room.model),
+                why=_why(ticket, waiting, dispatch, room),
             )
             for ticket in waiting[:WAITING_MAX]
         ],
     )
 
 
-def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, model: str) -> str:
-    able = dispatch.fleet.serving(model)
-    if not able:
-        return "no worker serves the model now"
-    window = dispatch.window.tokens
-    if all(worker.load.all_tokens_queued + ticket.uncached_tokens > window for worker in able):
-        return "no worker has room for its prompt"
+def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, room: WaitingRoom[Placement]) -> str:
     before = sum(other.number < ticket.number for other in waiting)
-    if not before:
-        return "others go before it" if dispatch.queue.shared else "its turn is being given"
-    return f"{before} came before it" + (" at its gateway" if dispatch.queue.shared else "")
+    window, shared = dispatch.window.tokens, dispatch.queue.shared
+    return waiting_reason(dispatch.fleet, room, ticket.uncached_tokens, before, window, shared)

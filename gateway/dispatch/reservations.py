@@ -72,6 +72,7 @@ class Reservations:
             if err.reason == "running":
                 raise IdempotencyKeyInUse from err
             raise IdempotencyKeyReused(different=err.reason == "different") from err
+        progress.limits = decision.limit_statuses
         if isinstance(decision, Refusal):
             raise refused(decision)
         if progress.trace is not None:

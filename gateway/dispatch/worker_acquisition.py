@@ -18,6 +18,7 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
 from gateway.dispatch.preemption import Preemption
 from gateway.dispatch.provider_overflow import REFUSALS, OverflowDue, ProviderOverflow
+from gateway.dispatch.queue_wait import queue_wait
 from gateway.dispatch.ttft_target import Demoted, TtftTargets, target_at, uncached_tokens
 from gateway.domain.errors import GatewayError, NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
@@ -30,6 +31,7 @@ from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import WorkerWindow
 from gateway.quotas.quota import Lease
 from gateway.routing.router import Decision, Router
+from gateway.telemetry.request_events import ROUTES_MAX as ROUTES_KEPT_MAX
 from policies.admission.dispatch_window import close_enough_to_best, fits_window
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
@@ -292,8 +294,10 @@ class WorkerAcquisition:
             by_shadow=request.by_shadow,
         )
         if request.service_class.late == "wait" or (failed and request.had_its_turn):
+            request.progress.ranking = decision.routes[:ROUTES_KEPT_MAX]
             return decision
         routes = self._targets.routes_in_time(request, decision.routes) or decision.routes
+        request.progress.ranking = routes[:ROUTES_KEPT_MAX]
         return msgspec.structs.replace(decision, routes=routes)
 
     def _shared_routes(
@@ -393,6 +397,9 @@ class WorkerAcquisition:
     def _begin_to_wait(self, request: PendingRequest, decision: Decision) -> None:
         if request.progress.queued_at is None:
             request.progress.queued_at = self._clock()
+            request.progress.wait = queue_wait(
+                request, self._fleet, self._rooms.of(request.queue), self._window.tokens, self._queue.shared
+            )
         request.waits = True
         self._index.wait(request.prompt.namespace, request.prompt.hashes, request.ctx.id)
         if self.limits.preempts and not request.background:

@@ -63,6 +63,7 @@ class WorkerCalls:
         rank = placement.rank
         if rank is not None and not (placement.prefill_worker is worker and request.generates):
             rank = None
+        trace = progress.trace
         return WorkerCall(
             id=ctx.id,
             path=PATHS.get(request.surface) or f"v1/{request.surface.value}",
@@ -70,7 +71,8 @@ class WorkerCalls:
             model=ctx.model.name,
             stream=stream,
             cache_salt=self._cache_salt(ctx.tenant.group),
-            traceparent=progress.trace.to_worker() if progress.trace is not None else None,
+            traceparent=trace.to_worker(progress.attempts) if trace is not None else None,
+            tracestate=trace.tracestate if trace is not None else "",
             first_byte_seconds_max=seconds_max,
             idle_seconds_max=self.idle_seconds_max,
             priority=ctx.service_class.level if worker.priority else None,

@@ -37,6 +37,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def tracestate(self) -> str | None:
+        """What vendors add to the client's trace context; read only where there is a `traceparent`."""
+        ...
+
+    @property
     def api_key(self) -> str | None:
         """The API key as presented; None where the request has none."""
         ...

@@ -64,6 +64,7 @@ class Fleet:
         self._random = random if random is not None else Random()
         self._speeds = FleetSpeeds()
         self._workers = {worker.id: worker for worker in workers}
+        self._was_complete = False
         self._listeners: list[FleetListener] = []
         self._group: asyncio.TaskGroup | None = None
         self._probes: dict[WorkerId, asyncio.Task[None]] = {}
@@ -99,9 +100,19 @@ class Fleet:
 
     @property
     def complete(self) -> bool:
-        """Whether the models of every worker are known."""
-        known = all(worker.models_fixed or worker.reported for worker in self._workers.values())
-        return known and self.expected == 0
+        """Whether the models of every worker are known.
+
+        Once they were, a worker that has never reported and is down is not waited for: a client that misspells a
+        model is told so, whatever worker is down.
+        """
+        known = [worker.models_fixed or worker.reported for worker in self._workers.values()]
+        if all(known) and not self.expected:
+            self._was_complete = True
+            return True
+        return self._was_complete and all(
+            worker.models_fixed or worker.reported or worker.health.health is Health.DOWN
+            for worker in self._workers.values()
+        )
 
     def serving(self, model: str) -> list[Worker]:
         """Return the workers of our own that may get a new request for this model.

@@ -17,7 +17,7 @@ requests that wait; see gateway/queueing/shared/shared_queue.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -250,6 +250,15 @@ class WaitingRoom(Generic[Placed]):
     def waiting(self) -> Sequence[Ticket]:
         """Return the tickets of all requests that wait."""
         return [*(waiter.ticket for waiter in self.waiters), *self._elsewhere.values()]
+
+    def ahead_of(self, number: int) -> Iterator[Ticket]:
+        """Yield the tickets with a lower number than this one, without a copy of all tickets."""
+        for waiter in self.waiters:
+            if waiter.ticket.number < number:
+                yield waiter.ticket
+        for ticket in self._elsewhere.values():
+            if ticket.number < number:
+                yield ticket
 
     def move(self) -> None:
         """Send all waiting requests away to ask anew: the queue is kept elsewhere from now on."""

@@ -82,7 +82,8 @@ async def relay(
     except StreamBroken as err:
         raise StreamInterrupted from err
     finally:
-        progress.mark("relay")
+        if progress.trace is not None:
+            progress.mark("relay")
 
 
 async def _relay_whole(
@@ -106,6 +107,8 @@ async def _relay_whole(
         await exchange.answer(answer.status, kind, body, headers)
     except WorkerError as err:
         raise WorkerUnreachable("no answer to such a request", failure=FailureKind.SERVER_ERROR) from err
+    if progress.trace is not None:
+        progress.note_finish_reasons(body)
     progress.output_sent(0)
 
 
@@ -118,13 +121,15 @@ async def _relay_frames(
     reports_cached_tokens: bool,
 ) -> None:
     frames = FrameFilter(wants_usage=request.include_usage, reports_cached_tokens=reports_cached_tokens)
-    seen = 0
+    seen, traced = 0, progress.trace is not None
     try:
         await exchange.begin(answer.status, EVENT_STREAM, headers)
         async for chunk in answer.chunks():
             ready = frames.feed(chunk)
             if ready:
                 await exchange.write(ready)
+                if traced:
+                    progress.note_finish_reasons(ready)
                 progress.output_sent(frames.frames - seen)
                 seen = frames.frames
         rest = frames.end()

@@ -9,9 +9,12 @@ import asyncio
 import logging
 import os
 import ssl
+from collections.abc import Mapping
 
+from gateway.runtime.certificate_expiry import expires_at
 from gateway.settings.listeners import ListenerTlsSettings
 from gateway.settings.types import SettingsProblem
+from gateway.telemetry.gauge_collector import Gauge
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,10 @@ class ServerTls:
             return False
         log.info("the certificate %s has changed and is in use", self._tls.certificate)
         return True
+
+    def expires_at(self) -> float | None:
+        """Return when the certificate of the file expires, in Unix time; None where it cannot be read."""
+        return expires_at(self._tls.certificate)
 
     async def run(self) -> None:
         """Check the files every LOOK_SECONDS, until this coroutine is cancelled."""
@@ -82,3 +89,17 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 def _reason(err: Exception) -> str:
     return getattr(err, "reason", None) or getattr(err, "strerror", None) or str(err)
+
+
+def certificate_family(certificates: Mapping[str, ServerTls]) -> Gauge:
+    """Return the metric of when the certificates of these listeners expire."""
+    return Gauge(
+        name="certificate_expiry_timestamp_seconds",
+        text="Unix time at which the certificate of a listener expires.",
+        labels=("listener",),
+        read=lambda: [
+            ((listener,), expires)
+            for listener, tls in certificates.items()
+            if (expires := tls.expires_at()) is not None
+        ],
+    )

@@ -142,7 +142,7 @@ class Reloader:
         for certificate in self._certificates:
             certificate.renew()
         if taken.telemetry.log_level != before.telemetry.log_level:
-            logs.configure_logging(taken.telemetry.log_level)
+            logs.configure_logging(taken.telemetry.log_level, before.telemetry.log_format)
         if taken.models != before.models:
             services.catalogue.replace_contents(prepared.models)
             for worker in gateway.fleet:

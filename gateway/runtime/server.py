@@ -23,10 +23,11 @@ from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
-from gateway.runtime.certificates import ServerTls
+from gateway.runtime.certificates import ServerTls, certificate_family
 from gateway.runtime.reload import Reloader, registered_for_reload
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.tree import Settings
+from gateway.telemetry.gauge_collector import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
 from gateway.web.client_address import address_finder
 from gateway.web.error_response import error_response
@@ -146,6 +147,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
                 ),
                 access_log=gateway.access_log,
                 find_address=address_finder(listen.trusted_proxies),
+                explorer=gateway.explorer,
                 stores=ObjectStores(
                     responses=records.responses,
                     background_responses=background_responses,
@@ -165,6 +167,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
         certificates = _certificates(settings, gateway)
+        gateway.registry.register(StateCollector([certificate_family(certificates)]))
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:

@@ -4,7 +4,7 @@
 generated from it. Nothing else reads the environment. Values are frozen: a reload builds a new tree.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, field
 
@@ -16,38 +16,16 @@ from gateway.settings.requests import AuthenticationSettings, RequestSettings
 from gateway.settings.routing import RoutingSettings
 from gateway.settings.service_classes import ServiceClassesSettings
 from gateway.settings.stores import DatabaseSettings, IndexSettings, RedisSettings, StoredResponseSettings
+from gateway.settings.telemetry import TelemetrySettings
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 from gateway.settings.types import (
     Branch,
     FilePath,
-    HttpUrl,
     NotNegativeSeconds,
-    Ratio,
     Secret,
 )
 from gateway.settings.usage import UsageSettings, WebhookSettings
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
-
-
-class TelemetrySettings(Branch, frozen=True, kw_only=True):
-    """Traces and logs."""
-
-    otlp_endpoint: Annotated[
-        HttpUrl | None,
-        Meta(description="Address of the OTLP/HTTP collector for traces, as http://host:4318."),
-    ] = None
-    sample_ratio: Annotated[Ratio, Meta(description="Share of requests that are traced.")] = 0.1
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        Meta(description="Lowest level of messages that are logged."),
-    ] = "info"
-    access_log: Annotated[
-        FilePath | None,
-        Meta(
-            description="File for the access log, with a JSON line for each request of a tenant but no content of "
-            "requests; `-`: standard output."
-        ),
-    ] = None
 
 
 class DrainSettings(Branch, frozen=True, kw_only=True):
@@ -143,7 +121,7 @@ class Settings(Branch, frozen=True, kw_only=True):
     requests: Annotated[RequestSettings, Meta(description="Bounds of one request.")] = field(
         default_factory=RequestSettings
     )
-    telemetry: Annotated[TelemetrySettings, Meta(description="Traces and logs.")] = field(
+    telemetry: Annotated[TelemetrySettings, Meta(description="Metrics, traces and logs.")] = field(
         default_factory=TelemetrySettings
     )
     drain: Annotated[DrainSettings, Meta(description="Graceful stop.")] = field(default_factory=DrainSettings)

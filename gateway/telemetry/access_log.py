@@ -4,6 +4,7 @@
                   |
                   +-- full, or the file cannot be written: counted in `dropped`
 
+The line of an inference request also has what its record says: model, worker, times, tokens, error code, trace.
 What clients say of themselves is not logged: no body, no header, no query, and no path but that of the handler. If
 the file was moved away (logrotate), a new one is made.
 """
@@ -17,12 +18,17 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
+from gateway.telemetry.record import RequestRecord
+
 log = logging.getLogger(__name__)
 
 LINES_WAITING_MAX = 10_000
 LINES_TOGETHER_MAX = 500
 CLOSE_SECONDS_MAX = 2.0
 STANDARD_OUTPUT = "-"
+
+RECORDS_MAX = 1024
+"""Records that wait for their line; of requests that have none, such as those of batches, the oldest is dropped."""
 
 
 class AccessLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -37,6 +43,7 @@ class AccessLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bytes: int  # of the answer, headers included
     ms: float
     request_id: str
+    record: RequestRecord | None = None  # of an inference request
 
 
 class AccessLog:
@@ -49,6 +56,7 @@ class AccessLog:
         self._target = target
         self._lines_waiting_max = lines_waiting_max
         self._waiting: SimpleQueue[AccessLine | None] = SimpleQueue()
+        self._records: dict[str, RequestRecord] = {}
         self._descriptor: int | None = None
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
@@ -56,6 +64,16 @@ class AccessLog:
     def start(self) -> None:
         """Start the thread that writes."""
         self._thread.start()
+
+    def observe(self, record: RequestRecord) -> None:
+        """Keep the record of a request that has ended, for its line."""
+        if len(self._records) >= RECORDS_MAX:
+            del self._records[next(iter(self._records))]
+        self._records[record.id] = record
+
+    def take_record(self, request_id: str) -> RequestRecord | None:
+        """Return the record of this request, once; None if it has none."""
+        return self._records.pop(request_id, None)
 
     def put(self, line: AccessLine) -> None:
         """Queue a line and return at once, or drop it if the queue is full.
@@ -119,4 +137,28 @@ class AccessLog:
 def _encoded(line: AccessLine) -> bytes:
     fields = msgspec.structs.asdict(line)
     at = datetime.fromtimestamp(fields.pop("seconds"), UTC).isoformat(timespec="milliseconds")
-    return msgspec.json.encode({"at": at.replace("+00:00", "Z"), **fields}) + b"\n"
+    record = fields.pop("record")
+    more = _recorded(record) if record is not None else {}
+    return msgspec.json.encode({"at": at.replace("+00:00", "Z"), **fields, **more}) + b"\n"
+
+
+def _recorded(record: RequestRecord) -> dict[str, str | int | float | bool | None]:
+    """Return what the line says of an inference request; None where the request did not get that far."""
+    return {
+        "code": record.code,
+        "model": record.model,
+        "class": record.service_class,
+        "stream": record.stream,
+        "worker": record.worker,
+        "attempts": record.attempts,
+        "queue_ms": _ms(record.queue_seconds),
+        "ttft_ms": _ms(record.ttft_seconds),
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": record.cached_tokens,
+        "output_tokens": record.output_tokens,
+        "trace_id": f"{record.trace.trace_id:032x}" if record.trace is not None else None,
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return round(1000 * seconds, 3) if seconds is not None else None

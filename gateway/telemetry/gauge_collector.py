@@ -1,13 +1,14 @@
 """Metrics that are read from the gateway's parts at each scrape: gauges, counters and histograms."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from gateway.telemetry.histogram import HistogramCounters
@@ -51,7 +52,7 @@ class HistogramFamily:
     """A metric with histograms that are read when it is scraped."""
 
     name: str
-    """The metric name without the prefix `radixgate_`."""
+    """The metric name without its prefix."""
 
     text: str
     """The HELP text."""
@@ -62,6 +63,9 @@ class HistogramFamily:
     labels: tuple[str, ...] = ()
     """The label names."""
 
+    prefix: str = "radixgate_"
+    """The beginning of the metric name."""
+
     @property
     def kind(self) -> str:
         """The metric type, as Prometheus names it."""
@@ -69,10 +73,9 @@ class HistogramFamily:
 
     def collect(self) -> Metric:
         """Read the histograms and return them as a metric family."""
-        metric = HistogramMetricFamily(f"radixgate_{self.name}", self.text, labels=self.labels)
+        metric = HistogramMetricFamily(f"{self.prefix}{self.name}", self.text, labels=self.labels)
         for labels, counters in self.read():
-            buckets = tuple(zip(_bucket_names(counters.bounds), accumulate(counters.counts), strict=True))
-            metric.add_metric(labels, buckets, counters.sum)
+            metric.add_metric(labels, _buckets(counters), counters.sum)
         return metric
 
 
@@ -86,6 +89,54 @@ class StateCollector(Collector):
         """Read all metrics and yield them as metric families."""
         for family in self._families:
             yield family.collect()
+
+
+def without_labels(family: Gauge | HistogramFamily, dropped: Collection[str]) -> Gauge | HistogramFamily:
+    """Return the family without these labels: series that differ in these labels only are added up.
+
+    Do not drop labels of a gauge whose values do not add up.
+    """
+    kept = tuple(at for at, label in enumerate(family.labels) if label not in dropped)
+    if len(kept) == len(family.labels):
+        return family
+    labels = tuple(family.labels[at] for at in kept)
+    if isinstance(family, Gauge):
+        return replace(family, labels=labels, read=lambda: _added_up(family.read(), kept))
+    return replace(family, labels=labels, read=lambda: _merged(family.read(), kept))
+
+
+def _added_up(
+    series: Iterable[tuple[tuple[str, ...], float]], kept: tuple[int, ...]
+) -> Iterable[tuple[tuple[str, ...], float]]:
+    sums: dict[tuple[str, ...], float] = {}
+    for labels, value in series:
+        left = tuple(labels[at] for at in kept)
+        sums[left] = sums.get(left, 0) + value
+    return sums.items()
+
+
+def _merged(
+    series: Iterable[tuple[tuple[str, ...], HistogramCounters]], kept: tuple[int, ...]
+) -> Iterable[tuple[tuple[str, ...], HistogramCounters]]:
+    merged: dict[tuple[str, ...], HistogramCounters] = {}
+    for labels, counters in series:
+        left = tuple(labels[at] for at in kept)
+        if left not in merged:
+            merged[left] = HistogramCounters(counters.bounds)
+        merged[left].add(counters)
+    return merged.items()
+
+
+def _buckets(counters: HistogramCounters) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+    """Return name, count and exemplar of each bucket; OpenMetrics shows exemplars, the older format does not."""
+    buckets = zip(_bucket_names(counters.bounds), accumulate(counters.counts), strict=True)
+    exemplars = counters.exemplars
+    return [
+        (name, count, Exemplar({"trace_id": found[0]}, found[1], found[2]))
+        if exemplars and (found := exemplars.get(number))
+        else (name, count)
+        for number, (name, count) in enumerate(buckets)
+    ]
 
 
 @cache

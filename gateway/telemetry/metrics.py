@@ -2,8 +2,9 @@
 
 gateway/telemetry/request_families.py names and explains the metrics, and reads these counters at a scrape. Gauges
 of the present state are in gateway/wiring/gauges.py. Labels are bounded: models and workers come from the settings
-or the catalogue, codes from gateway/domain/errors.py, and tenants are labelled by name until there are PAIRS_MAX
-pairs of tenant and model.
+or the catalogue, codes from gateway/domain/errors.py, and tenants are labelled by name until there are `pairs_max`
+pairs of tenant and model. A pair has counters only: histograms are kept by service class and model, and by tenant
+only where the settings ask for it, since each of them is some 18 lines of every scrape.
 """
 
 from collections import defaultdict
@@ -69,9 +70,9 @@ UNKNOWN_LABEL = "-"
 """Label value of what is not known: the tenant of a bad key, the model of a bad request."""
 
 PAIRS_MAX = 4096
-"""How many pairs of tenant and model have series of their own.
+"""How many pairs of tenant and model have series of their own, unless the settings say otherwise.
 
-Each pair takes at most 4 kB, and some 80 lines of every scrape; later tenants are counted together.
+Each pair takes half a kilobyte, and some eight lines of every scrape; later tenants are counted together.
 """
 
 TURNED_AWAY_CODES = frozenset(
@@ -102,12 +103,20 @@ class CachedTokenCounters:
 class PairCounters(CachedTokenCounters):
     """Sums over the requests of one tenant for one model that were sent to a worker."""
 
-    __slots__ = ("dispatch", "duration", "output_tokens", "queue", "tpot", "ttft")
+    __slots__ = ("output_tokens",)
 
-    def __init__(self, dispatch: HistogramCounters) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.output_tokens = 0
-        self.dispatch = dispatch  # of the model: all of its tenants share one histogram
+
+
+class RequestHistograms:
+    """Times in seconds of the requests of one service class for one model, of all tenants or of one."""
+
+    __slots__ = ("dispatch", "duration", "queue", "tpot", "ttft")
+
+    def __init__(self, dispatch: HistogramCounters) -> None:
+        self.dispatch = dispatch  # of the model: all of its service classes share one histogram
         self.duration = HistogramCounters(DURATION_BUCKETS)
         self.queue = HistogramCounters(DURATION_BUCKETS)
         self.tpot = HistogramCounters(TPOT_BUCKETS)
@@ -142,11 +151,20 @@ class RoutingCounters:
 class RequestMetrics:
     """An observer that counts finished requests, by the labels of each metric."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pairs_max: int = PAIRS_MAX, tenant_histograms: bool = False) -> None:
+        """`pairs_max`: pairs of tenant and model with series of their own.
+
+        `tenant_histograms`: whether histograms are kept for each tenant.
+        """
+        self.tenant_histograms = tenant_histograms
+        self._pairs_max = pairs_max
         self.outcomes: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         """Finished requests by tenant, model and error code."""
 
         self.pairs: dict[Pair, PairCounters] = {}
+        self.histograms: dict[tuple[str, ...], RequestHistograms] = {}
+        """By service class and model; with `tenant_histograms` by tenant, service class and model."""
+
         self.dispatch = _histograms(DISPATCH_BUCKETS)
         """Seconds from arrival to dispatch without the time in the waiting room, by model."""
 
@@ -177,17 +195,25 @@ class RequestMetrics:
             return
         counters = self.pairs.get(pair)
         if counters is None:
-            counters = self.pairs[pair] = PairCounters(self.dispatch[pair[1]])
+            counters = self.pairs[pair] = PairCounters()
         counters.output_tokens += record.output_tokens
-        counters.duration.observe(record.seconds)
+        labels: tuple[str, ...] = (record.service_class or UNKNOWN_LABEL, pair[1])
+        if self.tenant_histograms:
+            labels = (pair[0], *labels)
+        times = self.histograms.get(labels)
+        if times is None:
+            times = self.histograms[labels] = RequestHistograms(self.dispatch[pair[1]])
+        times.duration.observe(record.seconds)
         if record.queue_seconds is not None:
-            counters.queue.observe(record.queue_seconds)
+            times.queue.observe(record.queue_seconds)
         if record.dispatch_seconds is not None:
-            counters.dispatch.observe(record.dispatch_seconds)
+            times.dispatch.observe(record.dispatch_seconds)
         if record.ttft_seconds is not None:
-            counters.ttft.observe(record.ttft_seconds)
+            times.ttft.observe(record.ttft_seconds)
         if record.tpot_seconds is not None:
-            counters.tpot.observe(record.tpot_seconds)
+            times.tpot.observe(record.tpot_seconds)
+        if record.trace is not None and record.trace.sampled:
+            self._name_trace(record, times)
         if record.answered:
             self._count_answer(record, record.worker, counters)
 
@@ -219,9 +245,20 @@ class RequestMetrics:
                 counters.predicted_tokens += predicted
                 counters.cached_error += error
 
+    @staticmethod
+    def _name_trace(record: RequestRecord, times: RequestHistograms) -> None:
+        """Let the histograms name the trace of this request, as an example of its buckets."""
+        assert record.trace is not None
+        trace_id, at = f"{record.trace.trace_id:032x}", record.started_at + record.seconds
+        times.duration.exemplify(record.seconds, trace_id, at)
+        if record.ttft_seconds is not None:
+            times.ttft.exemplify(record.ttft_seconds, trace_id, at)
+        if record.queue_seconds is not None:
+            times.queue.exemplify(record.queue_seconds, trace_id, at)
+
     def _label(self, pair: Pair) -> Pair:
         """Return the labels of a pair that has no series yet: its own, or those of all further tenants."""
-        if len(self._named) >= PAIRS_MAX:
+        if len(self._named) >= self._pairs_max:
             return OTHER_TENANTS, pair[1]
         self._named.add(pair)
         return pair

@@ -4,19 +4,28 @@ All steps of a request share and change its `Progress`. Observers (metrics, trac
 get the record, and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
+from gateway.quotas.quota import LimitStatus
+from gateway.telemetry.request_events import FailedAttempt, QueueWait
 from gateway.telemetry.trace import Trace
+from policies.routing.protocol import Route
 from policies.service_class import ServiceClass
 
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
 OTHER_TENANTS = "*"
 """Label of all tenants that came when there were too many to keep figures for each."""
+
+FINISH_REASONS_MAX = 16
+_FINISH_REASON = re.compile(
+    rb'"(?:finish|stop)_reason": ?"([a-z_]{1,32})"'
+)  # text of the answer has `\\"` for `"`
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
@@ -40,7 +49,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int
     stream: bool
     prompt_tokens: int
-    predicted_tokens: int  # cached prompt tokens that routing predicted
+    predicted_tokens: int  # cached prompt tokens that routing predicted, in the worker's count of the prompt
     cached_tokens: int | None  # cached prompt tokens that the worker reported
     output_tokens: int
     spend: int  # millionths of the currency
@@ -65,6 +74,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttft_target_seconds: float | None = None  # of the service class
     first_token_seconds: float | None = None  # from arrival to a worker's first token, where that is known
     prefill_worker: str | None = None  # the worker that computed the prompt, if it is not `worker`
+    ranking: Sequence[Route] = ()  # the best routes of the last ranking, as they were then
+    wait: QueueWait | None = None  # why it waited, if it did
+    failures: tuple[FailedAttempt, ...] = ()
+    limits: tuple[LimitStatus, ...] = ()  # what was left of each limit when quota was reserved
+    finish_reasons: tuple[str, ...] = ()  # why the answers ended, of requests with a trace
 
 
 class Progress:
@@ -82,12 +96,15 @@ class Progress:
         "counted_usage",
         "dispatched",
         "dispatched_at",
+        "failures",
+        "finish_reasons",
         "first_byte_at",
         "first_token_seconds",
         "frames",
         "id",
         "key_id",
         "last_byte_at",
+        "limits",
         "marks",
         "model",
         "organisation",
@@ -98,6 +115,7 @@ class Progress:
         "prompt_tokens",
         "queued_at",
         "queued_until",
+        "ranking",
         "received_at",
         "refused",
         "service_class",
@@ -111,6 +129,7 @@ class Progress:
         "trace",
         "usage",
         "user",
+        "wait",
         "worker",
         "worker_ttft_seconds",
     )
@@ -154,6 +173,11 @@ class Progress:
         self.worker_ttft_seconds: float | None = None
         self.first_token_seconds: float | None = None
         self.service_class: ServiceClass | None = None
+        self.ranking: Sequence[Route] = ()
+        self.wait: QueueWait | None = None
+        self.failures: tuple[FailedAttempt, ...] = ()
+        self.limits: tuple[LimitStatus, ...] = ()
+        self.finish_reasons: tuple[str, ...] = ()
 
     def mark(self, step: str) -> None:
         """Record that the step of this name ends now; it began where the step before it ended.
@@ -210,6 +234,18 @@ class Progress:
         """Record that the request ended with this error code and status."""
         self.code, self.status = code, status
 
+    def attempt_failed(self, worker: str, why: str) -> None:
+        """Record that a worker gave no answer."""
+        at = self.clock() - self.received_at
+        began = self.dispatched_at - self.received_at if self.dispatched_at is not None else at
+        self.failures = (*self.failures, FailedAttempt(worker=worker, why=why, began=began, at=at))
+
+    def note_finish_reasons(self, output: bytes) -> None:
+        """Record the finish reasons that stand in a piece of the answer; only for requests with a trace."""
+        if found := _FINISH_REASON.findall(output):
+            reasons = (*self.finish_reasons, *(reason.decode() for reason in found))
+            self.finish_reasons = reasons[:FINISH_REASONS_MAX]
+
     def output_sent(self, frames: int) -> None:
         """Record that bytes with so many data frames were handed to the client's socket."""
         now = self.clock()
@@ -262,8 +298,13 @@ class Progress:
         """Return the frozen account as of now."""
         now = self.clock()
         prompt_tokens, cached_tokens, output_tokens = self.prompt_tokens, None, self.frames
-        usage = self.usage
+        usage, predicted_tokens = self.usage, self.predicted_tokens
         if usage is not None:
+            if predicted_tokens and usage.prompt_tokens != prompt_tokens:
+                # The estimate of a prompt's length may be far from the worker's count.
+                predicted_tokens = (
+                    predicted_tokens * usage.prompt_tokens // max(prompt_tokens, predicted_tokens)
+                )
             prompt_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens or 0
             details = usage.prompt_tokens_details
             cached_tokens = details.cached_tokens if details is not None else None
@@ -290,7 +331,7 @@ class Progress:
             attempts=self.attempts,
             stream=self.stream,
             prompt_tokens=prompt_tokens,
-            predicted_tokens=self.predicted_tokens,
+            predicted_tokens=predicted_tokens,
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
             spend=self.spend,
@@ -314,6 +355,11 @@ class Progress:
             service_class=service_class.name if service_class is not None else "",
             ttft_target_seconds=service_class.ttft_seconds if service_class is not None else None,
             first_token_seconds=self.first_token_seconds,
+            ranking=self.ranking,
+            wait=self.wait,
+            failures=self.failures,
+            limits=self.limits,
+            finish_reasons=self.finish_reasons,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -7,17 +7,26 @@ from collections.abc import Callable, Mapping
 
 from gateway.telemetry.gauge_collector import Gauge, HistogramFamily
 from gateway.telemetry.histogram import HistogramCounters
-from gateway.telemetry.metrics import PairCounters, RequestMetrics, RoutingCounters, WorkerCounters
+from gateway.telemetry.metrics import (
+    PairCounters,
+    RequestHistograms,
+    RequestMetrics,
+    RoutingCounters,
+    WorkerCounters,
+)
 
 Families = tuple[Gauge | HistogramFamily, ...]
 
 
-def request_families(metrics: RequestMetrics) -> Families:
-    """Return all metric families of finished requests; `metrics` is read at a scrape, and not before."""
+def request_families(metrics: RequestMetrics, *, tenant_histograms: bool = False) -> Families:
+    """Return all metric families of finished requests; `metrics` is read at a scrape, and not before.
+
+    `tenant_histograms`: see RequestMetrics.
+    """
     return (
         *_counters_by_pair(metrics),
         *_counters_by_worker(metrics),
-        *_histograms(metrics),
+        *_histograms(metrics, tenant_histograms=tenant_histograms),
         *_counters_by_policy(metrics),
         *_families_by_class(metrics),
     )
@@ -110,32 +119,36 @@ def _counters_by_worker(metrics: RequestMetrics) -> Families:
     )
 
 
-def _histograms(metrics: RequestMetrics) -> Families:
-    def by_pair(name: str, text: str, read: Callable[[PairCounters], HistogramCounters]) -> HistogramFamily:
+def _histograms(metrics: RequestMetrics, *, tenant_histograms: bool) -> Families:
+    labels = ("tenant", "class", "model") if tenant_histograms else ("class", "model")
+
+    def by_class(
+        name: str, text: str, read: Callable[[RequestHistograms], HistogramCounters]
+    ) -> HistogramFamily:
         return HistogramFamily(
             name=name,
             text=text,
-            labels=("tenant", "model"),
-            read=lambda: [(pair, read(counters)) for pair, counters in metrics.pairs.items()],
+            labels=labels,
+            read=lambda: [(values, read(times)) for values, times in metrics.histograms.items()],
         )
 
     return (
-        by_pair(
+        by_class(
             "request_duration_seconds",
             "Seconds from a request's arrival to its end, for requests that were sent to a worker.",
             lambda c: c.duration,
         ),
-        by_pair(
+        by_class(
             "time_to_first_token_seconds",
             "Seconds from a request's arrival to the first output byte handed to the client's socket, of streams.",
             lambda c: c.ttft,
         ),
-        by_pair(
+        by_class(
             "time_per_output_token_seconds",
             "Seconds between output tokens, of streams: (last - first output byte) / (output tokens - 1).",
             lambda c: c.tpot,
         ),
-        by_pair(
+        by_class(
             "queue_duration_seconds",
             "Seconds in the waiting room, of requests that waited.",
             lambda c: c.queue,

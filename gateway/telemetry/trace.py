@@ -11,7 +11,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_id: int  # the caller's span, 0 if the caller sent none
     worker_span_id: int
     sampled: bool
+    tracestate: str = ""  # the caller's, for the worker
 
-    def to_worker(self) -> str:
-        """Return the `traceparent` header for the worker (W3C Trace Context)."""
-        return f"00-{self.trace_id:032x}-{self.worker_span_id:016x}-{'01' if self.sampled else '00'}"
+    def attempt_span_id(self, attempt: int) -> int:
+        """Return the id of the span of one attempt on a worker; the first attempt is 1."""
+        return (self.worker_span_id + attempt - 1) % 2**64 or 1
+
+    def to_worker(self, attempt: int = 1) -> str:
+        """Return the `traceparent` header for the worker of this attempt (W3C Trace Context)."""
+        flags = "01" if self.sampled else "00"
+        return f"00-{self.trace_id:032x}-{self.attempt_span_id(attempt):016x}-{flags}"

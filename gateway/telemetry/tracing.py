@@ -1,17 +1,18 @@
-"""One OpenTelemetry trace per sampled request: a server span, a span per step, and a client span for the worker.
+"""One OpenTelemetry trace per traced request: a server span, a span per step, a client span per attempt.
 
     chat llama-3.1-8b                                    SERVER, child of the caller's span if it sent one
       +- authenticate   +- receive   +- tokenise   +- reserve   +- route | queue
+      +- worker (failed)                                 CLIENT; an attempt without an answer
       +- worker                                          CLIENT; its id went out in `traceparent`
            +- first_byte   +- relay
 
-Ids are drawn when the request begins, so that the worker can join the trace; spans are made from the record when
-the request has ended. A request without a trace costs nothing. Names follow OpenTelemetry's GenAI conventions
-(repository open-telemetry/semantic-conventions-genai, all "Development"); all of them stand in this file.
+Traced are requests that the caller's trace samples, a share of the others (head sampling), and every slow or failed
+request (tail rule). Ids are drawn when the request begins, so that the worker can join the trace; spans are made
+from the record when the request has ended. The attributes of spans stand in span_attributes.py.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 
 from opentelemetry.sdk.resources import Resource
@@ -20,19 +21,25 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from gateway.telemetry.outcome import is_slow, outcome_of
 from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.span_attributes import (
+    AddressOf,
+    Attribute,
+    attempt_attributes,
+    failed_attempt_attributes,
+    operation_of,
+    queue_attributes,
+    request_attributes,
+)
 from gateway.telemetry.trace import Trace
 
-OPERATIONS = {
-    "chat/completions": "chat",
-    "completions": "text_completion",
-    "messages": "chat",
-    "responses": "chat",
-}
-WORKER_STEPS = frozenset({"first_byte", "relay", "failed_attempt"})
+WORKER_STEPS = frozenset({"first_byte", "relay"})
+FAILED_STEP = "failed_attempt"
 SPANS_QUEUED_MAX = 8192
 
 _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$")
+_TRACESTATE = re.compile(r"^[\x20-\x7e]{1,512}\Z")
 
 
 class Tracing:
@@ -42,11 +49,24 @@ class Tracing:
     """
 
     def __init__(
-        self, *, processor: SpanProcessor | None, sample_ratio: float, random: Random, version: str
+        self,
+        *,
+        processor: SpanProcessor | None,
+        sample_ratio: float,
+        random: Random,
+        version: str,
+        slow_seconds: float | None = None,
+        address_of: AddressOf = lambda worker: None,
     ) -> None:
+        """`slow_seconds`: from when on a request is slow, and kept by the tail rule; None: there is no tail rule.
+
+        `address_of` returns host and port of a worker.
+        """
         self._processor = processor
         self._sample_ratio = sample_ratio if processor is not None else 0.0
         self._random = random
+        self._slow_seconds = slow_seconds if processor is not None else None
+        self._address_of = address_of
         self._resource = Resource.create({"service.name": "radixgate", "service.version": version})
         self._scope = InstrumentationScope("radixgate", version)
 
@@ -55,9 +75,9 @@ class Tracing:
         """Whether finished requests become spans at all."""
         return self._processor is not None
 
-    def begin(self, traceparent: str | None) -> Trace | None:
+    def begin(self, traceparent: str | None, tracestate: str | None = None) -> Trace | None:
         """Join the caller's trace and follow its sampling decision, or start a trace; None if there is neither."""
-        if traceparent is None and not self._sample_ratio:
+        if traceparent is None and not self._sample_ratio and self._slow_seconds is None:
             return None
         found = _TRACEPARENT.match(traceparent) if traceparent is not None else None
         trace_id, parent_id, sampled = 0, 0, False
@@ -65,7 +85,7 @@ class Tracing:
             trace_id, parent_id = int(found[1], 16), int(found[2], 16)
             sampled = bool(int(found[3], 16) & 1)
         if not trace_id or not parent_id:
-            trace_id, parent_id = self._random.getrandbits(128) or 1, 0
+            trace_id, parent_id, tracestate = self._random.getrandbits(128) or 1, 0, None
             sampled = self._random.random() < self._sample_ratio
         return Trace(
             trace_id=trace_id,
@@ -73,33 +93,15 @@ class Tracing:
             parent_id=parent_id,
             worker_span_id=self._random.getrandbits(64) or 1,
             sampled=sampled and self._processor is not None,
+            tracestate=tracestate if tracestate is not None and _TRACESTATE.match(tracestate) else "",
         )
 
     def observe(self, record: RequestRecord) -> None:
-        """Turn a finished request into spans."""
+        """Turn a finished request into spans, if it is traced."""
         trace = record.trace
-        if trace is None or not trace.sampled or self._processor is None:
+        if trace is None or self._processor is None or not (trace.sampled or self._is_kept(record)):
             return
-        end = record.started_at + record.seconds
-        parent = _context(trace, trace.parent_id, remote=True) if trace.parent_id else None
-        request = _context(trace, trace.span_id)
-        worker = _context(trace, trace.worker_span_id)
-        operation = OPERATIONS.get(record.surface, record.surface)
-        title = f"{operation} {record.model}".strip()
-        spans = [
-            self._span(title, SpanKind.SERVER, request, parent, record.started_at, end, record, _attributes)
-        ]
-        at_worker = [step for step in record.steps if step[0] in WORKER_STEPS]
-        if at_worker:
-            start = at_worker[0][1]
-            spans.append(
-                self._span("worker", SpanKind.CLIENT, worker, request, start, end, record, _worker_attributes)
-            )
-        for name, start, stop in record.steps:
-            over = worker if name in WORKER_STEPS else request
-            context = _context(trace, self._random.getrandbits(64) or 1)
-            spans.append(self._span(name, SpanKind.INTERNAL, context, over, start, stop, record, None))
-        for span in spans:
+        for span in self._spans(record, trace):
             self._processor.on_end(span)
 
     def close(self) -> None:
@@ -107,18 +109,64 @@ class Tracing:
         if self._processor is not None:
             self._processor.shutdown()
 
+    def _is_kept(self, record: RequestRecord) -> bool:
+        """Return whether the tail rule keeps a request that was not sampled at its beginning."""
+        slow = self._slow_seconds
+        return slow is not None and (outcome_of(record) == "failed" or is_slow(record, slow))
+
+    def _spans(self, record: RequestRecord, trace: Trace) -> list[ReadableSpan]:
+        began, end = record.started_at, record.started_at + record.seconds
+        parent = _context(trace, trace.parent_id, remote=True) if trace.parent_id else None
+        request = _context(trace, trace.span_id)
+        failed = outcome_of(record) == "failed"
+        title = f"{operation_of(record)} {record.model}".strip()
+        attributes = request_attributes(record)
+        spans = [
+            self._span(
+                title,
+                request,
+                parent,
+                began,
+                end,
+                attributes,
+                SpanKind.SERVER,
+                record.code if failed else None,
+            )
+        ]
+        for number, attempt in enumerate(record.failures, start=1):
+            context = _context(trace, trace.attempt_span_id(number))
+            start, stop = began + attempt.began, began + attempt.at
+            attributes = failed_attempt_attributes(record, attempt, self._address_of)
+            spans.append(
+                self._span("worker", context, request, start, stop, attributes, SpanKind.CLIENT, attempt.why)
+            )
+        worker = _context(trace, trace.attempt_span_id(len(record.failures) + 1))
+        starts = [start for name, start, _ in record.steps if name in WORKER_STEPS]
+        if starts:
+            attributes = attempt_attributes(record, self._address_of)
+            error = record.code if failed else None
+            spans.append(
+                self._span("worker", worker, request, starts[0], end, attributes, SpanKind.CLIENT, error)
+            )
+        for name, start, stop in record.steps:
+            if name != FAILED_STEP:
+                context = _context(trace, self._random.getrandbits(64) or 1)
+                over = worker if name in WORKER_STEPS else request
+                attributes = queue_attributes(record) if name == "queue" else {}
+                spans.append(self._span(name, context, over, start, stop, attributes))
+        return spans
+
     def _span(
         self,
         name: str,
-        kind: SpanKind,
         context: SpanContext,
         parent: SpanContext | None,
         start: float,
         end: float,
-        record: RequestRecord,
-        attributes: Callable[[RequestRecord], Mapping[str, str | int | float]] | None,
+        attributes: Mapping[str, Attribute],
+        kind: SpanKind = SpanKind.INTERNAL,
+        error: str | None = None,
     ) -> ReadableSpan:
-        failed = attributes is not None and record.code != "ok"
         return ReadableSpan(
             name=name,
             kind=kind,
@@ -126,8 +174,8 @@ class Tracing:
             parent=parent,
             resource=self._resource,
             instrumentation_scope=self._scope,
-            attributes=attributes(record) if attributes is not None else {},
-            status=Status(StatusCode.ERROR, record.code) if failed else Status(StatusCode.UNSET),
+            attributes=attributes,
+            status=Status(StatusCode.ERROR, error) if error is not None else Status(StatusCode.UNSET),
             start_time=int(start * 1e9),
             end_time=int(end * 1e9),
         )
@@ -140,33 +188,3 @@ def batch_processor(exporter: SpanExporter) -> BatchSpanProcessor:
 
 def _context(trace: Trace, span_id: int, *, remote: bool = False) -> SpanContext:
     return SpanContext(trace.trace_id, span_id, is_remote=remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-
-
-def _attributes(record: RequestRecord) -> dict[str, str | int | float]:
-    found: dict[str, str | int | float | None] = {
-        "gen_ai.operation.name": OPERATIONS.get(record.surface, record.surface),
-        "gen_ai.provider.name": "radixgate",
-        "gen_ai.request.model": record.model,
-        "gen_ai.request.stream": record.stream,
-        "gen_ai.usage.input_tokens": record.prompt_tokens,
-        "gen_ai.usage.output_tokens": record.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
-        "gen_ai.response.time_to_first_chunk": record.ttft_seconds,
-        "http.response.status_code": record.status,
-        "error.type": record.code if record.code != "ok" else None,
-        "radixgate.request.id": record.id,
-        "radixgate.tenant": record.tenant,
-        "radixgate.key.id": record.key_id,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _worker_attributes(record: RequestRecord) -> dict[str, str | int | float]:
-    prefill = {"radixgate.prefill_worker": record.prefill_worker} if record.prefill_worker else {}
-    return {
-        **prefill,
-        "radixgate.worker": record.worker or "",
-        "radixgate.route.reason": record.policy_reason,
-        "radixgate.route.attempts": record.attempts,
-        "radixgate.route.predicted_tokens": record.predicted_tokens,
-    }

@@ -8,7 +8,6 @@ API itself is in gateway/adminapi.
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
-from importlib.resources import files
 from urllib.parse import urlencode
 
 import msgspec
@@ -16,32 +15,26 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
+from gateway.adminapi.index_view import index_shown
 from gateway.adminapi.problems import Problem, database_problem
+from gateway.adminapi.requests import request_list, request_shown
 from gateway.adminapi.routes import add_routes
 from gateway.adminapi.services import admin_services
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
+from gateway.explorer.activity import NO_ACTIVITY, ActivityReport
+from gateway.explorer.request_explorer import RequestExplorer
 from gateway.fleet.worker import Worker
 from gateway.process.multiprocess import GatewayProcess
 from gateway.telemetry.exposition import expose_in_slices
+from gateway.web.console import SECURITY_HEADERS, console_file
 from gateway.web.metrics_merge import merge_metrics, other_processes_metrics
 from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.openai.inference_requests import decode_request
 
-PAGE_FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
 ISSUER_STATES = ("none", "known", "away", "not read", "stale")
 """From good to bad. `away`: the provider does not answer, but its known keys are used. Later, tokens get 503."""
-
-CONTENT_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
-SECURITY_HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-    "server": "radixgate",
-}
 
 
 def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Application:
@@ -68,12 +61,12 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         own = b"".join([text async for text in expose_in_slices(gateway.registry, encode)])
         texts = {process.number: own, **await asking}
         text = await asyncio.to_thread(merge_metrics, texts)
-        return web.Response(body=text, headers={"content-type": content_type})
+        return _compressed(http, web.Response(body=text, headers={"content-type": content_type}))
 
     async def metrics(http: web.Request) -> web.StreamResponse:
         encode, content_type = choose_encoder(http.headers.get("Accept", ""))
         response, complete = web.StreamResponse(headers={"content-type": content_type}), False
-        await response.prepare(http)
+        await _compressed(http, response).prepare(http)
         try:
             async with aclosing(expose_in_slices(gateway.registry, encode)) as slices:
                 async for text in slices:
@@ -88,10 +81,25 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         return response
 
     async def overview(http: web.Request) -> web.Response:
-        return _json({**overview_of(gateway), "queue": msgspec.to_builtins(await gateway.queues.report())})
+        queues, activity = await asyncio.gather(gateway.queues.report(), gateway.activity.report())
+        return _json({**overview_of(gateway, activity), "queue": msgspec.to_builtins(queues)})
 
     async def queue(http: web.Request) -> web.Response:
         return _json(msgspec.to_builtins(await gateway.queues.report()))
+
+    async def requests(http: web.Request) -> web.Response:
+        return _json(msgspec.to_builtins(await request_list(explorer(), http.query)))
+
+    async def index(http: web.Request) -> web.Response:
+        return _json(msgspec.to_builtins(await index_shown(gateway.index.index.replica, http.query)))
+
+    async def request(http: web.Request) -> web.Response:
+        return _json(msgspec.to_builtins(await request_shown(explorer(), http.match_info["id"])))
+
+    def explorer() -> RequestExplorer:
+        if gateway.explorer is None:
+            raise Problem(404, "No requests are remembered (telemetry.requests.kept_max: 0).")
+        return gateway.explorer
 
     async def session(http: web.Request) -> web.Response:
         principal = await authorization.authorize(http, "viewer", page=True)
@@ -112,6 +120,9 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     app.router.add_get("/metrics", all_metrics)
     app.router.add_get("/admin/v1/overview", _guarded(authorization, overview))
     app.router.add_get("/admin/v1/queue", _guarded(authorization, queue))
+    app.router.add_get("/admin/v1/index", _guarded(authorization, index))
+    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests))
+    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request))
     if services.api is not None:
         add_routes(app, services.api, authorization)
     else:
@@ -121,10 +132,23 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         app.router.add_get("/ui/callback", _with_problems(services.login.callback))
         app.router.add_post("/ui/logout", _with_problems(services.login.logout))
     app.router.add_get("/ui/session", _guarded(authorization, session))
-    app.router.add_get("/ui/{file:.*}", _guarded(authorization, _page, to_login=services.login is not None))
+    # The files contain no data: the page asks for a token by itself.
+    public = services.login is None and authorization.has_admin_token
+    page = (
+        console_file if public else _guarded(authorization, console_file, to_login=services.login is not None)
+    )
+    app.router.add_get("/ui/{file:.*}", _with_problems(page))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
     return app
+
+
+def _compressed(http: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Return the response, compressed if the client accepts gzip: metrics shrink to a twentieth."""
+    response.headers["vary"] = "Accept, Accept-Encoding"
+    if "gzip" in http.headers.get("Accept-Encoding", ""):
+        response.enable_compression(web.ContentCoding.gzip)
+    return response
 
 
 def _with_problems(handle: Handler) -> Handler:
@@ -162,15 +186,6 @@ def _guarded(authorization: Authorization, handle: Handler, *, to_login: bool = 
     return _with_problems(check)
 
 
-async def _page(http: web.Request) -> web.Response:
-    name = PAGE_FILES.get(http.match_info.get("file", ""))
-    if name is None:
-        raise Problem(404, "There is nothing here.")
-    body = (files("gateway.web") / "page" / name).read_bytes()
-    kind = CONTENT_TYPES[name.rpartition(".")[2]]
-    return web.Response(body=body, content_type=kind, charset="utf-8", headers=SECURITY_HEADERS)
-
-
 def readiness(gateway: Gateway) -> dict[str, object]:
     """Return the state of the gateway.
 
@@ -198,21 +213,20 @@ def _worst(states: Iterable[str]) -> str:
     return max(states, key=ISSUER_STATES.index, default="none")
 
 
-def overview_of(gateway: Gateway) -> dict[str, object]:
-    """Return everything on the dashboard except the queues."""
-    overview, dispatch = gateway.overview, gateway.services.dispatch
+def overview_of(gateway: Gateway, activity: ActivityReport) -> dict[str, object]:
+    """Return everything on the dashboard except the queues; `activity` is that of all gateways."""
+    dispatch = gateway.services.dispatch
     stats = dispatch.index.stats()
     return {
         "version": gateway.version,
         "policy": dispatch.router.policy_name,
         **readiness(gateway),
-        "all": overview.shown(overview.all),
+        "gateways": activity.gateways,
+        "all": activity.all,
         "workers": [
-            {**_worker(worker), **overview.shown(overview.workers[worker.id])} for worker in gateway.fleet
+            {**_worker(worker), **activity.workers.get(worker.id, NO_ACTIVITY)} for worker in gateway.fleet
         ],
-        "tenants": [
-            {"id": tenant, **overview.shown(tally)} for tenant, tally in sorted(overview.tenants.items())
-        ],
+        "tenants": [{"id": tenant, **shown} for tenant, shown in sorted(activity.tenants.items())],
         "waiting": {model: len(room) for model, room in dispatch.rooms.all().items()},
         "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
         "leases": len(dispatch.reservations.leases),
@@ -225,9 +239,9 @@ def _worker(worker: Worker) -> dict[str, object]:
         "kind": worker.kind,
         "health": worker.health.health.value,
         "models": sorted(worker.models),
-        "streams": worker.load.streams,
-        "tokens_queued": worker.load.tokens_queued,
-        "kv_tokens": worker.load.kv_tokens,
+        "streams": worker.load.streams + worker.load.others.streams,
+        "tokens_queued": worker.load.all_tokens_queued,
+        "kv_tokens": worker.load.kv_tokens + worker.load.others.kv_tokens,
         "kv_tokens_max": worker.report.kv_tokens_max,
         "prefill_tokens_per_second": 1000 / worker.speed.ms_per_token,
         "failures": worker.failures,

@@ -96,6 +96,11 @@ class HttpExchange:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def tracestate(self) -> str | None:
+        """The `tracestate` header, of which several are one list."""
+        return ",".join(self._http.headers.getall("tracestate", ())) or None
+
+    @property
     def api_key(self) -> str | None:
         """The API key as presented; None if there is none."""
         return presented_key(self._http.headers)

@@ -16,6 +16,8 @@ from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, Shut
 from gateway.domain.memory_budget import MemoryBudget
 from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.domain.tenant import INFERENCE, USAGE, Tenant
+from gateway.explorer.request_details import RequestDetails
+from gateway.explorer.request_explorer import RequestExplorer
 from gateway.pipeline import Services, serve
 from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
@@ -23,6 +25,7 @@ from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.anthropic.dialect import CountTokensDialect
 from gateway.web.bodies.expectation import defer_expect
 from gateway.web.client_address import FindAddress
+from gateway.web.console import tenant_page_file
 from gateway.web.dialect import Dialect
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.error_response import error_response
@@ -35,13 +38,14 @@ from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.batches import BatchHandlers
 from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi.document import tenant_api_document
+from gateway.web.own_requests import OwnRequestList, own_request, own_requests
 from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
 from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
 from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.token_count import answer_token_count
-from gateway.web.usage import own_usage
+from gateway.web.usage import UsageList, own_usage
 
 PREFIXES = ("/v1", "")
 """Every path is served with and without /v1: clients' base URLs are written either way."""
@@ -65,6 +69,7 @@ def tenant_app(
     access_log: AccessLog | None,
     find_address: FindAddress,
     stores: ObjectStores,
+    explorer: RequestExplorer | None = None,
 ) -> web.Application:
     """Return the application behind the `listen` settings.
 
@@ -79,6 +84,7 @@ def tenant_app(
         access_log: Gets one line per request; None for no log.
         find_address: Returns a client's address.
         stores: The stores of responses, files and batches.
+        explorer: Finds finished requests; None where none are remembered.
     """
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
@@ -153,13 +159,28 @@ def tenant_app(
         assert exchange.response is not None
         return exchange.response
 
-    async def show_usage(http: web.Request) -> web.Response:
-        try:
-            used = await own_usage(services.usage, await authenticate(http, USAGE), http.query.items())
-        except GatewayError as err:
-            return error_response(err, http)
-        headers = {"server": SERVER, "x-request-id": new_request_id()}
-        return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
+    def shown_to_tenant(show: Callable[[web.Request, Tenant], Awaitable[Any]]) -> Handler:
+        """Return a handler that answers what `show` returns as JSON, to a key for usage."""
+
+        async def handle(http: web.Request) -> web.Response:
+            try:
+                value = await show(http, await authenticate(http, USAGE))
+            except GatewayError as err:
+                return error_response(err, http)
+            headers = {"server": SERVER, "x-request-id": new_request_id()}
+            body = msgspec.json.encode(value)
+            return web.Response(body=body, content_type="application/json", headers=headers)
+
+        return handle
+
+    async def usage(http: web.Request, tenant: Tenant) -> UsageList:
+        return await own_usage(services.usage, tenant, http.query.items())
+
+    async def requests(http: web.Request, tenant: Tenant) -> OwnRequestList:
+        return await own_requests(explorer, tenant, http.query)
+
+    async def request(http: web.Request, tenant: Tenant) -> RequestDetails:
+        return await own_request(explorer, tenant, http.match_info["id"])
 
     middlewares = [error_middleware(error_response, local_names_only=local_names_only)]
     if access_log is not None:
@@ -201,8 +222,9 @@ def tenant_app(
         app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=defer_expect)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=defer_expect)
         allowed_methods[f"{prefix}/models"] = "GET, HEAD"
-        app.router.add_get(f"{prefix}/usage", show_usage, expect_handler=defer_expect)
-        allowed_methods[f"{prefix}/usage"] = "GET, HEAD"
+        for path, show in {"usage": usage, "requests": requests, "requests/{id}": request}.items():
+            app.router.add_get(f"{prefix}/{path}", shown_to_tenant(show), expect_handler=defer_expect)
+            allowed_methods[f"{prefix}/{path}"] = "GET, HEAD"
 
     app.router.add_post(COHERE_RERANK, inference_handlers[Surface.RERANK.value], expect_handler=defer_expect)
     allowed_methods[COHERE_RERANK] = "POST"
@@ -211,6 +233,7 @@ def tenant_app(
         body = msgspec.json.encode(tenant_api_document(version("radixgate")))
         return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
 
+    app.router.add_get("/ui/{file:[a-z.]*}", tenant_page_file, expect_handler=defer_expect)
     app.router.add_get("/openapi.json", describe, expect_handler=defer_expect)
 
     async def not_found(http: web.Request) -> web.Response:

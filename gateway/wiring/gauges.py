@@ -24,6 +24,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.telemetry.gauge_collector import Gauge
 from gateway.tenants.sql_directory import SqlDirectory
+from policies.service_class import BATCH, CHAT, CODE, VOICE
 from radix_cache.shared.feed_leases import FeedKnowledge
 from workers.worker import Health
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from gateway.tenants.token_issuer import Issuer
 
 GROUPS_MAX = 1000
+
+CLASSES = tuple(each.name for each in (VOICE, CODE, CHAT, BATCH))
 
 Reading = tuple[tuple[str, ...], float]
 
@@ -71,16 +74,22 @@ def gauges(
         return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
 
     def waiting() -> list[tuple[tuple[str, ...], float]]:
-        counts = Counter[tuple[str, str]]()
+        # Models and classes without waiting requests are shown with 0: an autoscaler takes no series for no answer.
+        counts = Counter({(model, name): 0 for model in fleet.models_beside(None) for name in CLASSES})
         for room in dispatch.rooms.all().values():
-            # A class that has waited and waits no more is shown with 0.
-            counts.update({(room.model, name): 0 for name in room.classes})
+            counts.update({(room.model, name): 0 for name in CLASSES})
             counts.update((room.model, ticket.service_class) for ticket in room.waiting())
         return [(labels, float(count)) for labels, count in counts.items()]
 
-    def queue(name: str, text: str, read: Callable[[WaitingRoom[Placement]], float]) -> Gauge:
+    def queue(
+        name: str, text: str, read: Callable[[WaitingRoom[Placement]], float], *, idle: float = 0.0
+    ) -> Gauge:
+        """`idle`: the value of a model that no request was sent to yet."""
+
         def read_all() -> list[tuple[tuple[str, ...], float]]:
-            return [((queue,), read(room)) for queue, room in dispatch.rooms.all().items()]
+            rooms = dispatch.rooms.all()
+            unused = [((model,), idle) for model in fleet.models_beside(None) if model not in rooms]
+            return [*unused, *(((queue,), read(room)) for queue, room in rooms.items())]
 
         return Gauge(name=name, text=text, labels=("queue",), read=read_all)
 
@@ -130,6 +139,14 @@ def gauges(
             "worker_kv_tokens",
             "Tokens in KV memory of the requests that the worker is serving, by estimate.",
             lambda w: w.load.kv_tokens,
+        ),
+        Gauge(
+            name="worker_kv_tokens_max",
+            text="Tokens that fit into the worker's KV memory, of workers that report it.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.report.kv_tokens_max)) for w in fleet if w.report.kv_tokens_max is not None
+            ],
         ),
         worker(
             "worker_load_heard",
@@ -235,6 +252,7 @@ def gauges(
             "queue_evenness",
             "Jain's fairness index of service per weight among waiting tenants; 1 is perfectly fair.",
             lambda room: room.evenness(),
+            idle=1.0,
         ),
         single(
             "preemptions",

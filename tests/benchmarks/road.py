@@ -4,7 +4,8 @@
 
 Calls of each room are counted under cProfile, for a whole answer and for a stream of 64 chunks. Microseconds and
 allocated blocks of each stage are measured without a profiler, one request at a time. The bare aiohttp relay stands
-beside them: its CPU time per request is the least that a gateway on aiohttp can take. No figure fails the build.
+beside them: its CPU time per request is the least that a gateway on aiohttp can take. Then the same request is
+counted and timed without traces, with the tail rule alone, and sampled. No figure fails the build.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import asyncio
 import json
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +25,13 @@ from tests.benchmarks.calls import Calls, counted, send
 from tests.benchmarks.subjects import AIOHTTP, RADIXGATE, Field, Subject, cpu_seconds, running
 
 STAGE_REQUESTS = 300
+
+TRACING: dict[str, dict[str, object]] = {
+    "no traces": {},
+    "tail rule, not sampled": {"sample_ratio": 0.0},
+    "sampled": {"sample_ratio": 1.0},
+}
+"""Settings of telemetry, beside the address of a collector."""
 
 
 def main() -> None:
@@ -54,11 +63,51 @@ async def _measured(requests: int, console: Console) -> dict[str, object]:
     for name in kinds:
         ours, bare = cpu[RADIXGATE, name], cpu[AIOHTTP, name]
         console.print(f"{name}: {ours:.0f} us of CPU, bare relay {bare:.0f} us: {ours / bare:.2f} x")
+    tracing = {name: await _traced(requests, rules) for name, rules in TRACING.items()}
+    console.print(_tracing_table(tracing))
     return {
+        "tracing": tracing,
         "calls": {name: asdict(one) for name, one in calls.items()},
         "stages": stages,
         "cpu_us": {" ".join(key): value for key, value in cpu.items()},
     }
+
+
+async def _traced(requests: int, rules: dict[str, object]) -> dict[str, float]:
+    """Return calls and microseconds of CPU of a whole answer, with these settings of telemetry."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer every export of spans with success."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                size = int(head.lower().partition(b"content-length:")[2].split()[0])
+                await reader.readexactly(size)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    collector = await asyncio.start_server(accept, "127.0.0.1", 0)
+    directory = Path(tempfile.mkdtemp(prefix="road-"))
+    more: dict[str, object] = {}
+    if rules:
+        port = collector.sockets[0].getsockname()[1]
+        more["telemetry"] = {"otlp_endpoint": f"http://127.0.0.1:{port}", **rules}
+    async with running((RADIXGATE,), directory, profiled=directory, more=more) as field:
+        one = _one(field, RADIXGATE)
+        # The work done once after the start falls into the first count.
+        counts = [await counted(one, directory, requests, stream=False) for _ in range(2)]
+        calls = min(counts, key=lambda each: each.all)
+        cpu = await _cpu_us(one, requests, stream=False)
+    collector.close()
+    return {"all": calls.all, "own": calls.own, "cpu_us": cpu}
+
+
+def _tracing_table(tracing: dict[str, dict[str, float]]) -> Table:
+    table = Table(title="A whole answer with and without traces")
+    table.add_column("telemetry")
+    for name in ("calls", "own calls", "us of CPU"):
+        table.add_column(name, justify="right")
+    for name, costs in tracing.items():
+        table.add_row(name, *(f"{costs[each]:.0f}" for each in ("all", "own", "cpu_us")))
+    return table
 
 
 def _one(field: Field, name: str) -> Subject:

@@ -12,7 +12,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +69,16 @@ class Field:
 
 @asynccontextmanager
 async def running(
-    wanted: Sequence[str], directory: Path, *, profiled: Path | None = None
+    wanted: Sequence[str],
+    directory: Path,
+    *,
+    profiled: Path | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Field]:
     """Start the worker and the wanted programs, and stop them. Raises ChildFailed for all but smg.
 
-    `profiled`: where the gateway leaves profiles of itself, see profiled_gateway.py.
+    `profiled`: where the gateway leaves profiles of itself, see profiled_gateway.py. `more`: settings of the
+    gateway beside or in place of the usual ones.
     """
     secret = deployment_secret(Settings(state_directory=str(directory)))
     key, asking = new_key(pepper(secret)), new_key(pepper(secret))
@@ -111,7 +116,10 @@ async def running(
             admin_url = f"http://127.0.0.1:{admin_port}"
             checkpoint = await _checkpoint(directory / "checkpoint")
             config = directory / "gateway.yaml"
-            settings = _settings(directory, urls, (key, asking), admin_port, checkpoint)
+            settings = {
+                **_settings(directory, urls, (key, asking), admin_port, checkpoint),
+                **(more if more is not None else {}),
+            }
             if profiled is not None:
                 # A profiler slows every call: within the usual 50 ms, Redis would seem to have failed.
                 settings["redis"] = {"url": "embedded", "timeout_ms": 10_000}

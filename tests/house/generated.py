@@ -12,7 +12,9 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from gateway.domain import errors
+from gateway.runtime.certificates import certificate_family
 from gateway.settings.tree import Settings
+from gateway.telemetry.build_info import build_info
 from gateway.telemetry.request_families import request_families
 from gateway.wiring.gauges import gauges
 from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
@@ -110,7 +112,12 @@ def metrics() -> list[tuple[str, str, str, str]]:
             ", ".join(family.labels),
             family.text,
         )
-        for family in (*request_families(nothing), *gauges(*[nothing] * 9))
+        for family in (
+            *request_families(nothing),
+            *gauges(*[nothing] * 9),
+            build_info(nothing),
+            certificate_family(nothing),
+        )
     )
 
 

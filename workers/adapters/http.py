@@ -69,6 +69,8 @@ class HttpWorker:
         )
         if call.traceparent is not None:
             head += f"traceparent: {call.traceparent}\r\n"
+            if call.tracestate:
+                head += f"tracestate: {call.tracestate}\r\n"
         start = head.encode("latin-1") + b"\r\n"
         # A short request is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)

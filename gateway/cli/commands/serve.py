@@ -100,7 +100,8 @@ def serve(
     elif write_config is not None or worker_key_env is not None:
         raise CommandError("--write-config and --worker-key-env need --worker URL", 2)
     loaded = load_settings(config, assignments=assignments)
-    logs.configure_logging(loaded.settings.telemetry.log_level)
+    telemetry = loaded.settings.telemetry
+    logs.configure_logging(telemetry.log_level, telemetry.log_format)
     for warning in loaded.warnings:
         log.warning("%s", warning)
     one_of_several = None

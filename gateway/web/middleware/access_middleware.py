@@ -41,7 +41,7 @@ def access_log_middleware(
             raise
         finally:
             tenant, key_id = request.get(CALLER, ("", ""))
-            resource = request.match_info.route.resource
+            resource, request_id = request.match_info.route.resource, request.get(REQUEST_ID, "")
             log.put(
                 AccessLine(
                     seconds=received_at,
@@ -53,7 +53,8 @@ def access_log_middleware(
                     status=status,
                     bytes=request.writer.output_size,
                     ms=round(1000 * (clock() - began), 3),
-                    request_id=request.get(REQUEST_ID, ""),
+                    request_id=request_id,
+                    record=log.take_record(request_id) if request_id else None,
                 )
             )
 

@@ -39,6 +39,18 @@ async def test_each_request_is_one_line_and_holds_nothing_that_was_said(gateway,
             "bytes": first["bytes"],
             "ms": 0,
             "request_id": response.headers["x-request-id"],
+            "code": "ok",
+            "model": "m",
+            "class": "chat",
+            "stream": False,
+            "worker": "w0",
+            "attempts": 1,
+            "queue_ms": None,
+            "ttft_ms": None,
+            "prompt_tokens": 10,
+            "cached_tokens": 0,
+            "output_tokens": 4,
+            "trace_id": None,
         }
         assert first["ms"] > 0
         assert len(body) < first["bytes"] < len(body) + HEAD_BYTES_MAX
@@ -47,6 +59,8 @@ async def test_each_request_is_one_line_and_holds_nothing_that_was_said(gateway,
             body = await response.read()
         streamed = await line(running, path, 1)
         assert streamed["status"] == 200
+        assert streamed["stream"] is True
+        assert 0 < streamed["ttft_ms"] <= streamed["ms"]
         assert len(body) < streamed["bytes"] < len(body) + HEAD_BYTES_MAX
 
         asked = (
@@ -62,6 +76,7 @@ async def test_each_request_is_one_line_and_holds_nothing_that_was_said(gateway,
                 assert response.status == status
             said = await line(running, path, number)
             assert (said["status"], said["route"], said["tenant"]) == (status, route, tenant)
+            assert said.get("code") == ("invalid_api_key" if status == 401 else None)
             assert len(body) < said["bytes"] < len(body) + HEAD_BYTES_MAX
             assert said["method"] == ("" if method == "PURGE" else method)
             assert said["request_id"] == response.headers["x-request-id"]

@@ -58,22 +58,30 @@ async def exported(gateway, collector, **headers):
             )
             await asyncio.wait_for(closing, 60)
         key = running.keys["acme"].text
-    return {span.name: span for span in collector.spans}, worker.seen[0].headers["traceparent"], key
+    return {span.name: span for span in collector.spans}, worker.seen[0].headers, key
 
 
 async def test_a_request_is_one_trace_from_the_caller_to_the_worker(gateway):
     async with Collector() as collector:
-        spans, to_worker, _ = await exported(gateway, collector, traceparent=PARENT)
+        spans, to_worker, _ = await exported(
+            gateway, collector, traceparent=PARENT, tracestate="vendor=opaque"
+        )
     steps = {"authenticate", "receive", "tokenise", "reserve", "route", "first_byte", "relay"}
     assert set(spans) == {"chat m", "worker"} | steps
     assert {span.trace_id.hex() for span in spans.values()} == {"1" * 32}
     assert spans["chat m"].parent_span_id.hex() == "2" * 16
     assert spans["worker"].parent_span_id == spans["chat m"].span_id
-    assert to_worker == f"00-{'1' * 32}-{spans['worker'].span_id.hex()}-01"
+    assert to_worker["traceparent"] == f"00-{'1' * 32}-{spans['worker'].span_id.hex()}-01"
+    assert to_worker["tracestate"] == "vendor=opaque"
     attributes = {a.key: a.value for a in spans["chat m"].attributes}
     assert attributes["gen_ai.request.model"].string_value == "m"
     assert attributes["gen_ai.usage.output_tokens"].int_value == 4
+    assert attributes["gen_ai.response.finish_reasons"].array_value.values[0].string_value == "length"
+    assert attributes["http.route"].string_value == "/v1/chat/completions"
     assert attributes["radixgate.tenant"].string_value == "acme"
+    attempt = {a.key: a.value for a in spans["worker"].attributes}
+    assert attempt["server.address"].string_value == "127.0.0.1"
+    assert attempt["server.port"].int_value > 0
 
 
 async def test_a_trace_holds_neither_prompts_nor_keys(gateway):

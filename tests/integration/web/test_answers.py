@@ -343,10 +343,10 @@ async def test_a_key_that_is_no_text_is_an_unknown_one(gateway, header):
         ):
             status, _, body = await raw(running.url, path, header, method=method)
             assert (status, body["error"]["code"]) == (401, "invalid_api_key")
-        for path in ("/ui/", "/admin/v1/overview"):
-            status, _, body = await raw(running.admin, path, header, method="GET")
-            assert (status, body["status"]) == (401, 401)
-        status, _, body = await raw(running.admin, "/ui/", b"Cookie: radixgate_admin=\xff", method="GET")
+        status, _, body = await raw(running.admin, "/admin/v1/overview", header, method="GET")
+        assert (status, body["status"]) == (401, 401)
+        cookie = b"Cookie: radixgate_admin=\xff"
+        status, _, body = await raw(running.admin, "/admin/v1/overview", cookie, method="GET")
         assert status == 401
 
 
@@ -520,10 +520,10 @@ async def test_the_operators_listener_answers(gateway):
             shown = await response.json()
             assert shown["tenants"][0]["total"]["requests"] == 1
             assert shown["workers"][0]["id"] == "w0"
-        for path in ("/", "/ui", "/ui/", "/ui/page.js", "/ui/page.css"):
+        for path in ("/", "/ui", "/ui/", "/ui/main.js", "/ui/console.css", "/ui/uplot.js"):
             async with running.http.get(running.admin + path) as response:
                 assert response.status == 200
-                assert "default-src 'self'" in response.headers["content-security-policy"]
+                assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]
         async with running.http.get(running.admin + "/ui/../settings.py") as response:
             assert response.status == 404
 
@@ -549,15 +549,18 @@ async def test_metrics_that_cannot_be_read_to_their_end_are_no_answer(gateway):
 
 async def test_the_operator_page_asks_for_its_token(gateway):
     async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "open sesame"}) as running:
-        for path in ("/ui/", "/admin/v1/overview"):
+        for path in ("/ui/session", "/admin/v1/overview"):
             async with running.http.get(running.admin + path) as response:
                 assert response.status == 401
             async with running.http.get(
                 running.admin + path, headers={"Authorization": "Bearer no"}
             ) as response:
                 assert response.status == 401
+        # The page itself has no data: it asks for the token.
+        async with running.http.get(running.admin + "/ui/") as response:
+            assert response.status == 200
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
-            async with http.get(running.admin + "/ui/", params={"token": "open sesame"}) as response:
+            async with http.get(running.admin + "/ui/session", params={"token": "open sesame"}) as response:
                 assert response.status == 200
             async with http.get(running.admin + "/admin/v1/overview") as response:
                 assert response.status == 200
@@ -596,3 +599,16 @@ async def test_what_is_no_http_is_refused_and_leaves_no_traceback(gateway, caplo
             writer.close()
     assert "Traceback" not in caplog.text
     assert "secret" not in caplog.text
+
+
+async def test_the_tenants_listener_has_the_tenants_page_and_not_the_operators_console(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.http.get(running.url + "/ui/") as response:
+            assert response.status == 200
+            assert "script-src 'self'" in response.headers["content-security-policy"]
+            etag = response.headers["etag"]
+        async with running.http.get(running.url + "/ui/", headers={"If-None-Match": etag}) as response:
+            assert response.status == 304
+        for path in ("/ui/index.html", "/ui/tenants.js", "/ui/nope.js"):
+            async with running.http.get(running.url + path) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (404, "not_found")

@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from gateway.domain import errors
+from gateway.runtime.certificates import certificate_family
+from gateway.telemetry.build_info import build_info
 from gateway.telemetry.record import CLIENT_CLOSED, OK
 from gateway.telemetry.request_families import request_families
 from gateway.wiring.gauges import gauges
@@ -43,7 +45,12 @@ def metrics() -> dict[str, tuple[str, set[str]]]:
     """Every series as name to (kind, labels). Gauges read the gateway's parts at a scrape only: none is needed."""
     series: dict[str, tuple[str, set[str]]] = {}
     nothing: Any = None
-    for family in (*request_families(nothing), *gauges(*[nothing] * 9)):
+    for family in (
+        *request_families(nothing),
+        *gauges(*[nothing] * 9),
+        build_info(nothing),
+        certificate_family(nothing),
+    ):
         name, labels = f"radixgate_{family.name}", set(family.labels)
         if family.kind == "histogram":
             series[f"{name}_bucket"] = ("histogram", labels | {"le"})
@@ -211,6 +218,10 @@ def test_every_metric_but_sums_and_counts_is_on_the_dashboard() -> None:
     assert {name for name in METRICS if not name.endswith(("_sum", "_count"))} - shown == {
         # Answered requests of a worker; its tokens and streams say more.
         "radixgate_worker_requests_total",
+        # Always 1; its labels are for queries that compare versions.
+        "radixgate_build_info",
+        # An alert says in time when it matters.
+        "radixgate_certificate_expiry_timestamp_seconds",
     }
 
 

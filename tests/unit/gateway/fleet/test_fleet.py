@@ -204,3 +204,25 @@ async def test_the_shape_of_answers_is_forgotten_when_a_worker_starts_anew_or_is
     one.response_shapes.learn(Surface.CHAT, whole)
     await probe_until_down(fleet, one, WorkerUnreachable("gone"))
     assert one.response_shapes.of(Surface.CHAT) is None
+
+
+async def test_models_that_were_known_once_stay_known_whatever_worker_is_down():
+    known, late = worker("known", Adapter()), worker("late", Adapter())
+    fleet = fleet_of(known)
+    assert not fleet.complete
+    await fleet.probe(known)
+    assert fleet.complete
+    fleet.add(late)
+    assert not fleet.complete, "it may serve any model"
+    await probe_until_down(fleet, late, WorkerUnreachable("not connected"))
+    assert fleet.complete
+    await probe_until_down(fleet, known, WorkerUnreachable("not connected"))
+    assert fleet.complete
+
+
+async def test_a_worker_that_was_never_heard_is_waited_for_at_the_start():
+    known, missing = worker("known", Adapter()), worker("missing", Adapter())
+    fleet = fleet_of(known, missing)
+    await fleet.probe(known)
+    await probe_until_down(fleet, missing, WorkerUnreachable("not connected"))
+    assert not fleet.complete

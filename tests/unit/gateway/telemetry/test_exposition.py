@@ -23,8 +23,8 @@ def clock():
 
 
 def registered(registry):
-    metrics = RequestMetrics()
-    registry.register(StateCollector(request_families(metrics)))
+    metrics = RequestMetrics(tenant_histograms=True)
+    registry.register(StateCollector(request_families(metrics, tenant_histograms=True)))
     return metrics
 
 

@@ -53,7 +53,7 @@ def test_a_record_has_the_times_and_counts_of_its_request(clock):
     record = answered(clock).record()
     assert (record.ttft_seconds, record.tpot_seconds, record.seconds) == pytest.approx((0.5, 0.1, 1.0))
     assert (record.prompt_tokens, record.cached_tokens, record.output_tokens) == (64, 40, 6)
-    assert (record.predicted_tokens, record.attempts, record.worker) == (48, 1, "w0")
+    assert (record.predicted_tokens, record.attempts, record.worker) == (51, 1, "w0")
     assert record.dispatch_seconds == pytest.approx(0.1)
 
 
@@ -93,3 +93,24 @@ def test_tokens_to_charge_follow_the_last_reported_usage(clock):
     assert (second.prompt_tokens, second.cached_tokens, second.output_tokens) == (10, None, 0)
     made.discard_attempt()
     assert made.tokens_to_charge() is None
+
+
+@pytest.mark.parametrize(
+    ("estimate", "predicted", "reported", "recorded"),
+    [
+        (1960, 1960, 100, 100),  # a text of rare words, estimated at 20 times its length
+        (1960, 980, 100, 50),
+        (60, 48, 64, 51),
+        (64, 64, 64, 64),
+        (50, 64, 100, 100),  # beyond the estimate of the whole prompt
+        (64, 48, 0, 0),
+    ],
+)
+def test_predicted_tokens_are_of_the_prompt_as_the_worker_counts_it(
+    clock, estimate, predicted, reported, recorded
+):
+    made = progress(clock, prompt_tokens=estimate)
+    sent(made, "held", predicted)
+    made.usage = TokenUsage(prompt_tokens=reported, completion_tokens=1)
+    assert made.record().predicted_tokens == recorded
+    assert made.record().predicted_tokens <= made.record().prompt_tokens

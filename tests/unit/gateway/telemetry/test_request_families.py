@@ -1,16 +1,20 @@
 """The metrics page of finished requests: the text that prometheus_client's own metric objects would give."""
 
+from itertools import compress, product
+
 import hypothesis.strategies as some
+import msgspec
 import pytest
 from hypothesis import given
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.exposition import choose_encoder
 
 from gateway.telemetry import metrics as telemetry_metrics
-from gateway.telemetry.gauge_collector import StateCollector
+from gateway.telemetry.gauge_collector import StateCollector, without_labels
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.request_families import request_families
+from gateway.telemetry.trace import Trace
 
 BUCKETS = {
     "request_duration_seconds": telemetry_metrics.DURATION_BUCKETS,
@@ -26,6 +30,8 @@ BY_PAIR = (
     "predicted_cached_tokens",
     "cached_tokens_error",
     "output_tokens",
+)
+BY_CLASS = (
     "request_duration_seconds",
     "time_to_first_token_seconds",
     "time_per_output_token_seconds",
@@ -36,12 +42,13 @@ BY_PAIR = (
 class Reference:
     """Counts requests in prometheus_client's own metric objects."""
 
-    def __init__(self, pairs_max):
+    def __init__(self, pairs_max, tenant_histograms):
         self.registry = CollectorRegistry()
         self.metrics = {}
         self.pairs_max = pairs_max
+        self.tenant_histograms = tenant_histograms
         self.pairs = set()
-        for family in request_families(None):
+        for family in request_families(None, tenant_histograms=tenant_histograms):
             kind, more = (Counter, {}) if family.kind == "counter" else (Histogram, {})
             if family.name in BUCKETS:
                 more = {"buckets": BUCKETS[family.name]}
@@ -71,11 +78,14 @@ class Reference:
         for name in BY_PAIR:
             self.metrics[name].labels(tenant, model)
         self.add("output_tokens", record.output_tokens, tenant, model)
-        self.add("request_duration_seconds", record.seconds, tenant, model)
-        self.add("queue_duration_seconds", record.queue_seconds, tenant, model)
         self.add("dispatch_duration_seconds", record.dispatch_seconds, model)
-        self.add("time_to_first_token_seconds", record.ttft_seconds, tenant, model)
-        self.add("time_per_output_token_seconds", record.tpot_seconds, tenant, model)
+        labels = (*((tenant,) if self.tenant_histograms else ()), record.service_class or "-", model)
+        for name in BY_CLASS:
+            self.metrics[name].labels(*labels)
+        self.add("request_duration_seconds", record.seconds, *labels)
+        self.add("queue_duration_seconds", record.queue_seconds, *labels)
+        self.add("time_to_first_token_seconds", record.ttft_seconds, *labels)
+        self.add("time_per_output_token_seconds", record.tpot_seconds, *labels)
         if record.answered:
             self.answered(record, tenant, model)
 
@@ -163,23 +173,113 @@ RECORDS = some.builds(
 )
 
 
+ANSWERED = RequestRecord(
+    id="req-1",
+    surface="chat/completions",
+    code="ok",
+    status=200,
+    tenant="acme",
+    key_id="k1",
+    model="m",
+    worker="w0",
+    policy_reason="",
+    by_shadow=False,
+    attempts=1,
+    stream=True,
+    prompt_tokens=1000,
+    predicted_tokens=10,
+    cached_tokens=10,
+    output_tokens=10,
+    spend=0,
+    frames=10,
+    started_at=1_700_000_000.0,
+    seconds=2.0,
+    answered=True,
+    dispatch_seconds=0.001,
+    queue_seconds=0.1,
+    ttft_seconds=0.2,
+    worker_ttft_seconds=0.2,
+    predicted_ttft_seconds=0.1,
+    tpot_seconds=0.01,
+    trace=None,
+    steps=(),
+    service_class="chat",
+)
+
+
 @given(
     records=some.lists(RECORDS, max_size=30),
     pairs_max=some.sampled_from((1, 3, 100)),
+    tenant_histograms=some.booleans(),
     accept=some.sampled_from(("text/plain", "application/openmetrics-text;version=1.0.0")),
 )
-def test_the_page_is_that_of_the_metric_objects_of_prometheus_client(records, pairs_max, accept):
+def test_the_page_is_that_of_the_metric_objects_of_prometheus_client(
+    records, pairs_max, tenant_histograms, accept
+):
     disable_created_metrics()  # as the gateway does
-    metrics, registry = RequestMetrics(), CollectorRegistry(auto_describe=True)
-    registry.register(StateCollector(request_families(metrics)))
-    reference = Reference(pairs_max)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(telemetry_metrics, "PAIRS_MAX", pairs_max)
-        for record in records:
-            metrics.observe(record)
-            reference.observe(record)
+    metrics = RequestMetrics(pairs_max=pairs_max, tenant_histograms=tenant_histograms)
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(StateCollector(request_families(metrics, tenant_histograms=tenant_histograms)))
+    reference = Reference(pairs_max, tenant_histograms)
+    for record in records:
+        metrics.observe(record)
+        reference.observe(record)
     encode, _ = choose_encoder(accept)
     assert by_family(encode(registry)) == by_family(encode(reference.registry))
+
+
+@given(
+    records=some.lists(RECORDS, max_size=30),
+    dropped=some.sets(some.sampled_from(("tenant", "model", "class"))),
+)
+def test_series_that_differ_in_dropped_labels_only_are_added_up(records, dropped):
+    disable_created_metrics()
+    metrics = RequestMetrics()
+    for record in records:
+        metrics.observe(record)
+    for family in request_families(metrics):
+        left = without_labels(family, dropped)
+        assert left.labels == tuple(label for label in family.labels if label not in dropped)
+        kept = [label not in dropped for label in family.labels]
+        read = [(labels, value) for labels, value in left.read()]
+        assert len({labels for labels, _ in read}) == len(read)
+        assert {labels for labels, _ in read} == {
+            tuple(compress(labels, kept)) for labels, _ in family.read()
+        }
+        assert counted(left) == pytest.approx(counted(family))
+
+
+def counted(family):
+    """Return the sum of a counter's series, or how many values a histogram's series have."""
+    values = [value for _, value in family.read()]
+    return sum(values) if family.kind == "counter" else sum(sum(value.counts) for value in values)
+
+
+def test_hundreds_of_tenants_with_several_models_cost_a_scrape_few_lines():
+    metrics, registry = RequestMetrics(), CollectorRegistry(auto_describe=True)
+    registry.register(StateCollector(request_families(metrics)))
+    record = ANSWERED
+    for tenant, model, code in product(range(300), range(5), ("ok", "overloaded")):
+        metrics.observe(
+            msgspec.structs.replace(record, tenant=f"tenant-{tenant}", model=f"model-{model}", code=code)
+        )
+    assert len(generate_latest(registry).splitlines()) < 12_000
+
+
+def test_a_sampled_request_is_an_example_of_its_buckets():
+    metrics, registry = RequestMetrics(), CollectorRegistry(auto_describe=True)
+    registry.register(StateCollector(request_families(metrics)))
+    trace = Trace(trace_id=0xABC, span_id=1, parent_id=0, worker_span_id=2, sampled=True)
+    metrics.observe(msgspec.structs.replace(ANSWERED, trace=trace))
+    metrics.observe(msgspec.structs.replace(ANSWERED, trace=msgspec.structs.replace(trace, sampled=False)))
+    encode, _ = choose_encoder("application/openmetrics-text;version=1.0.0")
+    lines = [line for line in encode(registry).decode().splitlines() if "trace_id" in line]
+    assert {line.partition("{")[0] for line in lines} == {
+        "radixgate_request_duration_seconds_bucket",
+        "radixgate_time_to_first_token_seconds_bucket",
+        "radixgate_queue_duration_seconds_bucket",
+    }
+    assert all(f'# {{trace_id="{0xABC:032x}"}}' in line for line in lines)
 
 
 def test_names_of_metrics_are_registered_once():

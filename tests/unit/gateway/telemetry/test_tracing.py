@@ -55,8 +55,10 @@ def answered(clock):
     return made
 
 
-def tracing(exporter, ratio=1.0):
-    return Tracing(processor=SimpleSpanProcessor(exporter), sample_ratio=ratio, random=Random(7), version="1")
+def tracing(exporter, ratio=1.0, **options):
+    return Tracing(
+        processor=SimpleSpanProcessor(exporter), sample_ratio=ratio, random=Random(7), version="1", **options
+    )
 
 
 def spans_of(made, traceparent):
@@ -117,3 +119,86 @@ def test_a_failed_request_is_an_error_span_with_its_code(clock):
     made.fail("no_worker", 503)
     _, spans = spans_of(made, None)
     assert (spans[0].status.status_code, spans[0].attributes["error.type"]) == (StatusCode.ERROR, "no_worker")
+
+
+def test_a_request_refused_as_the_clients_mistake_is_no_error_of_the_server(clock):
+    made = progress(clock)
+    made.fail("rate_limit_exceeded", 429)
+    _, (root, *_) = spans_of(made, None)
+    assert root.status.status_code is StatusCode.UNSET
+    assert "error.type" not in root.attributes
+    assert root.attributes["http.response.status_code"] == 429
+    assert root.attributes["radixgate.code"] == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        (lambda made: None, False),
+        (lambda made: made.fail("worker_error", 502), True),
+        (lambda made: made.fail("rate_limit_exceeded", 429), False),
+        (lambda made: made.clock.advance(60.0), True),
+    ],
+    ids=["fast", "failed", "refused", "slow"],
+)
+def test_the_tail_rule_keeps_slow_and_failed_requests(clock, change, kept):
+    exporter = InMemorySpanExporter()
+    at = tracing(exporter, ratio=0.0, slow_seconds=30.0)
+    made = answered(clock)
+    made.trace = at.begin(None)
+    assert not made.trace.sampled
+    assert made.trace.to_worker().endswith("-00")
+    change(made)
+    at.observe(made.record())
+    assert bool(exporter.get_finished_spans()) == kept
+
+
+def test_each_attempt_is_a_span_of_its_own_with_its_worker(clock):
+    exporter = InMemorySpanExporter()
+    at = tracing(exporter, address_of=lambda worker: (f"{worker}.example", 8000))
+    made = progress(clock)
+    made.trace = at.begin(None)
+    made.assign_worker("w0", by_shadow=False, reason="", predicted_tokens=0, predicted_ttft_seconds=0.1)
+    first = made.trace.to_worker(made.attempts)
+    clock.advance(0.5)
+    made.attempt_failed("w0", "timed_out")
+    made.mark("failed_attempt")
+    made.assign_worker("w1", by_shadow=False, reason="", predicted_tokens=0, predicted_ttft_seconds=0.1)
+    second = made.trace.to_worker(made.attempts)
+    clock.advance(0.5)
+    made.mark("first_byte")
+    at.observe(made.record())
+    failed, ok = [span for span in exporter.get_finished_spans() if span.name == "worker"]
+    assert f"{failed.context.span_id:016x}" in first
+    assert f"{ok.context.span_id:016x}" in second
+    assert (failed.attributes["server.address"], failed.attributes["error.type"]) == (
+        "w0.example",
+        "timed_out",
+    )
+    assert failed.status.status_code is StatusCode.ERROR
+    assert (ok.attributes["radixgate.worker"], ok.attributes["server.port"]) == ("w1", 8000)
+    assert ok.status.status_code is StatusCode.UNSET
+    assert (failed.end_time - failed.start_time) / 1e9 == pytest.approx(0.5)
+
+
+def test_finish_reasons_are_read_from_frames_and_not_from_text(clock):
+    made = answered(clock)
+    made.note_finish_reasons(b'data: {"choices":[{"delta":{"content":"\\"finish_reason\\":\\"no\\""}}]}')
+    made.note_finish_reasons(b'data: {"choices":[{"delta":{},"finish_reason":"length"}]}')
+    _, (root, *_) = spans_of(made, None)
+    assert root.attributes["gen_ai.response.finish_reasons"] == ("length",)
+    assert root.attributes["http.route"] == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "tracestate", "passed"),
+    [
+        (PARENT, "vendor=1,other=2", "vendor=1,other=2"),
+        (PARENT, None, ""),
+        (PARENT, "a" * 513, ""),
+        (PARENT, "with\r\nx-evil: 1", ""),
+        ("garbage", "vendor=1", ""),
+    ],
+)
+def test_the_callers_tracestate_goes_on_with_its_trace(traceparent, tracestate, passed):
+    assert tracing(InMemorySpanExporter()).begin(traceparent, tracestate).tracestate == passed

@@ -1,0 +1,58 @@
+"""Why a request waits for a worker, in words, and which requests waited before it."""
+
+from collections import Counter
+from itertools import islice
+
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import Placement
+from gateway.fleet.fleet import Fleet
+from gateway.queueing.waiting_room import WaitingRoom
+from gateway.telemetry.request_events import QueueWait
+
+COUNTED_MAX = 256
+"""Requests ahead that are counted by tenant, the ones that have waited longest."""
+
+TENANTS_MAX = 10
+
+
+def queue_wait(
+    request: PendingRequest,
+    fleet: Fleet,
+    room: WaitingRoom[Placement],
+    window_tokens: int,
+    shared: bool,
+) -> QueueWait:
+    """Return why the request begins to wait. `shared`: all gateways share one order of turns."""
+    ticket = request.ticket
+    assert ticket is not None
+    counted = list(islice(room.ahead_of(ticket.number), COUNTED_MAX))
+    ahead = len(counted) if len(counted) < COUNTED_MAX else max(COUNTED_MAX, len(room) - 1)
+    return QueueWait(
+        reason=waiting_reason(fleet, room, ticket.uncached_tokens, ahead, window_tokens, shared),
+        requests_ahead=ahead,
+        tokens_ahead=sum(other.uncached_tokens for other in counted)
+        if ahead == len(counted)
+        else max(0, room.tokens - ticket.uncached_tokens),
+        tenants_ahead=tuple(Counter(other.tenant for other in counted).most_common(TENANTS_MAX)),
+    )
+
+
+def waiting_reason(
+    fleet: Fleet,
+    room: WaitingRoom[Placement],
+    uncached_tokens: int,
+    ahead: int,
+    window_tokens: int,
+    shared: bool,
+) -> str:
+    """Return why a request with so many uncached tokens waits while so many requests came before it."""
+    if not room.goes_first:
+        return "others go before batch work"
+    able = fleet.serving(room.model)
+    if not able:
+        return "no worker serves the model now"
+    if all(worker.load.all_tokens_queued + uncached_tokens > window_tokens for worker in able):
+        return "no worker has room for its prompt"
+    if not ahead:
+        return "others go before it" if shared else "its turn is being given"
+    return f"{ahead} came before it" + (" at its gateway" if shared else "")

@@ -1,0 +1,85 @@
+"""Which finished requests to list."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.explorer.request_details import RequestDetails
+
+LIMIT = 50
+LIMIT_MAX = 200
+
+FLAGS = {"true": True, "1": True, "": True, "false": False, "0": False}
+
+
+class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter of finished requests; None and False do not filter."""
+
+    tenant: str | None = None
+    model: str | None = None
+    worker: str | None = None
+    code: str | None = None
+    trace: str | None = None
+    """Id of a trace, as 32 hex digits."""
+    slow: bool = False
+    failed: bool = False
+    """Failed by gateway or workers; with `slow`, requests that are either."""
+    limit: int = LIMIT
+
+    def matches(self, details: RequestDetails) -> bool:
+        """Return whether a request is to be listed."""
+        if self.slow or self.failed:
+            wanted = (self.slow and details.slow) or (self.failed and details.outcome == "failed")
+            if not wanted:
+                return False
+        return (
+            (self.tenant is None or details.tenant == self.tenant)
+            and (self.model is None or details.model == self.model)
+            and (self.worker is None or self.worker in (details.worker, details.prefill_worker))
+            and (self.trace is None or details.trace_id == self.trace)
+            and (self.code is None or details.code == self.code)
+        )
+
+
+QUERY_PARAMETERS = {
+    "tenant": "Only requests of this tenant.",
+    "model": "Only requests for this model.",
+    "worker": "Only requests that this worker answered, or computed the prompt of.",
+    "code": "Only requests that ended with this error code; `ok` for those without an error.",
+    "trace": "Only the requests of this trace, by its id.",
+    "slow": "`true`: only slow requests; with `failed`, requests that are either.",
+    "failed": "`true`: only requests that gateway or workers failed.",
+    "limit": f"Requests at most, 1 to {LIMIT_MAX}; {LIMIT} by default.",
+}
+
+
+class RequestQueryProblem(ValueError):
+    """A query parameter is not valid."""
+
+
+def parse_request_query(parameters: Mapping[str, str]) -> RequestQuery:
+    """Return the query that these parameters describe. Raises RequestQueryProblem."""
+    unknown = next((name for name in parameters if name not in QUERY_PARAMETERS), None)
+    if unknown is not None:
+        known = ", ".join(QUERY_PARAMETERS)
+        raise RequestQueryProblem(f"Unknown query parameter {unknown[:100]!r}; known here: {known}.")
+    limit = parameters.get("limit", str(LIMIT))
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= LIMIT_MAX:
+        raise RequestQueryProblem(f"limit: expected a whole number from 1 to {LIMIT_MAX}.")
+    return RequestQuery(
+        tenant=parameters.get("tenant"),
+        model=parameters.get("model"),
+        worker=parameters.get("worker"),
+        code=parameters.get("code"),
+        trace=parameters.get("trace"),
+        slow=_flag(parameters, "slow"),
+        failed=_flag(parameters, "failed"),
+        limit=int(limit),
+    )
+
+
+def _flag(parameters: Mapping[str, str], name: str) -> bool:
+    text = parameters.get(name, "false").lower()
+    if text not in FLAGS:
+        raise RequestQueryProblem(f"{name}: expected true or false.")
+    return FLAGS[text]

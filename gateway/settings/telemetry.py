@@ -1,0 +1,107 @@
+"""Settings of telemetry: metrics, traces, logs, and the records of single requests."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from gateway.settings.types import Branch, FilePath, HttpUrl, Ratio, Seconds
+
+RequestLabel = Literal["tenant", "model", "class", "code"]
+
+
+class MetricsSettings(Branch, frozen=True, kw_only=True):
+    """The size of the metrics page."""
+
+    pairs_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Pairs of tenant and model with series of their own; requests of further tenants are "
+            "counted together, under the tenant `*`.",
+        ),
+    ] = 4096
+    tenant_histograms: Annotated[
+        bool,
+        Meta(
+            description="Whether histograms of requests have the label `tenant` too: about 70 more lines of every "
+            "scrape for each tenant, service class and model."
+        ),
+    ] = False
+    gen_ai: Annotated[
+        bool,
+        Meta(
+            description="Whether OpenTelemetry's GenAI metrics are shown too: "
+            "`gen_ai_server_request_duration_seconds`, `gen_ai_server_time_to_first_token_seconds`, "
+            "`gen_ai_server_time_per_output_token_seconds` and `gen_ai_client_token_usage`."
+        ),
+    ] = False
+    dropped_labels: Annotated[
+        tuple[RequestLabel, ...],
+        Meta(
+            description="Labels that metrics of finished requests do without (`tenant`, `model`, `class`, `code`); "
+            "series that differ in these only are added up."
+        ),
+    ] = ()
+
+
+class RequestDetailSettings(Branch, frozen=True, kw_only=True):
+    """The requests that each gateway remembers in detail, without prompts and answers."""
+
+    kept_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="Requests that each gateway remembers of each kind: failed, slow, refused, and a sample of "
+            "all others; 2 kB each. 0: none.",
+        ),
+    ] = 500
+    slow_seconds: Annotated[
+        Seconds,
+        Meta(
+            description="Duration from which a request is slow; a request that misses its class's target for the "
+            "first token is slow too."
+        ),
+    ] = 30.0
+
+
+class TelemetrySettings(Branch, frozen=True, kw_only=True):
+    """Metrics, traces and logs."""
+
+    metrics: Annotated[MetricsSettings, Meta(description="The metrics page.")] = field(
+        default_factory=MetricsSettings
+    )
+    requests: Annotated[
+        RequestDetailSettings, Meta(description="Requests that are remembered in detail.")
+    ] = field(default_factory=RequestDetailSettings)
+    otlp_endpoint: Annotated[
+        HttpUrl | None,
+        Meta(description="Address of the OTLP/HTTP collector for traces, as http://host:4318."),
+    ] = None
+    sample_ratio: Annotated[
+        Ratio,
+        Meta(description="Share of requests that are traced, unless the caller's `traceparent` decides."),
+    ] = 0.1
+    trace_slow_and_failed: Annotated[
+        bool,
+        Meta(
+            description="Whether every slow and every failed request is traced too. Whether it is one shows at its "
+            "end, so that its worker is not told to trace it."
+        ),
+    ] = True
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Lowest level of messages that are logged."),
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "text", "json"],
+        Meta(description="Form of log lines; `auto`: text on a terminal, JSON elsewhere."),
+    ] = "auto"
+    access_log: Annotated[
+        FilePath | None,
+        Meta(
+            description="File for the access log, with a JSON line for each request of a tenant: status, model, "
+            "worker, times and tokens, but no content of requests; `-`: standard output."
+        ),
+    ] = None

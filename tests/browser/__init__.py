@@ -1,0 +1,1 @@
+"""The operator console in a real browser: `make test-browser`."""

@@ -1,0 +1,1 @@
+"""The alerts and the dashboard on a real Prometheus: `make test-observability`."""
