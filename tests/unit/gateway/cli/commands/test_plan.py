@@ -83,7 +83,7 @@ def test_it_draws_a_plot(checkpoint: Path, tmp_path: Path, ending: str):
 
 def test_without_matplotlib_it_says_what_to_install(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(CommandError, match=r"pip install '\.\[plots\]'"):
+    with pytest.raises(CommandError, match=r"pip install 'radixgate\[plots\]'"):
         run("--config-json", checkpoint, "--gpus", 4, "--plot", "a.png")
 
 
