@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 _EMPTY_BLOCKS: dict[str, Json] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
-    "text": {"type": "text", "text": "", "citations": None},
+    "text": {"type": "text", "text": ""},
 }
 
 
