@@ -1,4 +1,4 @@
-"""Tools that run on OpenAI's or Anthropic's servers: the request is answered without them, and the answer says so."""
+"""Tools of OpenAI's or Anthropic's servers: the request is answered without them, and the answer says so."""
 
 import logging
 
