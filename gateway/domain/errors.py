@@ -117,7 +117,7 @@ class PromptTooLong(GatewayError):
         self.tokens = prompt_tokens + output_tokens
         self.context_length = context_length
         super().__init__(
-            f"The context length is {context_length} tokens, but the request asks for {self.least}"
+            f"This model's maximum context length is {context_length} tokens, but the request asks for {self.least}"
             f"{self.tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
             param="messages",
         )
@@ -607,6 +607,37 @@ class RefusedByWorker(GatewayError):
     def fields(self) -> dict[str, str | None]:
         """Return the fields of the error object, with the worker's own code."""
         return {**super().fields(), "code": self.worker_code}
+
+
+class ContextExceeded(RefusedByWorker):
+    """The worker refused a request whose prompt and answer exceed its context.
+
+    Args:
+        message: The worker's own words.
+        param: The request field at fault, if the worker names one.
+        prompt_tokens: Tokens of the prompt, as the worker counted them; None if it does not say.
+        output_tokens: Tokens that the request asks for as its answer; None if the worker does not say.
+        context_length: Tokens that prompt and answer may have together; None if the worker does not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        super().__init__(
+            PromptTooLong.status,
+            message or "The request exceeds the context of the model.",
+            param=param,
+            code=PromptTooLong.code,
+        )
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.context_length = context_length
 
 
 class WorkerTimeout(GatewayError):

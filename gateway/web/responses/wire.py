@@ -249,6 +249,7 @@ TRANSLATED_FIELDS = frozenset(
             "conversation",
         ),
         *("prompt", "truncation", "include", "max_tool_calls", "context_management", "stream_options"),
+        "client_metadata",
         # Fields of chat completions that would change the shape of the answer.
         *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
     }

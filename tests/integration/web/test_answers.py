@@ -11,7 +11,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from prometheus_client.registry import Collector
 
 from gateway.web.bodies.body_reader import BodyBudget
-from tests.fakes.scripted_worker import ScriptedWorker
+from tests.fakes.scripted_worker import Script, ScriptedWorker
 from workers.engine import tiny_checkpoint
 
 
@@ -454,6 +454,35 @@ async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(g
         assert len(worker.seen) == 1
 
 
+async def test_a_prompt_is_refused_by_estimate_where_it_is_certain_to_be_too_long(gateway):
+    models = json.dumps([{"name": "m", "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        async with running.chat("word " * 200) as response:
+            assert await error_of(response) == (400, "context_length_exceeded", "messages")
+        async with running.chat(
+            "word " * 90
+        ) as response:  # four bytes as a token: that may be too long, or not
+            assert response.status == 200
+        assert len(worker.seen) == 1
+
+
+async def test_a_workers_refusal_because_of_the_context_has_the_code_of_each_api(gateway):
+    said = {"object": "error", "code": 400, "type": "BadRequestError", "param": None}
+    said["message"] = "The input (5000 tokens) is longer than the model's context length (4096 tokens)."
+    message = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+    async with ScriptedWorker(script=Script(status=400, body=said)) as worker, gateway(worker) as running:
+        for stream in (False, True):
+            async with running.chat(stream=stream) as response:
+                assert (await error_of(response))[:2] == (400, "context_length_exceeded")
+            body = {**message, "stream": stream}
+            async with running.http.post(
+                f"{running.url}/v1/messages", json=body, headers=running.headers()
+            ) as response:
+                error = (await response.json())["error"]
+            assert error["message"] == "prompt is too long: 5000 tokens > 4096 maximum"
+        await running.until(lambda: running.idle)
+
+
 async def asked(running, worker, **fields):
     """The bound on the answer, as the worker got it."""
     async with running.http.post(
@@ -484,7 +513,7 @@ async def test_a_plan_bounds_answers_that_the_client_does_not(gateway, tmp_path)
 
 async def test_an_estimated_prompt_that_seems_to_fill_the_plan_still_gets_an_answer(gateway):
     async with ScriptedWorker() as worker, gateway(worker, plan={"context_length_max": 100}) as running:
-        assert await asked(running, worker, prompt="x" * 1000) == 100
+        assert await asked(running, worker, prompt="x" * 600) == 100
 
 
 async def test_without_a_bound_in_the_plan_the_worker_gets_none(gateway):
