@@ -62,8 +62,8 @@ def test_every_error_stands_in_the_table():
     kinds = [
         cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, errors.GatewayError)
     ]
-    # The first is only what they have in common, the second has its worker's status and code, and the third those of
-    # PromptTooLong.
+    # The first is only what they have in common, the second has its worker's status and code, and the third that
+    # of PromptTooLong.
     listed = set(kinds) - {errors.GatewayError, errors.RefusedByWorker, errors.ContextExceeded}
     assert errors_table().count("\n| ") == len(listed)
     assert all(f"`{cls.code}`" in errors_table() for cls in listed)

@@ -82,6 +82,26 @@ async def test_a_client_that_asks_for_usage_gets_it_in_a_last_frame_without_choi
     assert done
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"include_obfuscation": False}, {"include_obfuscation": False, "include_usage": True}),
+        (
+            {"include_usage": True, "continuous_usage_stats": True},
+            {"include_usage": True, "continuous_usage_stats": True},
+        ),
+        ({"continuous_usage_stats": True}, {"include_usage": True}),
+        (None, {"include_usage": True}),
+    ],
+)
+async def test_the_options_of_a_stream_reach_the_worker(gateway, given, sent):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat(stream=True, stream_options=given) as response:
+            assert response.status == 200
+            await response.read()
+        assert worker.seen[-1].body["stream_options"] == sent
+
+
 async def test_both_prefixes_and_both_kinds_of_key_are_accepted(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         body = {"model": "m", "prompt": "hi"}
