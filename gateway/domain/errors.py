@@ -431,6 +431,16 @@ class Overloaded(GatewayError):
         self.reported_by_workers = reported_by_workers
 
 
+class WorkerRateLimited(Overloaded):
+    """The only worker that could take the request answered that it has too many requests (429)."""
+
+    status, code, type = 429, "rate_limited_by_worker", "rate_limit_error"
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__(retry_after_seconds, reported_by_workers=True)
+        self.message = "The worker that serves this model has too many requests."
+
+
 class AdmissionTimeout(GatewayError):
     """The request waited for a worker as long as the settings allow."""
 
@@ -580,12 +590,16 @@ class ShuttingDown(GatewayError):
 
 
 class WorkerError(GatewayError):
-    """Every attempt at a worker failed, or a worker's answer is malformed."""
+    """Every attempt at a worker failed, or a worker's answer is malformed.
+
+    `reported`: what the last worker that failed inside said of it, without addresses; empty if it said nothing.
+    """
 
     status, code, type = 502, "worker_error", "server_error"
 
-    def __init__(self) -> None:
-        super().__init__("No worker could answer the request.")
+    def __init__(self, reported: str = "") -> None:
+        said = f"The worker failed on this request: {reported}"
+        super().__init__(said if reported else "No worker could answer the request.")
 
 
 class RefusedByWorker(GatewayError):
