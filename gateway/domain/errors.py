@@ -289,7 +289,9 @@ class UnsupportedEncoding(GatewayError):
     status, code, type = 415, "unsupported_encoding", "invalid_request_error"
 
     def __init__(self, encoding: str) -> None:
-        super().__init__(f"The content encoding {encoding[:100]!r} is not supported; send the body as it is.")
+        super().__init__(
+            f"The content encoding {encoding[:100]!r} is not supported here; send the body as it is."
+        )
 
 
 class TooManyFailures(GatewayError):

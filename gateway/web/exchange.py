@@ -13,19 +13,21 @@ from gateway.domain.errors import (
     BodyTimeout,
     GatewayError,
     PayloadTooLarge,
-    UnsupportedEncoding,
     WorkerError,
 )
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
 from gateway.web.bodies.body_reader import BodyBudget
+from gateway.web.bodies.compressed_body import decompress, decompressor_for
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 255
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some clients write it before the JSON of a body."""
 COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -127,13 +129,23 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        return await self._dialect.decode_request(await self._body(), tenant)
+        encoding = self._http.headers.get("Content-Encoding")
+        if encoding is None or encoding.strip().lower() == "identity":
+            body = await self._body()
+        else:
+            body = await self._decompressed_body(encoding)
+        if body[:3] == BYTE_ORDER_MARK:
+            body = body[3:]
+        return await self._dialect.decode_request(body, tenant)
+
+    async def _decompressed_body(self, encoding: str) -> bytes:
+        decompressor = decompressor_for(encoding)
+        compressed = await self._body()
+        with self._bodies.reader() as reader:
+            return await decompress(compressed, decompressor, reader, self._bodies.body_bytes_max)
 
     async def _body(self) -> bytes:
         http, bodies = self._http, self._bodies
-        encoding = http.headers.get("Content-Encoding")
-        if encoding is not None and encoding.strip().lower() != "identity":
-            raise UnsupportedEncoding(encoding)
         try:
             content = http.content
             if content.is_eof():

@@ -57,10 +57,11 @@ class ModelHandlers:
         """Show one model."""
         name = http.match_info["model"]
         try:
-            cards = self._visible(await self._authenticate(http))
-            found = next((card for card in cards if card.id == name), None)
-            if found is None:
+            tenant = await self._authenticate(http)
+            model = self._catalogue.find(name, tenant.id)
+            if not tenant.allows(model.name):
                 raise ModelNotFound(name)
+            found = ModelCard(id=name, created=model.created)
         except GatewayError as err:
             return error_response(err, http)
         return _json(_anthropic(found) if speaks_anthropic(http) else found)

@@ -3,11 +3,13 @@
 import asyncio
 import gzip
 import json
+import zlib
 from dataclasses import replace
 
 import aiohttp
 import pytest
 from aiohttp.web_protocol import RequestPayloadError
+from backports import zstd
 from prometheus_client.registry import Collector
 
 from gateway.web.bodies.body_reader import BodyBudget
@@ -299,13 +301,54 @@ async def test_nobody_without_a_key_has_a_body_read(gateway):
         writer.close()
 
 
-async def test_a_body_that_is_encoded_is_refused_and_nobody_decodes_it(gateway):
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "word " * 50_000}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [
+        (b"gzip", gzip.compress),
+        (b"GZIP", gzip.compress),
+        (b"deflate", zlib.compress),
+        (b"zstd", zstd.compress),
+    ],
+)
+async def test_a_compressed_body_is_read_within_the_bounds_of_a_body(gateway, encoding, compress):
+    bounds = {"requests.body_bytes_max": 1024**2}
+    async with ScriptedWorker() as worker, gateway(worker, **bounds) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        named = b"Content-Encoding: " + encoding
+        asked = running.url, "/v1/chat/completions", key, named
+        status, _, _ = await raw(*asked, body=compress(BODY))
+        assert status == 200
+        status, _, body = await raw(*asked, body=compress(bytes(2 * 1024**2)))
+        assert (status, body["error"]["code"]) == (413, "payload_too_large")
+        for broken in (compress(BODY)[:-9], compress(BODY) + b"more", BODY):
+            status, _, body = await raw(*asked, body=broken)
+            assert (status, body["error"]["code"]) == (400, "invalid_request")
+        # Without a key nothing is decompressed.
+        status, _, _ = await raw(
+            running.url, "/v1/chat/completions", named, body=compress(bytes(2 * 1024**2))
+        )
+        assert status == 401
+    assert worker.seen[0].body["messages"] == json.loads(BODY)["messages"]
+
+
+async def test_a_byte_order_mark_before_the_body_is_forgiven(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        body = b'\xef\xbb\xbf{"model":"m","prompt":"hi"}'
+        headers = {**running.headers(), "Content-Type": "application/json"}
+        async with running.http.post(f"{running.url}/v1/completions", data=body, headers=headers) as response:
+            assert response.status == 200
+
+
+async def test_a_body_in_an_unknown_encoding_is_refused(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         key = b"Authorization: " + running.headers()["Authorization"].encode()
         bomb = gzip.compress(
             json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
         )
-        for encoding in (b"gzip", b"br", b"deflate", b"identity, gzip", b"\xff"):
+        for encoding in (b"br", b"identity, gzip", b"\xff"):
             named = b"Content-Encoding: " + encoding
             status, _, body = await raw(running.url, "/v1/chat/completions", key, named, body=bomb)
             assert (status, body["error"]["code"]) == (415, "unsupported_encoding")
