@@ -117,6 +117,47 @@ async def test_both_prefixes_and_both_kinds_of_key_are_accepted(gateway):
             assert response.status == 200
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "/v1/v1/chat/completions",
+        "/openai/v1/chat/completions?api-version=preview",
+    ],
+)
+async def test_a_slip_in_the_base_url_is_forgiven(gateway, path):
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        status, _, _ = await raw(
+            running.url,
+            path,
+            b"Authorization: " + running.headers()["Authorization"].encode(),
+            body=json.dumps(body).encode(),
+        )
+        assert status == 200
+        async with running.http.post(f"{running.url}/v1/v1/messages", json={}) as response:
+            assert response.status == 401
+
+
+@pytest.mark.parametrize("more", [{"model": "gpt-4o"}, {}])
+async def test_azures_paths_name_the_model_and_its_header_the_key(gateway, more):
+    body = {"messages": [{"role": "user", "content": "hi"}], **more}
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        headers = {"api-key": running.keys["acme"].text}
+        url = f"{running.url}/openai/deployments/m/chat/completions?api-version=2024-10-21"
+        for stream in (False, True):
+            async with running.http.post(url, json={**body, "stream": stream}, headers=headers) as response:
+                assert response.status == 200, await response.text()
+                await response.read()
+        async with running.http.post(url, json=[], headers=headers) as response:
+            assert response.status == 400
+        async with running.http.post(url.replace("/m/", "/none/"), json=body, headers=headers) as response:
+            assert await error_of(response) == (404, "model_not_found", "model")
+    assert [seen.body["model"] for seen in worker.seen] == ["m", "m"]
+
+
 async def test_the_worker_gets_the_fields_as_they_were_and_those_that_the_gateway_owns(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.chat(
@@ -412,7 +453,7 @@ async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_sha
             ("GET", "/v1/foo%ed%a0%80", (404, "not_found")),
             ("DELETE", "/v1/models", (405, "method_not_allowed")),
             ("PUT", "/v1/models/", (405, "method_not_allowed")),
-            ("POST", "/v1/chat/completions/", (404, "not_found")),
+            ("POST", "/v1/chat/completions/more", (404, "not_found")),
             ("OPTIONS", "*", (404, "not_found")),
         ):
             host = running.url.removeprefix("http://").encode()
