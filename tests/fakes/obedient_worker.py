@@ -4,6 +4,7 @@ For tests of clients that loop: a model of random weights never calls the right 
 
     user  use Bash {"command": "echo hi"}        a call of the tool Bash with these arguments
     user  think about it                         reasoning, then a text
+    user  count slowly                           a text, half a second for each word
     tool  hi                                     the text "The tool said: hi"
     response_format, a forced tool_choice        the smallest value that the schema allows
     anything else                                the text "You said: .."
@@ -12,16 +13,25 @@ For tests of clients that loop: a model of random weights never calls the right 
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
+
+from aiohttp import web
 
 from tests.fakes.scripted_worker import Script, ScriptedWorker, Seen
 
-COMMAND = re.compile(r"\buse (\w+) (\{.*?\})\s*$", re.M)
+COMMAND = re.compile(r"\buse ([\w-]+) (\{.*?\})\s*$", re.M)
 ECHOED_LENGTH_MAX = 80
 
 
 class ObedientWorker(ScriptedWorker):
     """A ScriptedWorker whose answers follow from the prompt."""
+
+    async def _answer(
+        self, http: web.Request, script: Script, seen: Seen, *, chat: bool
+    ) -> web.StreamResponse:
+        slowly = "slowly" in json.dumps(seen.body.get("messages"))
+        return await super()._answer(http, replace(script, gap=0.5) if slowly else script, seen, chat=chat)
 
     def _whole(self, script: Script, seen: Seen, *, chat: bool) -> dict[str, Any]:
         whole = super()._whole(script, seen, chat=chat) | {"created": 1, "model": seen.body["model"]}
@@ -105,7 +115,7 @@ def smallest(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
         return {name: smallest(known[name], root) for name in schema.get("required", known)}
     if kind == "array":
         return [smallest(schema["items"], root)] if "items" in schema else []
-    return {"string": "text", "integer": schema.get("minimum", 1), "number": 1.5, "boolean": True}.get(kind)
+    return {"string": "text", "integer": schema.get("minimum", 1), "number": 1, "boolean": True}.get(kind)
 
 
 def _call(name: str, arguments: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-// What a user of the Vercel AI SDK does. Usage: node ai_sdk.mjs PROVIDER BASE_URL KEY SPENT_KEY MODEL; prints the
-// results as JSON. BASE_URL ends with /v1.
+// What a user of the Vercel AI SDK does. Usage: node ai_sdk.mjs openai|compatible|anthropic|responses; prints the
+// results as JSON.
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -8,20 +8,18 @@ import { z } from "zod";
 
 const { generateText, Output, stepCountIs, streamText, tool } = ai;
 const stopWhen = (stepCountIs ?? ai.isStepCount)(4);
-const [provider, baseURL, key, spentKey, model] = process.argv.slice(2);
+const provider = process.argv[2];
+const baseURL = `${process.env.RADIXGATE_URL}/v1`;
+const key = process.env.RADIXGATE_API_KEY;
+const spentKey = process.env.RADIXGATE_SPENT_KEY;
+const model = "m";
 
 const providers = {
-  // page: ai-sdk-openai
   openai: (apiKey) => createOpenAI({ baseURL, apiKey }).chat(model),
   responses: (apiKey) => createOpenAI({ baseURL, apiKey }).responses(model),
-  // page end
-  // page: ai-sdk-openai-compatible
   compatible: (apiKey) =>
     createOpenAICompatible({ name: "radixgate", baseURL, apiKey, supportsStructuredOutputs: true })(model),
-  // page end
-  // page: ai-sdk-anthropic
   anthropic: (apiKey) => createAnthropic({ baseURL, apiKey })(model),
-  // page end
 };
 const chat = providers[provider](key);
 const pixel =
@@ -42,7 +40,6 @@ results.chat = (await generateText({ model: chat, prompt: "Hello" })).text;
 const streamed = streamText({ model: chat, prompt: "Hello" });
 results.stream = "";
 for await (const text of streamed.textStream) results.stream += text;
-results.tokens = (await streamed.usage).outputTokens;
 
 const add = tool({
   description: "Adds two numbers",
@@ -55,7 +52,7 @@ const streamedLoop = streamText(loop);
 results.streamed_tools = "";
 for await (const text of streamedLoop.textStream) results.streamed_tools += text;
 
-const schema = z.object({ city: z.string(), days: z.number().int() });
+const schema = z.object({ city: z.string(), days: z.number() });
 results.schema = (await generateText({ model: chat, prompt: "Where?", output: Output.object({ schema }) })).output;
 
 const content = [
@@ -75,5 +72,5 @@ for await (const _ of slow.textStream) {
 }
 results.wrong_key = (await refusal(providers[provider]("wrong"), "Hello"))?.status;
 results.over_quota = (await refusal(providers[provider](spentKey), "Hello"))?.status;
-results.too_long = await refusal(chat, "word ".repeat(40000));
+results.too_long = (await refusal(chat, "word ".repeat(40000)))?.message;
 console.log(JSON.stringify(results));
