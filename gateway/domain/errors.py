@@ -18,6 +18,9 @@ from gateway.quotas.headers import openai_headers
 from gateway.quotas.limit_text import limit_in_words, scope_in_words, short_time, whole_time
 from gateway.quotas.quota import Refusal
 
+RETRY_SECONDS_MAX = 60.0
+"""Longest `retry-after` for which SDKs are to wait by themselves, and not to report the error at once."""
+
 NO_FIELD_NAMES: Mapping[str, str] = MappingProxyType({})
 """For the APIs that name all fields as chat completions do."""
 
@@ -79,13 +82,19 @@ class GatewayError(Exception):
         return message, name
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the answer: when to retry, where that is known."""
+        """Return the headers of the answer: when to retry, where that is known.
+
+        SDKs do not wait by themselves for longer than RETRY_SECONDS_MAX; Anthropic's would sleep for days.
+        """
         if self.retry_after_seconds is None:
             return {}
-        return {
+        retry_after = {
             "retry-after": str(ceil(self.retry_after_seconds)),
             "retry-after-ms": str(ceil(self.retry_after_seconds * 1000)),
         }
+        if self.retry_after_seconds > RETRY_SECONDS_MAX:
+            return retry_after | {"x-should-retry": "false"}
+        return retry_after
 
 
 def _as_text(text: str) -> str:

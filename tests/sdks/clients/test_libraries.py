@@ -73,7 +73,7 @@ async def run_script(folder, script, api, directory, url, key, spent_key):
     process = await asyncio.create_subprocess_exec(
         *command, api, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    output, errors = await asyncio.wait_for(process.communicate(), 180)
+    output, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, errors.decode()[-3000:]
     return json.loads(output.decode().splitlines()[-1])
 

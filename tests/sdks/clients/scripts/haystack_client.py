@@ -17,12 +17,12 @@ from client_results import (
 )
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
-from haystack.components.agents import Agent  # noqa: E402
-from haystack.components.generators.chat import OpenAIChatGenerator  # noqa: E402
-from haystack.dataclasses import ChatMessage, ImageContent  # noqa: E402
-from haystack.tools import create_tool_from_function  # noqa: E402
-from haystack.utils import Secret  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+from haystack.components.agents import Agent
+from haystack.components.generators.chat import OpenAIChatGenerator
+from haystack.dataclasses import ChatMessage, ImageContent
+from haystack.tools import create_tool_from_function
+from haystack.utils import Secret
+from pydantic import BaseModel
 
 
 class Place(BaseModel):

@@ -19,9 +19,9 @@ from client_results import (
 
 os.environ["OPENAI_BASE_URL"] = BASE_URL
 os.environ["OPENAI_API_KEY"] = API_KEY
-from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled  # noqa: E402
-from openai import AsyncOpenAI  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+from agents import Agent, Runner, function_tool, set_default_openai_api, set_tracing_disabled
+from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 set_tracing_disabled(True)  # traces would go to OpenAI
 if sys.argv[1] == "chat":
