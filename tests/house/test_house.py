@@ -131,7 +131,7 @@ def test_every_dependency_has_its_reason_and_its_bounds():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     reasons = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for requirement in [*project["dependencies"], *project["optional-dependencies"]["engine"]]:
-        name = re.match(r"[A-Za-z0-9_-]+", requirement)[0]
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]
         assert re.search(rf"(^|\| |, ){re.escape(name)}( \||,)", reasons, re.M), name
         assert "==" in requirement or (">=" in requirement and "<" in requirement), requirement
 

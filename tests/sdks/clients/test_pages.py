@@ -34,8 +34,10 @@ def command_of(language, code, folder, directory):
 
 async def run_code(command, folder, directory):
     """Return what a command prints, in a home directory of its own."""
+    home = directory / "home"
+    home.mkdir(exist_ok=True)
     bins = f"{folder / 'bin'}:{folder / 'node_modules' / '.bin'}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": bins, "HOME": str(directory), "PYTHONPATH": ""}
+    environment = {**os.environ, "PATH": bins, "HOME": str(home), "PYTHONPATH": ""}
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
