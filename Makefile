@@ -53,7 +53,7 @@ test-engine-alone: ## Test a copy of the embedded engine under Python 3.12 with 
 test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
 	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
-test-sdks: .venv/.dev .tools/sdks/.done ## Run the SDKs' own tests, LangChain, npm's openai and a fuzzer against a gateway
+test-sdks: .venv/.dev .tools/sdks/.done .tools/sdks-clients/.done ## Run the SDKs' own tests, many clients and a fuzzer against a gateway
 	$(BIN)/python -m pytest tests/sdks --timeout 900 $(PYTEST_ARGS)
 
 test-bench-aiperf: .venv/.dev .tools/aiperf/.done ## Compare radixgate bench with aiperf on one server (installs 1.2 GB)
@@ -175,6 +175,9 @@ clean: ## Remove everything that make has created
 
 .tools/browser/.done: tests/browser/install | .venv/bin/python
 	tests/browser/install $(PYTHON) .tools/browser
+
+.tools/sdks-clients/.done: tests/sdks/clients/install | .venv/bin/python
+	tests/sdks/clients/install $(PYTHON) .tools/sdks-clients
 
 .tools/aiperf/.done: tests/peers/install_aiperf | .venv/bin/python
 	tests/peers/install_aiperf $(PYTHON) .tools/aiperf

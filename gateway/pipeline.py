@@ -238,7 +238,7 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
     progress.asked = request.model
     progress.user, progress.tags = attribution(request.fields)
     try:
-        model = services.catalogue.find(request.model)
+        model = services.catalogue.find(request.model, tenant.id)
     except ModelNotFound:
         # A worker that has not reported yet may serve it; clients try again after 503, and never after 404.
         if services.dispatch.fleet.complete:

@@ -55,6 +55,7 @@ class WorkerUnreachable(Exception):
         retry_after_seconds: float | None = None,
         rate_limited: bool = False,
         worker: WorkerId | None = None,
+        body: bytes = b"",
     ) -> None:
         super().__init__(reason)
         self.failure = failure
@@ -65,6 +66,8 @@ class WorkerUnreachable(Exception):
         """Whether the worker refused because of too many requests (429)."""
         self.worker = worker
         """The worker that failed, where several took part in the request."""
+        self.body = body
+        """The body of the answer by which the worker reported its failure."""
 
 
 class StreamBroken(Exception):

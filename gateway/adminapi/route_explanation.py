@@ -123,7 +123,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     """Return the ranking of the workers for a request. Raises GatewayError, UnknownKey, DirectoryUnavailable."""
     tenant = _tenant(services.authentication.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
-    model = services.catalogue.find(request.model)
+    model = services.catalogue.find(request.model, tenant.id)
     if not tenant.allows(model.name):
         raise ModelNotAllowed(request.model)
     model = services.model_selection.split(model, request, tenant)

@@ -118,7 +118,10 @@ class Attempts:
         else:
             placement = await self._placement_in_turn(request, keep_alive)
         if placement is None:
-            raise no_worker_left(request.failed.values())
+            last = request.attempt
+            raise no_worker_left(
+                request.failed.values(), at_provider=last is not None and last.placement.at_provider
+            )
         progress = request.progress
         if progress.trace is not None:
             progress.mark("queue" if progress.queued_at is not None else "route")
@@ -198,7 +201,9 @@ class Attempts:
             raise WorkerTimeout(attempt.first_byte_seconds_max) from cause
         unclear = sum(each.failure is FailureKind.SERVER_ERROR for each in request.failed.values())
         if unclear >= UNCLEAR_MAX or len(request.failed) >= request.limits.attempts_max:
-            raise no_worker_left(request.failed.values()) from cause
+            raise no_worker_left(
+                request.failed.values(), at_provider=attempt.placement.at_provider
+            ) from cause
 
     def end(self, request: PendingRequest) -> None:
         """Free the placement of the attempt that has answered, or of the last one that has not."""

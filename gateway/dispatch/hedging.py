@@ -111,4 +111,5 @@ def _copy_of(err: WorkerUnreachable) -> WorkerUnreachable:
         retry_after_seconds=err.retry_after_seconds,
         rate_limited=err.rate_limited,
         worker=err.worker,
+        body=err.body,
     )

@@ -4,25 +4,45 @@ from collections.abc import Collection
 
 from gateway.domain.errors import (
     BudgetExhausted,
+    ContextExceeded,
     GatewayError,
     Overloaded,
     QuotaExceeded,
     RequestExceedsLimit,
     WorkerError,
+    WorkerRateLimited,
 )
 from gateway.quotas.quota import Refusal
+from gateway.relay.error_redaction import read_error
 from workers.adapter import FailureKind, WorkerUnreachable
 
 BUSY_SECONDS = 1.0
 """When to come back if all workers are busy and none names a time."""
 
 
-def no_worker_left(failures: Collection[WorkerUnreachable]) -> WorkerError | Overloaded:
-    """Return the error for a request after all its workers failed: Overloaded if all of them were busy."""
+def no_worker_left(
+    failures: Collection[WorkerUnreachable], *, at_provider: bool
+) -> WorkerError | ContextExceeded | Overloaded:
+    """Return the error for a request after all its workers failed: Overloaded if all of them were busy.
+
+    A 429 of the only worker is a 429 for the client, unless the worker is a provider: then it is about the account
+    of the deployment.
+
+    Args:
+        failures: The failure of each worker.
+        at_provider: Whether the last of the workers is a provider.
+    """
     if any(cause.failure is not FailureKind.BUSY for cause in failures):
-        return WorkerError()
+        bodies = [
+            cause.body for cause in failures if cause.failure is FailureKind.SERVER_ERROR and cause.body
+        ]
+        reported = read_error(bodies[-1] if bodies else b"")
+        return reported.context_refusal or WorkerError(reported.message)
     seconds = [s for cause in failures if (s := cause.retry_after_seconds) is not None]
-    return Overloaded(min(seconds, default=BUSY_SECONDS), reported_by_workers=True)
+    after_seconds = min(seconds, default=BUSY_SECONDS)
+    if len(failures) == 1 and not at_provider and all(cause.rate_limited for cause in failures):
+        return WorkerRateLimited(after_seconds)
+    return Overloaded(after_seconds, reported_by_workers=True)
 
 
 def refused(refusal: Refusal) -> GatewayError:

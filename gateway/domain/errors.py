@@ -18,6 +18,9 @@ from gateway.quotas.headers import openai_headers
 from gateway.quotas.limit_text import limit_in_words, scope_in_words, short_time, whole_time
 from gateway.quotas.quota import Refusal
 
+RETRY_SECONDS_MAX = 60.0
+"""Longest `retry-after` for which SDKs are to wait by themselves, and not to report the error at once."""
+
 NO_FIELD_NAMES: Mapping[str, str] = MappingProxyType({})
 """For the APIs that name all fields as chat completions do."""
 
@@ -82,13 +85,19 @@ class GatewayError(Exception):
         return message, name
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the answer: when to retry, where that is known."""
+        """Return the headers of the answer: when to retry, where that is known.
+
+        SDKs do not wait by themselves for longer than RETRY_SECONDS_MAX; Anthropic's would sleep for days.
+        """
         if self.retry_after_seconds is None:
             return {}
-        return {
+        retry_after = {
             "retry-after": str(ceil(self.retry_after_seconds)),
             "retry-after-ms": str(ceil(self.retry_after_seconds * 1000)),
         }
+        if self.retry_after_seconds > RETRY_SECONDS_MAX:
+            return retry_after | {"x-should-retry": "false"}
+        return retry_after
 
 
 def _as_text(text: str) -> str:
@@ -120,7 +129,7 @@ class PromptTooLong(GatewayError):
         self.tokens = prompt_tokens + output_tokens
         self.context_length = context_length
         super().__init__(
-            f"The context length is {context_length} tokens, but the request asks for {self.least}"
+            f"This model's maximum context length is {context_length} tokens, but the request asks for {self.least}"
             f"{self.tokens} ({prompt_tokens} in the prompt, {output_tokens} for the answer).",
             param="messages",
         )
@@ -296,7 +305,9 @@ class UnsupportedEncoding(GatewayError):
     status, code, type = 415, "unsupported_encoding", "invalid_request_error"
 
     def __init__(self, encoding: str) -> None:
-        super().__init__(f"The content encoding {encoding[:100]!r} is not supported; send the body as it is.")
+        super().__init__(
+            f"The content encoding {encoding[:100]!r} is not supported here; send the body as it is."
+        )
 
 
 class TooManyFailures(GatewayError):
@@ -436,6 +447,16 @@ class Overloaded(GatewayError):
     def __init__(self, retry_after_seconds: float, *, reported_by_workers: bool = False) -> None:
         super().__init__("The service is overloaded.", retry_after_seconds=retry_after_seconds)
         self.reported_by_workers = reported_by_workers
+
+
+class WorkerRateLimited(Overloaded):
+    """The only worker that could take the request answered that it has too many requests (429)."""
+
+    status, code, type = 429, "rate_limited_by_worker", "rate_limit_error"
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__(retry_after_seconds, reported_by_workers=True)
+        self.message = "The worker that serves this model has too many requests."
 
 
 class AdmissionTimeout(GatewayError):
@@ -587,12 +608,16 @@ class ShuttingDown(GatewayError):
 
 
 class WorkerError(GatewayError):
-    """Every attempt at a worker failed, or a worker's answer is malformed."""
+    """Every attempt at a worker failed, or a worker's answer is malformed.
+
+    `reported`: what the last worker that failed inside said of it, without addresses; empty if it said nothing.
+    """
 
     status, code, type = 502, "worker_error", "server_error"
 
-    def __init__(self) -> None:
-        super().__init__("No worker could answer the request.")
+    def __init__(self, reported: str = "") -> None:
+        said = f"The worker failed on this request: {reported}"
+        super().__init__(said if reported else "No worker could answer the request.")
 
 
 class RefusedByWorker(GatewayError):
@@ -614,6 +639,37 @@ class RefusedByWorker(GatewayError):
     def fields(self) -> dict[str, str | None]:
         """Return the fields of the error object, with the worker's own code."""
         return {**super().fields(), "code": self.worker_code}
+
+
+class ContextExceeded(RefusedByWorker):
+    """The worker refused a request whose prompt and answer exceed its context.
+
+    Args:
+        message: The worker's own words.
+        param: The request field at fault, if the worker names one.
+        prompt_tokens: Tokens of the prompt, as the worker counted them; None if it does not say.
+        output_tokens: Tokens that the request asks for as its answer; None if the worker does not say.
+        context_length: Tokens that prompt and answer may have together; None if the worker does not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        super().__init__(
+            PromptTooLong.status,
+            message or "The request exceeds the context of the model.",
+            param=param,
+            code=PromptTooLong.code,
+        )
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.context_length = context_length
 
 
 class WorkerTimeout(GatewayError):

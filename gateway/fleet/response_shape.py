@@ -7,7 +7,8 @@ Which fields these are differs with the engine, its version and its flags; a fix
 first whole answer of each API that a worker gives after its start is passed on as it came, and its shape is kept;
 answers that are put together from streams later get the same shape.
 
-Field names and blank values are kept, never what an answer says. Where names may be a client's own (tokens below
+Field names and blank values are kept, never what an answer says; of other values only the fingerprint of the
+engine's build, which is equal in all answers. Where names may be a client's own (tokens below
 `logprobs`, keys of `metadata`), no shape is learnt: the names would come back in the answers of other clients.
 """
 
@@ -25,6 +26,11 @@ NAMES_MAX = 64
 NAME_LENGTH_MAX = 64
 """Length of the longest field name that is learnt."""
 
+FINGERPRINT = "system_fingerprint"
+"""The field that names the engine's build and settings."""
+
+FINGERPRINT_LENGTH_MAX = 128
+
 LEVELS: Mapping[str, Any] = {
     "choices": {"message": {}},
     "usage": {"prompt_tokens_details": {}, "completion_tokens_details": {}},
@@ -39,7 +45,7 @@ class ObjectShape:
     names: tuple[str, ...]
     """All field names, in their order."""
     blank: Mapping[str, Any]
-    """The fields that were null or an empty list."""
+    """The fields that were null or an empty list, and the engine's fingerprint."""
     inner: Mapping[str, "ObjectShape"]
     """The shapes of the objects in it, by field name."""
 
@@ -47,7 +53,7 @@ class ObjectShape:
         """Return the object with the blank fields that it lacks, in this order; unknown fields come last."""
         whole: dict[str, Any] = {}
         for name in self.names:
-            if name in value:
+            if name in value and (value[name] is not None or name not in self.blank):
                 whole[name] = self._filled_inside(name, value[name])
             elif name in self.blank:
                 whole[name] = self.blank[name]
@@ -94,9 +100,15 @@ def _shape(value: Mapping[str, Any], levels: Mapping[str, Any]) -> ObjectShape:
     inner = {name: _first_object(value[name]) for name in names if name in levels}
     return ObjectShape(
         names=names,
-        blank={name: value[name] for name in names if value[name] is None or value[name] == []},
+        blank={name: value[name] for name in names if _is_alike_in_all_answers(name, value[name])},
         inner={name: _shape(one, levels[name]) for name, one in inner.items() if one is not None},
     )
+
+
+def _is_alike_in_all_answers(name: str, value: Any) -> bool:
+    if name == FINGERPRINT:
+        return isinstance(value, str | None) and len(value or "") <= FINGERPRINT_LENGTH_MAX
+    return value is None or value == []
 
 
 def _first_object(value: Any) -> dict[str, Any] | None:

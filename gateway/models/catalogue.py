@@ -13,6 +13,7 @@ from gateway.domain.errors import ModelNotFound
 from gateway.domain.model import Model, PromptEncoder
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
+from gateway.models.aliases import ModelAliases, model_aliases
 from gateway.quotas.prices import Prices
 from gateway.settings.models import ModelSettings
 from gateway.settings.prices import PriceSettings
@@ -32,8 +33,7 @@ class CatalogueContents:
     """The models and aliases of one version of the settings."""
 
     by_name: Mapping[str, Model]
-    aliases: Mapping[str, str]
-    """Model names by alias."""
+    aliases: ModelAliases
     encodings: Mapping[str, ModelSettings]
     """By model name, the settings from which its encoder was made."""
     restart_paths: tuple[str, ...]
@@ -75,7 +75,7 @@ class Catalogue:
         self._processes = processes
         self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
-        self._aliases: dict[str, str] = {}
+        self._aliases = ModelAliases()
         # One for every model that the settings ever named: other gateways and workers know the blocks made with it.
         self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
         self.replace_contents(self.prepare(models))
@@ -85,8 +85,8 @@ class Catalogue:
 
         It may run in a thread.
         """
+        models = tuple(models)
         by_name: dict[str, Model] = {}
-        aliases: dict[str, str] = {}
         encodings: dict[str, ModelSettings] = {}
         restart_paths: list[str] = []
         for at, settings in enumerate(models):
@@ -111,9 +111,11 @@ class Catalogue:
                 fallbacks=settings.fallbacks,
                 surfaces_sent_as_ids=SURFACES_SENT_AS_IDS[settings.prompt_ids],
             )
-            aliases.update(dict.fromkeys(settings.aliases, settings.name))
         return CatalogueContents(
-            by_name=by_name, aliases=aliases, encodings=encodings, restart_paths=tuple(restart_paths)
+            by_name=by_name,
+            aliases=model_aliases(models),
+            encodings=encodings,
+            restart_paths=tuple(restart_paths),
         )
 
     def replace_contents(self, contents: CatalogueContents) -> None:
@@ -123,18 +125,28 @@ class Catalogue:
         """
         for name, model in contents.by_name.items():
             self._encoders[name] = (contents.encodings[name], model.encoder)
-        self._by_name, self._aliases = dict(contents.by_name), dict(contents.aliases)
+        self._by_name, self._aliases = dict(contents.by_name), contents.aliases
 
-    def find(self, name: str) -> Model:
-        """Return the model of that name or alias. Raises ModelNotFound."""
-        model = self._by_name.get(self._aliases.get(name, name))
+    def find(self, name: str, tenant: str = "") -> Model:
+        """Return the model that a requested name or alias stands for. Raises ModelNotFound.
+
+        `tenant`: id of the tenant whose own aliases count too.
+        """
+        if tenant in self._aliases.by_tenant:
+            own = self._by_name.get(self._aliases.by_tenant[tenant].model(name) or "")
+            if own is not None:
+                return own
+        model = self._by_name.get(name)
+        if model is None:
+            model = self._by_name.get(self._aliases.shared.model(name) or "")
         if model is None:
             raise ModelNotFound(name)
         return model
 
     def by_name_or_alias(self) -> Mapping[str, Model]:
-        """Return the models by each of their names and aliases."""
-        return {**self._by_name, **{alias: self._by_name[name] for alias, name in self._aliases.items()}}
+        """Return the models by each of their names and exact aliases."""
+        exact = self._aliases.shared.exact
+        return {**self._by_name, **{alias: self._by_name[name] for alias, name in exact.items()}}
 
     def names_for(self, tenant: Tenant) -> list[str]:
         """Return the names and aliases that the tenant may request, sorted."""
@@ -143,7 +155,11 @@ class Catalogue:
     def add_reported(self, names: Iterable[str]) -> None:
         """Add the models that a worker reports, unless they are known."""
         for name in names:
-            if name in self._by_name or name in self._aliases or len(self._by_name) >= MODELS_FOUND_MAX:
+            if (
+                name in self._by_name
+                or name in self._aliases.shared.exact
+                or len(self._by_name) >= MODELS_FOUND_MAX
+            ):
                 continue
             source, encoder = self._encoders.get(name, (ModelSettings(name=name), TextEncoder()))
             self._by_name[name] = self._model(name, source.block_size, encoder)

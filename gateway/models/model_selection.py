@@ -74,7 +74,7 @@ class ModelSelection:
 
         Fallbacks of the model that the client named come after those of the model that a split chose.
         """
-        requested = self._find(ctx.request.model) or ctx.model
+        requested = self._find(ctx.request.model, ctx.tenant.id) or ctx.model
         names = dict.fromkeys((*ctx.model.fallbacks, *requested.fallbacks))
         for number, name in enumerate(names, start=1):
             model = self._find(name)
@@ -88,9 +88,9 @@ class ModelSelection:
         """Return whether a worker, or a provider that the tenant may overflow to, serves the model."""
         return bool(self._fleet.serving(model) or (tenant.may_overflow and self._fleet.providers(model)))
 
-    def _find(self, name: str) -> Model | None:
+    def _find(self, name: str, tenant: str = "") -> Model | None:
         try:
-            return self._catalogue.find(name)
+            return self._catalogue.find(name, tenant)
         except ModelNotFound:
             return None
 

@@ -10,6 +10,9 @@ import re
 
 import msgspec
 
+from gateway.domain.errors import ContextExceeded
+from gateway.relay.context_refusal import context_refusal
+
 MESSAGE_LENGTH_MAX = 2000
 NAME_LENGTH_MAX = 200
 
@@ -57,12 +60,18 @@ class WorkerErrorFields(msgspec.Struct):
     param: str | None = None
     code: str | int | None = None
 
+    @property
+    def context_refusal(self) -> ContextExceeded | None:
+        """The error for a request that exceeds the context, if that is what the worker says."""
+        return context_refusal(self.message, (self.code, self.type), self.param)
+
 
 class _ErrorBody(msgspec.Struct):
     """A body with an error object; some engines put its fields at the top level."""
 
     error: WorkerErrorFields | str | None = None
     message: str = ""
+    detail: msgspec.Raw = msgspec.Raw(b"null")
     code: str | int | None = None
 
 
@@ -74,12 +83,20 @@ def read_error(body: bytes) -> WorkerErrorFields:
         return WorkerErrorFields()
     found = decoded.error
     if not isinstance(found, WorkerErrorFields):
-        found = WorkerErrorFields(message=found or decoded.message, code=decoded.code)
+        text = found or decoded.message or _text(decoded.detail)
+        found = WorkerErrorFields(message=text, code=decoded.code)
     return WorkerErrorFields(
         message=without_addresses(found.message),
+        type=without_addresses(found.type)[:NAME_LENGTH_MAX] if found.type else None,
         param=found.param and without_addresses(found.param)[:NAME_LENGTH_MAX],
         code=without_addresses(found.code)[:NAME_LENGTH_MAX] if isinstance(found.code, str) else None,
     )
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """Return a JSON string's text; nothing for any other value."""
+    decoded = msgspec.json.decode(raw)
+    return decoded if isinstance(decoded, str) else ""
 
 
 def without_addresses(text: str) -> str:
@@ -136,6 +153,8 @@ def _safe_frame(found: "re.Match[bytes]") -> bytes:
     if bytes(fields.get("error", b"null")) == b"null" and bytes(fields.get("object", b"")) != ERROR_FIELD:
         return found[0]  # The field of that name is somewhere deeper.
     reported = read_error(found[1])
+    if (too_long := reported.context_refusal) is not None:
+        return b"data: " + too_long.body()
     error = {
         "message": reported.message or "The worker reported an error.",
         "type": "server_error",

@@ -139,6 +139,9 @@ async def _relay_frames(
     except WorkerError as err:
         # The client has read the beginning of this answer: another worker cannot continue it.
         raise StreamInterrupted from err
+    except RefusedByWorker:
+        progress.refused = True
+        raise
     finally:
         progress.usage = frames.usage
 
@@ -202,6 +205,8 @@ def _usage(body: bytes) -> TokenUsage | None:
 def _refusal(status: int, body: bytes) -> RefusedByWorker:
     """Return a worker's refusal in the gateway's own shape; engines have different ones."""
     reported = read_error(body)
+    if (too_long := reported.context_refusal) is not None:
+        return too_long
     code = reported.code if isinstance(reported.code, str) else None
     return RefusedByWorker(
         status, reported.message or "The worker refused the request.", param=reported.param, code=code

@@ -200,6 +200,8 @@ class StreamAggregator:
         code = error.get("code") if isinstance(error, dict) else chunk.get("code")
         if not self._choices and type(code) is int and 400 <= code < 500:
             reported = read_error(payload)
+            if (too_long := reported.context_refusal) is not None:
+                return too_long
             message = reported.message or "The worker refused the request."
             return RefusedByWorker(code, message, param=reported.param)
         return StreamInterrupted()

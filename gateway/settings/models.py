@@ -17,7 +17,22 @@ class ModelSettings(Branch, frozen=True, kw_only=True):
     """A model that tenants can request."""
 
     name: Annotated[Name, Meta(description="Name of the model, in requests and at the workers.")]
-    aliases: Annotated[tuple[Name, ...], Meta(description="Other names for the same model in requests.")] = ()
+    aliases: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Other names for the same model in requests, also as patterns such as `claude-*`. Names of "
+            "models come first, then exact aliases, then patterns in this order.",
+            max_length=1000,
+        ),
+    ] = ()
+    tenant_aliases: Annotated[
+        dict[Name, tuple[Name, ...]],
+        Meta(
+            description="Aliases of single tenants, by the tenant's id: {acme: [gpt-4o*]}. They come before the "
+            "names of models and the aliases of all tenants.",
+            max_length=1000,
+        ),
+    ] = field(default_factory=dict)
     tokenizer: Annotated[
         FilePath,
         Meta(

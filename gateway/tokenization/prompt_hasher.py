@@ -18,7 +18,7 @@ INLINE_TOKENS_MAX = 1 << 16
 INLINE_IDS_MAX = 1 << 14
 """Longer prompts are written as JSON in a thread."""
 ESTIMATE_MARGIN = 2
-"""A prompt may have up to this many times the tokens that it is estimated to have."""
+"""A prompt may have up to this many times the tokens that it is estimated to have, or so many times fewer."""
 COUNT_CONTEXTS_MAX = 8
 """Prompts of up to this many context lengths are counted on request; counting is not charged."""
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
@@ -39,8 +39,7 @@ class PromptHasher:
         lengths = list(map(len, prompts))
         longest = lengths[0] if len(lengths) == 1 else max(lengths)
         exact = ctx.model.encoder.exact and all(prompt.count_exact for prompt in prompts)
-        if exact:
-            _check_length(ctx, longest, length_max)
+        _check_length(ctx, longest, length_max, exact=exact)
         hashed = self.namespace(ctx.model, ctx.tenant.group)
         return PromptBlocks(
             namespace=hashed.namespace,
@@ -123,12 +122,19 @@ def _length_max(ctx: RequestContext) -> int | None:
     return served
 
 
-def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> None:
-    """Refuse a prompt that exceeds the context by its exact token count. Raises PromptTooLong."""
-    output_tokens = ctx.request.output_tokens_min
-    if length_max is not None and prompt_tokens + output_tokens > length_max:
+def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | None, *, exact: bool) -> None:
+    """Refuse a prompt that exceeds the context. Raises PromptTooLong.
+
+    An estimated prompt is refused only if it is certain to exceed the context, even without the answer.
+    """
+    if length_max is None:
+        return
+    output_tokens = ctx.request.output_tokens_min if exact else int(ctx.request.generates)
+    if not exact:
+        prompt_tokens //= ESTIMATE_MARGIN
+    if prompt_tokens + output_tokens > length_max:
         raise PromptTooLong(
-            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, context_length=length_max, exact=exact
         )
 
 

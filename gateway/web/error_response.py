@@ -3,7 +3,7 @@
 import msgspec
 from aiohttp import web
 
-from gateway.domain.errors import GatewayError, PromptTooLong
+from gateway.domain.errors import ContextExceeded, GatewayError, PromptTooLong
 from gateway.web.request_identity import SERVER, new_request_id
 
 ANTHROPIC_ERROR_TYPES = {
@@ -43,12 +43,27 @@ def anthropic_error_body(error: GatewayError, request_id: str) -> bytes:
     if kind is None:
         kind = "invalid_request_error" if error.status < 500 else "api_error"
     text = error.message_and_param(ANTHROPIC_FIELD_NAMES)[0].encode("utf-8", "replace").decode()
+    # Anthropic's clients recognise these words, and shorten their conversation or the answer that they ask for.
     if isinstance(error, PromptTooLong):
-        # Anthropic's clients recognise these words, and shorten their conversation.
         text = f"prompt is too long: {error.least}{error.tokens} tokens > {error.context_length} maximum"
+    elif isinstance(error, ContextExceeded):
+        text = _context_exceeded_text(error, text)
     return msgspec.json.encode(
         {"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id}
     )
+
+
+def _context_exceeded_text(error: ContextExceeded, text: str) -> str:
+    """Return Anthropic's words for a worker's refusal, with the worker's own `text` where it gives no numbers."""
+    prompt, answer, context = error.prompt_tokens, error.output_tokens, error.context_length
+    if prompt is None or context is None:
+        return f"prompt is too long: {text}"
+    if prompt < context and answer is not None:
+        return (
+            f"input length and `max_tokens` exceed context limit: {prompt} + {answer} > {context}, "
+            "decrease input length or `max_tokens` and try again"
+        )
+    return f"prompt is too long: {prompt} tokens > {context} maximum"
 
 
 def identity_headers(http: web.BaseRequest) -> dict[str, str]:

@@ -14,7 +14,6 @@ from gateway.domain.errors import (
     BodyTimeout,
     GatewayError,
     PayloadTooLarge,
-    UnsupportedEncoding,
     WorkerError,
 )
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
@@ -24,6 +23,7 @@ from gateway.settings.types import Address
 from gateway.web.bodies.body_decoding import LONG_BYTES
 from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
 from gateway.web.bodies.body_reader import read_body
+from gateway.web.bodies.compressed_body import decompress, decompressor_for
 from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
@@ -31,6 +31,8 @@ from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 255
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some clients write it before the JSON of a body."""
 COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -141,7 +143,14 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        body = await self._body()
+        encoding = self._http.headers.get("Content-Encoding")
+        if encoding is None or encoding.strip().lower() == "identity":
+            body = await self._body()
+        else:
+            decompressor = decompressor_for(encoding)
+            body = await decompress(await self._body(), decompressor, self.memory, self._body_bytes_max)
+        if body[:3] == BYTE_ORDER_MARK:
+            body = body[3:]
         # Before it is decoded: what a body becomes may be many times as large.
         self.memory.settle(
             check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body)
@@ -157,9 +166,6 @@ class HttpExchange:
 
     async def _body(self) -> bytes:
         http, bytes_max = self._http, self._body_bytes_max
-        encoding = http.headers.get("Content-Encoding")
-        if encoding is not None and encoding.strip().lower() != "identity":
-            raise UnsupportedEncoding(encoding)
         try:
             content = http.content
             if content.is_eof():

@@ -57,10 +57,14 @@ class ModelHandlers:
         """Show one model."""
         name = http.match_info["model"]
         try:
-            cards = self._visible(await self._authenticate(http))
-            found = next((card for card in cards if card.id == name), None)
-            if found is None:
-                raise ModelNotFound(name, [card.id for card in cards])
+            tenant = await self._authenticate(http)
+            try:
+                model = self._catalogue.find(name, tenant.id)
+            except ModelNotFound:
+                model = None
+            if model is None or not tenant.allows(model.name):
+                raise ModelNotFound(name, [card.id for card in self._visible(tenant)])
+            found = ModelCard(id=name, created=model.created)
         except GatewayError as err:
             return error_response(err, http)
         return _json(_anthropic(found) if speaks_anthropic(http) else found)

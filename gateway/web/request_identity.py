@@ -30,7 +30,7 @@ def new_request_id() -> str:
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """Return the API key sent as a bearer token or as `x-api-key`.
+    """Return the API key sent as a bearer token, as `x-api-key` or, as at Azure, as `api-key`.
 
     Bytes that are not valid text are surrogates in the returned key.
     """
@@ -38,4 +38,4 @@ def presented_key(headers: Mapping[str, str]) -> str | None:
     if authorization is not None:
         scheme, _, key = authorization.partition(" ")
         return key.strip() if scheme.lower() == "bearer" else None
-    return headers.get("x-api-key")
+    return headers.get("x-api-key") or headers.get("api-key")

@@ -6,6 +6,7 @@ Only the paths of this file reach a worker; every other path of a worker's API i
 import asyncio
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +27,6 @@ from gateway.web.anthropic.dialect import CountTokensDialect
 from gateway.web.bodies.expectation import defer_expect
 from gateway.web.client_address import FindAddress
 from gateway.web.console import tenant_page_file
-from gateway.web.dialect import Dialect
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.error_response import error_response
 from gateway.web.exchange import HttpExchange
@@ -36,9 +36,11 @@ from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.models import ModelHandlers
 from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.batches import BatchHandlers
+from gateway.web.openai.deployments import DEPLOYMENT_SURFACES, DeploymentExchange
 from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi.document import tenant_api_document
 from gateway.web.own_requests import OwnRequestList, own_request, own_requests
+from gateway.web.paths import AZURE_DEPLOYMENTS, PREFIXES, spellings
 from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
 from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
@@ -46,9 +48,6 @@ from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.token_count import answer_token_count
 from gateway.web.usage import UsageList, own_usage
-
-PREFIXES = ("/v1", "")
-"""Every path is served with and without /v1: clients' base URLs are written either way."""
 
 COHERE_RERANK = "/v2/rerank"
 """The path at which Cohere's clients ask for reranking, and at which engines serve it."""
@@ -118,13 +117,9 @@ def tenant_app(
         finally:
             under_way.discard(task)
 
-    def inference_handler(
-        dialect: Callable[[str], Dialect],
-        work: ExchangeTask = serve,
-        exchange_type: type[HttpExchange] = HttpExchange,
-    ) -> Handler:
+    def inference_handler(new_exchange: Callable[..., HttpExchange], work: ExchangeTask = serve) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
-            exchange = exchange_type(http, dialect, **exchange_options)
+            exchange = new_exchange(http, **exchange_options)
             task = asyncio.current_task()
             assert task is not None
             try:
@@ -194,15 +189,19 @@ def tenant_app(
     models = ModelHandlers(services.catalogue, authenticate)
     inference_handlers = {
         surface.value: inference_handler(
-            dialect_factory(surface, responses),
-            exchange_type=FormExchange if surface in FORM_SURFACES else HttpExchange,
+            partial(
+                FormExchange if surface in FORM_SURFACES else HttpExchange,
+                dialect=dialect_factory(surface, responses),
+            )
         )
         for surface in Surface
     } | {
-        "messages/count_tokens": inference_handler(CountTokensDialect, answer_token_count),
+        "messages/count_tokens": inference_handler(
+            partial(HttpExchange, dialect=CountTokensDialect), answer_token_count
+        ),
         "responses": responses_handler,
         "responses/input_tokens": inference_handler(
-            lambda request_id: InputTokensDialect(request_id, responses), answer_token_count
+            partial(HttpExchange, dialect=partial(InputTokensDialect, store=responses)), answer_token_count
         ),
     }
     stored_object_routes = [
@@ -213,18 +212,29 @@ def tenant_app(
         *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
         *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
     ]
+    read_handlers = {
+        "models": models.list_all,
+        "usage": shown_to_tenant(usage),
+        "requests": shown_to_tenant(requests),
+        "requests/{id}": shown_to_tenant(request),
+    }
+    for path, handler in inference_handlers.items():
+        for spelling in spellings(path):
+            app.router.add_post(spelling, handler, expect_handler=defer_expect)
+            allowed_methods[spelling] = "POST"
+    for path, handler in read_handlers.items():
+        for spelling in spellings(path):
+            app.router.add_get(spelling, handler, expect_handler=defer_expect)
+            allowed_methods[spelling] = "GET, HEAD"
+    for method, path, handler in stored_object_routes:
+        for spelling in spellings(path):
+            app.router.add_route(method, spelling, handler, expect_handler=defer_expect)
     for prefix in PREFIXES:
-        for path, handler in inference_handlers.items():
-            app.router.add_post(f"{prefix}/{path}", handler, expect_handler=defer_expect)
-            allowed_methods[f"{prefix}/{path}"] = "POST"
-        for method, path, handler in stored_object_routes:
-            app.router.add_route(method, f"{prefix}/{path}", handler, expect_handler=defer_expect)
-        app.router.add_get(f"{prefix}/models", models.list_all, expect_handler=defer_expect)
         app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=defer_expect)
-        allowed_methods[f"{prefix}/models"] = "GET, HEAD"
-        for path, show in {"usage": usage, "requests": requests, "requests/{id}": request}.items():
-            app.router.add_get(f"{prefix}/{path}", shown_to_tenant(show), expect_handler=defer_expect)
-            allowed_methods[f"{prefix}/{path}"] = "GET, HEAD"
+    for surface in DEPLOYMENT_SURFACES:
+        path = f"{AZURE_DEPLOYMENTS}/{surface.value}"
+        handler = inference_handler(partial(DeploymentExchange, surface=surface))
+        app.router.add_post(path, handler, expect_handler=defer_expect)
 
     app.router.add_post(COHERE_RERANK, inference_handlers[Surface.RERANK.value], expect_handler=defer_expect)
     allowed_methods[COHERE_RERANK] = "POST"
@@ -238,7 +248,6 @@ def tenant_app(
 
     async def not_found(http: web.Request) -> web.Response:
         allowed = allowed_methods.get(http.path.rstrip("/"))
-        # A request with an allowed method is here because of a trailing slash: then 404 is right, and 405 is not.
         if allowed is not None and http.method not in allowed:
             return error_response(MethodNotAllowed(allowed), http)
         return error_response(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)

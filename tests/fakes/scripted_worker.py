@@ -177,7 +177,7 @@ class ScriptedWorker:
             seen.ended = "finished"
             if script.whole is not None:
                 return web.Response(body=script.whole, content_type="application/json")
-            return web.json_response(self._whole(script, chat=chat), headers=script.headers)
+            return web.json_response(self._whole(script, seen, chat=chat), headers=script.headers)
         response = web.StreamResponse(headers={**script.headers, "content-type": "text/event-stream"})
         await response.prepare(http)
         for frame in self._frames(script, seen, chat=chat):
@@ -214,7 +214,7 @@ class ScriptedWorker:
         if not script.usage_in_last_frame and (seen.body.get("stream_options") or {}).get("include_usage"):
             yield _frame({"id": "x", "object": kind, "choices": [], "usage": self._usage(script)})
 
-    def _whole(self, script: Script, *, chat: bool) -> dict[str, Any]:
+    def _whole(self, script: Script, seen: Seen, *, chat: bool) -> dict[str, Any]:
         text = "".join(f"w{at} " for at in range(script.tokens))
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}

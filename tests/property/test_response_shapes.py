@@ -155,3 +155,18 @@ async def test_the_first_answer_passes_as_it_came_and_the_next_has_its_shape():
         b'{"new":null,"choices":[{"message":{"content":"b","refusal":null,"audio":null,"role":"assistant"},'
         b'"index":0,"finish_reason":"stop"}],"object":"chat.completion"}'
     )
+
+
+@pytest.mark.parametrize("of_chunk", [{}, {"system_fingerprint": None}, {"system_fingerprint": "vllm-1"}])
+def test_an_answer_put_together_has_the_engines_fingerprint(of_chunk):
+    whole = {
+        "id": "a",
+        "system_fingerprint": "vllm-1",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}}],
+    }
+    shapes = ResponseShapes()
+    shapes.learn(Surface.CHAT, json.dumps(whole).encode())
+    aggregator = StreamAggregator(Surface.CHAT, shapes.of(Surface.CHAT))
+    choice = {"index": 0, "delta": {"content": "y"}, "finish_reason": "stop"}
+    aggregator.add(json.dumps({"id": "b", **of_chunk, "choices": [choice]}).encode())
+    assert json.loads(aggregator.body(done=True))["system_fingerprint"] == "vllm-1"

@@ -112,7 +112,8 @@ NOT_FOR_A_MODEL = {
     r".*\.citations:": "where an earlier answer had found what it says",
     r".*:(thinking\.signature|redacted_thinking\.data)$": "read by their author alone",
     r".*\.(toolset_name|tool_id)$": "of tools that run at Anthropic's",
-    r"tools\.input_examples\b": "templates have no place for it",
+    r"tools(:\w+)?\.input_examples\b": "templates have no place for it",
+    r"tools:web_(fetch|search)_\d+\.": "of tools that run at Anthropic's",
 }
 
 
@@ -144,6 +145,8 @@ NOT_IN_A_CHAT = {
     r"input.*\.(file_id|file_url)$": "where the file itself is there",
     r"reasoning\.mode$": "of OpenAI's own models",
     r"tools:function\.output_schema\b": "templates have no place for it",
+    r"tools\.(filters|user_location)\b": "of the web search, which runs at OpenAI's",
+    r"tools:(code_interpreter|file_search|image_generation|mcp|shell|tool_search)\.": "of tools left out",
 }
 
 

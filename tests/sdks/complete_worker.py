@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.fakes.scripted_worker import Script
+from tests.fakes.scripted_worker import Script, Seen
 from tests.fakes.speech_worker import SpeechWorker
 
 MODELS = (
@@ -32,8 +32,8 @@ class CompleteWorker(SpeechWorker):
         super().__init__(MODELS, Script(tokens=3))
         self.others["/v1/embeddings"] = "application/json", json.dumps(EMBEDDINGS).encode()
 
-    def _whole(self, script: Script, *, chat: bool) -> dict[str, Any]:
-        whole = super()._whole(script, chat=chat) | {"created": 1, "model": "model"}
+    def _whole(self, script: Script, seen: Seen, *, chat: bool) -> dict[str, Any]:
+        whole = super()._whole(script, seen, chat=chat) | {"created": 1, "model": "model"}
         whole["object"] = "chat.completion" if chat else "text_completion"
         if chat:
             whole["choices"][0]["message"] |= {"refusal": None}

@@ -27,6 +27,10 @@ from workers.adapters.retry_after import retry_after_seconds
 PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
 
+ERROR_SECONDS_MAX = 1.0
+"""Longest wait for the text of an answer that reports a failure."""
+ERROR_BYTES_MAX = 16 * 1024
+
 TOO_MANY_REQUESTS = 429
 
 BUSY_STATUSES = frozenset({TOO_MANY_REQUESTS, 503, 529})
@@ -174,8 +178,15 @@ class HttpCall:
         except ConnectionBroken as err:
             raise WorkerUnreachable(str(err)) from err
         if (connection.status >= 300 or not first) and connection.status not in REFUSAL_STATUSES:
+            text = first
+            if connection.status >= 500:
+                text = await _rest_of_error(connection, first)
             connection.release()
-            raise _failure(connection) if connection.status >= 300 else WorkerUnreachable("an empty answer")
+            raise (
+                _failure(connection, text)
+                if connection.status >= 300
+                else WorkerUnreachable("an empty answer")
+            )
         self._connection = connection
         return HttpAnswer(connection, first, call.idle_seconds_max)
 
@@ -229,7 +240,20 @@ class HttpAnswer:
             self._timer = loop.call_later(self._idle_seconds_max - silent, self._watch, loop)
 
 
-def _failure(connection: Connection) -> WorkerUnreachable:
+async def _rest_of_error(connection: Connection, first: bytes) -> bytes:
+    """Return the body of an answer that reports a failure, as far as it arrives soon and is short."""
+    pieces, size = [first], len(first)
+    try:
+        async with asyncio.timeout(ERROR_SECONDS_MAX):
+            while size < ERROR_BYTES_MAX and (more := await connection.read()):
+                pieces.append(more)
+                size += len(more)
+    except (TimeoutError, ConnectionBroken):
+        pass
+    return b"".join(pieces)[:ERROR_BYTES_MAX]
+
+
+def _failure(connection: Connection, body: bytes) -> WorkerUnreachable:
     """Return the error that a status stands for."""
     status = connection.status
     if status in BUSY_STATUSES:
@@ -242,5 +266,7 @@ def _failure(connection: Connection) -> WorkerUnreachable:
     if status in PROXY_ERROR_STATUSES:
         return WorkerUnreachable(f"status {status}")
     return WorkerUnreachable(
-        f"status {status}", failure=FailureKind.SERVER_ERROR if status >= 500 else FailureKind.REFUSED
+        f"status {status}",
+        failure=FailureKind.SERVER_ERROR if status >= 500 else FailureKind.REFUSED,
+        body=body,
     )

@@ -8,6 +8,7 @@ asked. For vLLM and SGLang use their own kinds, which isolate.
 
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,7 @@ from workers.adapters.body_buffers import json_buffers
 from workers.adapters.http import HttpWorker
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
+_OPTIONS = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 ENGINES = frozenset({"sglang", "vllm"})
@@ -56,6 +58,17 @@ class ModelList(msgspec.Struct):
         }
 
 
+def _with_usage(stream_options: msgspec.Raw) -> dict[str, object]:
+    """Return a client's `stream_options` with usage asked for.
+
+    Usage in every chunk is left out for a client that asked for none at all: engines send it only with the other.
+    """
+    given: dict[str, object] = _OPTIONS.decode(stream_options) or {}
+    if not given.get("include_usage"):
+        given.pop("continuous_usage_stats", None)
+    return {**given, "include_usage": True}
+
+
 class OpenAIAdapter:
     """The WorkerAdapter of kind `openai`. It sends no `cache_salt`: tenants share the engine's cache."""
 
@@ -80,7 +93,8 @@ class OpenAIAdapter:
         """Return the fields of the body: the client's as raw JSON, and the values that the gateway sets."""
         fields: dict[str, object] = {**call.fields, "model": call.model}
         if call.stream:
-            fields["stream_options"] = _INCLUDE_USAGE
+            given = call.fields.get("stream_options")
+            fields["stream_options"] = _INCLUDE_USAGE if given is None else _with_usage(given)
         return fields
 
     def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:

@@ -48,7 +48,7 @@ def message_object(
     if message.reasoning_text:
         content.append({"type": "thinking", "thinking": message.reasoning_text, "signature": ""})
     if message.has_text:
-        content.append({"type": "text", "text": message.text, "citations": None})
+        content.append({"type": "text", "text": message.text})
     content += _tool_uses(calls)
     reason, stop = stop_fields(
         choice.finish_reason, choice.stop_text, asked_stops, length_reason, has_calls=bool(calls)

@@ -13,6 +13,7 @@ from gateway.web.anthropic.events import MessageEvents, error_event
 from gateway.web.anthropic.requests import decode_count_request, decode_message_request
 from gateway.web.bodies.body_decoding import decode_in_thread_if_long
 from gateway.web.error_response import anthropic_error_body
+from gateway.web.omitted_tools import log_omitted_tools, omitted_tools_header
 from gateway.web.openai import chat_completions
 
 
@@ -27,6 +28,7 @@ class AnthropicDialect:
         self._model = ""
         self._stops: frozenset[str] = frozenset()
         self._warms_cache = False
+        self._omitted_tools: list[str] = []
         self._length_reason = answers.MAX_TOKENS
         self._prompt_tokens = 0
         self._events: MessageEvents | None = None
@@ -35,6 +37,8 @@ class AnthropicDialect:
         """Return the chat completion request in a body of /v1/messages. Raises BadRequest."""
         read = await decode_in_thread_if_long(body, decode_message_request)
         self._model, self._stops, self._warms_cache = read.chat.model, read.stops, read.warms_cache
+        self._omitted_tools = read.omitted_tools
+        log_omitted_tools(self._request_id, read.omitted_tools)
         return read.chat
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
@@ -45,8 +49,9 @@ class AnthropicDialect:
         )
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers under Anthropic's names."""
-        return answers.anthropic_headers(dict(headers), datetime.now(UTC))
+        """Return the headers under Anthropic's names, and one that names tools that were left out."""
+        renamed = answers.anthropic_headers(dict(headers), datetime.now(UTC))
+        return renamed | omitted_tools_header(self._omitted_tools)
 
     def stream_start(self) -> bytes:
         """Return the first events of a message."""

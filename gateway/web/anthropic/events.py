@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 _EMPTY_BLOCKS: dict[str, Json] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
-    "text": {"type": "text", "text": "", "citations": None},
+    "text": {"type": "text", "text": ""},
 }
 
 
@@ -72,7 +72,10 @@ class MessageEvents:
         return event("message_start", {"message": message}) + event("ping", {})
 
     def feed(self, data: bytes) -> bytes:
-        """Return the events of the next bytes of the stream. Raises StreamInterrupted, WorkerError."""
+        """Return the events of the next bytes of the stream.
+
+        Raises StreamInterrupted, WorkerError, ContextExceeded.
+        """
         return b"".join(self._chunk_events(payload) for payload in self._payloads.feed(data))
 
     def end(self) -> bytes:
@@ -98,7 +101,7 @@ class MessageEvents:
     def _chunk_events(self, payload: bytes) -> bytes:
         chunk = chat_completions.decode_chat_completion(payload)
         if chunk.error is not None:
-            raise StreamInterrupted
+            raise chat_completions.stream_failure(chunk.error)
         self._usage = chunk.parsed_usage or self._usage
         events = []
         # The last chunk has the usage, and no choices.

@@ -18,6 +18,7 @@ import msgspec
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.anthropic import wire
+from gateway.web.anthropic.tools import tool_fields
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from gateway.web.openai.inference_requests import decode_request
 
@@ -39,6 +40,8 @@ class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The stop sequences."""
     warms_cache: bool
     """Whether the request only brings its prompt into the cache, and gets no content."""
+    omitted_tools: list[str]
+    """Types of the tools that are left out."""
 
 
 def decode_message_request(body: bytes) -> MessageRequest:
@@ -46,6 +49,8 @@ def decode_message_request(body: bytes) -> MessageRequest:
     read, fields = decode_typed_body(body, _MESSAGES)
     # Engines do not compute the prompt of a request for zero tokens.
     chat = _chat(read, fields) | {"max_tokens": max(1, read.max_tokens)}
+    tools, omitted_tools = tool_fields(read)
+    chat |= tools
     if read.stop_sequences:
         chat["stop"] = read.stop_sequences
     if read.stream:
@@ -58,29 +63,28 @@ def decode_message_request(body: bytes) -> MessageRequest:
         chat=msgspec.structs.replace(request, accepts_shorter_answers=True),
         stops=frozenset(read.stop_sequences or ()),
         warms_cache=read.max_tokens == 0,
+        omitted_tools=omitted_tools,
     )
 
 
 def decode_count_request(body: bytes) -> InferenceRequest:
     """Return the request in a body of /v1/messages/count_tokens, which has no max_tokens. Raises BadRequest."""
     read, fields = decode_typed_body(body, _COUNT_TOKENS)
-    return decode_request(Surface.CHAT, msgspec.json.encode(_chat(read, fields)))
+    return decode_request(Surface.CHAT, msgspec.json.encode(_chat(read, fields) | tool_fields(read)[0]))
 
 
 def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json:
-    """Return the fields of the chat request, without those that bound its answer."""
+    """Return the fields of the chat request, without its tools and those that bound its answer."""
     chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
     chat |= {"model": read.model, "messages": _messages(read)}
     if read.messages and read.messages[-1].role == "assistant" and "tool_calls" not in chat["messages"][-1]:
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
     if read.mcp_servers:
-        raise BadRequest("mcp_servers are not supported.", param="mcp_servers")
-    if read.tools:
-        chat["tools"] = [_tool(index, tool) for index, tool in enumerate(read.tools)]
-    if read.tool_choice is not None and read.tools:
-        chat["tool_choice"] = _tool_choice(read.tool_choice)
-        if read.tool_choice.disable_parallel_tool_use:
-            chat["parallel_tool_calls"] = False
+        raise BadRequest(
+            "mcp_servers: this gateway calls no MCP servers. Call them in the client, and offer their tools as "
+            "functions.",
+            param="mcp_servers",
+        )
     config = read.output_config or wire.OutputConfig()
     form = config.format or read.output_format
     if form is not None:
@@ -96,26 +100,6 @@ def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json
         wanted = thinking == "enabled"
         chat["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
     return chat
-
-
-def _tool(index: int, tool: wire.AnthropicTool) -> Json:
-    if tool.type not in (None, "custom") or tool.input_schema is None:
-        kind = f"of type {tool.type!r} " if tool.type not in (None, "custom") else "without input_schema "
-        raise BadRequest(f"tools[{index}]: a tool {kind}is not supported.", param=f"tools[{index}]")
-    function: Json = {"name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return {"type": "function", "function": function}
-
-
-def _tool_choice(choice: wire.AnthropicToolChoice) -> str | Json:
-    if choice.type == "tool":
-        if choice.name is None:
-            raise BadRequest("tool_choice must name a tool.", param="tool_choice.name")
-        return {"type": "function", "function": {"name": choice.name}}
-    return {"auto": "auto", "any": "required", "none": "none"}[choice.type]
 
 
 def _messages(read: wire.CountTokensBody) -> list[Json]:

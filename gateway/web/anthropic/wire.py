@@ -110,13 +110,15 @@ class AnthropicMessage(msgspec.Struct, frozen=True):
 
 
 class AnthropicTool(msgspec.Struct, frozen=True):
-    """A tool that the client runs. Tools that Anthropic's servers run have another `type`, not supported."""
+    """A tool. Those with a `type` other than `custom` are Anthropic's: see tools.py."""
 
-    name: str
+    name: str | None = None
     input_schema: dict[str, Any] | None = None
     description: str | None = None
     strict: bool | None = None
     type: str | None = None
+    display_width_px: int | None = None
+    display_height_px: int | None = None
 
 
 class AnthropicToolChoice(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ answer as `matched_stop`, vLLM as `stop_reason`.
 
 import msgspec
 
-from gateway.domain.errors import WorkerError
+from gateway.domain.errors import ContextExceeded, StreamInterrupted, WorkerError
 from gateway.domain.token_usage import TokenUsage, read_usage
+from gateway.relay.context_refusal import context_refusal
 
 
 class ChatFunctionCall(msgspec.Struct, frozen=True):
@@ -81,6 +82,7 @@ class ChatStreamError(msgspec.Struct, frozen=True):
     """An error that a worker sends in the middle of a stream."""
 
     message: str = ""
+    code: str | int | None = None
 
 
 class ChatCompletion(msgspec.Struct, frozen=True):
@@ -98,6 +100,15 @@ class ChatCompletion(msgspec.Struct, frozen=True):
 
 
 _DECODER = msgspec.json.Decoder(ChatCompletion)
+
+
+def stream_failure(error: ChatStreamError | str) -> ContextExceeded | StreamInterrupted:
+    """Return the error of a stream in which the worker reports one.
+
+    Some engines refuse a prompt that is too long only in the stream.
+    """
+    known = error if isinstance(error, ChatStreamError) else ChatStreamError(message=error)
+    return context_refusal(known.message, (known.code,)) or StreamInterrupted()
 
 
 def decode_chat_completion(body: bytes) -> ChatCompletion:

@@ -14,7 +14,7 @@ ERROR_RESPONSES = {
     "408": "The body did not arrive in time",
     "409": "The object is in use, or a request with the same Idempotency-Key is under way",
     "413": "The body is too large",
-    "415": "The body has a Content-Encoding, which is not supported",
+    "415": "The body has a Content-Encoding other than gzip, deflate and zstd",
     "422": "The worker cannot process the request",
     "429": "A limit is reached; `retry-after` says when to try again",
     "500": "The gateway has failed",

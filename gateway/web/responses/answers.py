@@ -1,5 +1,6 @@
 """Answers of the Responses API, made from chat completions: response objects, output items and their parts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,13 +35,21 @@ INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_
 """`finish_reason` of a chat completion -> reason why the response is incomplete."""
 
 
-def new_response(identity: str, created: float, read: wire.ResponsesBody, *, stored: bool) -> Json:
+def new_response(
+    identity: str,
+    created: float,
+    read: wire.ResponsesBody,
+    tools: Sequence[wire.ResponsesTool],
+    *,
+    stored: bool,
+) -> Json:
     """Return the response object of a request before it has any output.
 
     Args:
         identity: Id of the response.
         created: Unix time in seconds.
         read: The body of the request.
+        tools: The tools that the model is offered.
         stored: Whether the response will be stored.
     """
     text: Json = {"format": {"type": "text"}}
@@ -71,8 +80,8 @@ def new_response(identity: str, created: float, read: wire.ResponsesBody, *, sto
         "store": stored,
         "temperature": read.temperature,
         "text": text,
-        "tool_choice": _tool_choice(read),
-        "tools": msgspec.to_builtins(read.tools or []),
+        "tool_choice": read.tool_choice or "auto",
+        "tools": msgspec.to_builtins(tools),
         "top_p": read.top_p,
         "truncation": "disabled",
         "usage": None,
@@ -187,10 +196,3 @@ def usage_object(usage: TokenUsage) -> Json:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + output,
     }
-
-
-def _tool_choice(read: wire.ResponsesBody) -> str | Json:
-    if isinstance(read.tool_choice, msgspec.Struct):
-        choice: Json = msgspec.to_builtins(read.tool_choice)
-        return choice
-    return read.tool_choice or "auto"

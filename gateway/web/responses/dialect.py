@@ -18,6 +18,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.domain.token_usage import TokenUsage
 from gateway.web.bodies.body_decoding import decode_in_thread_if_long
+from gateway.web.omitted_tools import log_omitted_tools, omitted_tools_header
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, references
 from gateway.web.responses.events import ResponseEvents
@@ -44,6 +45,7 @@ class ResponsesDialect:
             store: The stored responses; None without a database.
             wall: Unix time in seconds.
         """
+        self._request_id = request_id
         self._id = f"resp_{request_id.removeprefix('req-')}"
         self._store = store if store is not None and store.enabled else None
         self._wall = wall
@@ -80,7 +82,10 @@ class ResponsesDialect:
                     f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
                     param="store",
                 )
-        self._response = answers.new_response(self._id, self._wall(), read, stored=self._store is not None)
+        log_omitted_tools(self._request_id, asked.tools.omitted)
+        self._response = answers.new_response(
+            self._id, self._wall(), read, asked.tools.offered, stored=self._store is not None
+        )
         if self.background:
             self._events = ResponseEvents(self._response, asked.tools)
         return asked.chat
@@ -106,8 +111,9 @@ class ResponsesDialect:
         """Do nothing: the worker's own counts are in the answer."""
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers unchanged: they are OpenAI's."""
-        return dict(headers)
+        """Return the headers, which are OpenAI's, and one that names tools that were left out."""
+        asked = self._asked
+        return {**headers, **omitted_tools_header(asked.tools.omitted if asked is not None else ())}
 
     def stream_start(self) -> bytes:
         """Return the events of a response that is in progress."""

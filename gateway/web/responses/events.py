@@ -176,7 +176,10 @@ class ResponseEvents:
         return self._encode([("response.in_progress", {"response": response})])
 
     def feed(self, data: bytes) -> bytes:
-        """Return the events of the next bytes of the stream. Raises StreamInterrupted, WorkerError."""
+        """Return the events of the next bytes of the stream.
+
+        Raises StreamInterrupted, WorkerError, ContextExceeded.
+        """
         return b"".join(self._chunk_events(payload) for payload in self._payloads.feed(data))
 
     def close(self) -> tuple[bytes, list[Json]]:
@@ -195,7 +198,7 @@ class ResponseEvents:
     def _chunk_events(self, payload: bytes) -> bytes:
         chunk = chat_completions.decode_chat_completion(payload)
         if chunk.error is not None:
-            raise StreamInterrupted
+            raise chat_completions.stream_failure(chunk.error)
         self.usage = chunk.parsed_usage or self.usage
         events: Events = []
         for choice in chunk.choices[:1]:

@@ -6,6 +6,9 @@
 
 A call goes back to the client under the tool's own name, as an item of the tool's own type. No engine constrains a
 function's text to a grammar: the grammar is written into the function's description, for the model.
+
+Hosted tools run on OpenAI's servers, or have item types of their own. A model can answer without them: they are
+left out, unless `tool_choice` demands one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +17,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.errors import BadRequest
+from gateway.web.omitted_tools import tool_not_run
 from gateway.web.responses import wire
 
 Json = dict[str, Any]
@@ -27,6 +31,21 @@ TEXT_PARAMETERS: Json = {
     "required": [INPUT],
     "additionalProperties": False,
 }
+
+HOSTED_TOOLS = (
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+)
+"""Beginnings of the types of hosted tools; some types end with a version."""
 
 
 class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +63,29 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatTools:
-    """The tools of a request as functions of a chat. Raises BadRequest for two tools of the same function name."""
+    """The tools of a request as functions of a chat.
 
-    def __init__(self, given: Sequence[wire.ResponsesTool] | None) -> None:
+    Raises BadRequest for a malformed tool, and for two tools of the same function name.
+    """
+
+    def __init__(self, given: Sequence[Json] | None) -> None:
+        self.offered: list[wire.ResponsesTool] = []
+        """The tools of the request without those that are left out."""
+        self.omitted: list[str] = []
+        """Types of the hosted tools that are left out."""
         self._functions: list[tuple[str, Json]] = []
         self._tools: dict[str, ClientTool] = {}
-        for position, group_description, namespace, tool in _flattened(given or ()):
+        for at, tool in enumerate(given or ()):
+            if _is_hosted(tool.get("type")):
+                self.omitted.append(tool["type"])
+            else:
+                self._offer(at, tool)
+
+    def _offer(self, at: int, given: Json) -> None:
+        """Add tool number `at` of the request."""
+        offered = _decoded(given, wire.ResponsesTool, f"tools[{at}]")
+        self.offered.append(offered)
+        for position, group_description, namespace, tool in _flattened(at, offered):
             name = function_name(tool.name, namespace)
             client_tool = ClientTool(
                 name=tool.name, namespace=namespace, takes_text=isinstance(tool, wire.CustomTool)
@@ -58,14 +94,20 @@ class ChatTools:
                 raise BadRequest(f"{position}: there is another tool {name[:100]!r}.", param=position)
             self._functions.append((name, _function(name, group_description, tool)))
 
-    def chat_fields(self, choice: wire.ResponsesToolChoice | None) -> Json:
-        """Return `tools` and `tool_choice` of the chat request. Raises BadRequest for an invalid choice."""
-        if not self._functions:
-            return {}
+    def chat_fields(self, given: str | Json | None) -> Json:
+        """Return `tools` and `tool_choice` of the chat request. Raises BadRequest for an invalid choice.
+
+        `given`: the `tool_choice` of the request.
+        """
+        choice = self._choice(given)
+        if self.omitted and not self._functions and choice == "required":
+            raise tool_not_run(self.omitted[0])
         functions, chosen = self._functions, choice
         if isinstance(choice, wire.AllowedToolsChoice):
             # No engine has such a choice. A model that is not shown the other tools cannot call them.
             functions, chosen = self._allowed(choice), choice.mode
+        if not functions:
+            return {}
         chat: Json = {"tools": [function for _, function in functions]}
         if isinstance(chosen, wire.FunctionToolChoice | wire.CustomToolChoice):
             chat["tool_choice"] = {"type": "function", "function": {"name": chosen.name}}
@@ -77,12 +119,24 @@ class ChatTools:
         """Return the tool that a function stands for. A name that the model made up is a function of that name."""
         return self._tools.get(function) or ClientTool(name=function)
 
+    def _choice(self, given: str | Json | None) -> wire.ResponsesToolChoice | None:
+        kind = given.get("type") if isinstance(given, dict) else None
+        if _is_hosted(kind):
+            raise tool_not_run(str(kind))
+        choice: wire.ResponsesToolChoice | None = _decoded(
+            given, wire.ResponsesToolChoice | None, "tool_choice"
+        )
+        return choice
+
     def _allowed(self, choice: wire.AllowedToolsChoice) -> list[tuple[str, Json]]:
-        names = {tool.name for tool in choice.tools}
-        if not names or not names <= self._tools.keys():
+        hosted = [tool.type for tool in choice.tools if _is_hosted(tool.type)]
+        names = {tool.name for tool in choice.tools if tool.type not in hosted}
+        if not choice.tools or not names <= self._tools.keys():
             raise BadRequest(
                 "tool_choice allows tools that are not in tools, or none.", param="tool_choice.tools"
             )
+        if not names and choice.mode == "required":
+            raise tool_not_run(hosted[0])
         return [(name, function) for name, function in self._functions if name in names]
 
 
@@ -108,17 +162,30 @@ def arguments_with_text(text: str) -> str:
     return msgspec.json.encode({INPUT: text}).decode()
 
 
+def _is_hosted(kind: Any) -> bool:
+    return isinstance(kind, str) and kind.startswith(HOSTED_TOOLS)
+
+
+def _decoded(given: Any, kind: Any, position: str) -> Any:
+    """Return a value of the request as `kind`. Raises BadRequest that names the field."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as err:
+        text, _, path = str(err).partition(" - at `$")
+        where = position + path.rstrip("`")
+        raise BadRequest(f"{where}: {text}.", param=where) from err
+
+
 def _flattened(
-    given: Sequence[wire.ResponsesTool],
+    at: int, tool: wire.ResponsesTool
 ) -> Iterator[tuple[str, str | None, str | None, wire.FunctionTool | wire.CustomTool]]:
-    """Yield each tool: its position in the request, its namespace's description and name, and the tool."""
-    for at, tool in enumerate(given):
-        if not isinstance(tool, wire.NamespaceTool):
-            yield f"tools[{at}]", None, None, tool
-            continue
-        for number, inner in enumerate(tool.tools):
-            # The description of a namespace is given once, with its first tool.
-            yield f"tools[{at}].tools[{number}]", None if number else tool.description, tool.name, inner
+    """Yield each tool in an entry: its position in the request, its namespace's description and name, the tool."""
+    if not isinstance(tool, wire.NamespaceTool):
+        yield f"tools[{at}]", None, None, tool
+        return
+    for number, inner in enumerate(tool.tools):
+        # The description of a namespace is given once, with its first tool.
+        yield f"tools[{at}].tools[{number}]", None if number else tool.description, tool.name, inner
 
 
 def _function(name: str, group_description: str | None, tool: wire.FunctionTool | wire.CustomTool) -> Json:

@@ -154,10 +154,10 @@ class CustomToolChoice(msgspec.Struct, frozen=True, tag="custom", tag_field="typ
 
 
 class AllowedTool(msgspec.Struct, frozen=True):
-    """A tool that an AllowedToolsChoice names."""
+    """A tool that an AllowedToolsChoice names. Hosted tools have no name."""
 
-    type: Literal["function", "custom"]
-    name: str
+    type: str
+    name: str | None = None
 
 
 class AllowedToolsChoice(msgspec.Struct, frozen=True, tag="allowed_tools", tag_field="type"):
@@ -197,14 +197,14 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
 
 
 class ResponsesBody(msgspec.Struct, frozen=True):
-    """The body of POST /v1/responses. `input` is decoded item by item: see items.py."""
+    """The body of POST /v1/responses. `input` is decoded in items.py, `tools` and `tool_choice` in tools.py."""
 
     model: str
     input: str | list[msgspec.Raw] = ""
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[ResponsesTool] | None = None
-    tool_choice: ResponsesToolChoice | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
@@ -249,6 +249,7 @@ TRANSLATED_FIELDS = frozenset(
             "conversation",
         ),
         *("prompt", "truncation", "include", "max_tool_calls", "context_management", "stream_options"),
+        "client_metadata",
         # Fields of chat completions that would change the shape of the answer.
         *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
     }

@@ -83,7 +83,7 @@ async def test_every_request_has_a_result_as_a_client_would_have_got_it(running)
     assert set(told) == {"good", "unknown", "broken", "streamed", "nothing"}
     message = told["good"]["message"]
     assert (told["good"]["type"], message["type"], message["model"]) == ("succeeded", "message", "m")
-    assert message["content"] == [{"type": "text", "text": "w0 w1 w2 w3 ", "citations": None}]
+    assert message["content"] == [{"type": "text", "text": "w0 w1 w2 w3 "}]
     assert message["usage"]["output_tokens"] == 4
     kinds = {name: result["error"]["error"]["type"] for name, result in told.items() if name != "good"}
     assert kinds == {

@@ -226,6 +226,36 @@ async def test_when_all_workers_are_busy_the_client_is_told_when_to_come_back(ga
         assert running.idle
 
 
+async def test_a_failure_of_the_only_worker_keeps_its_words_without_addresses(gateway):
+    body = {"error": {"message": "CUDA error at http://10.0.0.1:8000 in /opt/engine/run.py: out of memory"}}
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(status=500, body=body)
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (502, "worker_error")
+        assert (
+            error["message"] == "The worker failed on this request: CUDA error at ... in ...: out of memory"
+        )
+        worker.then(body={})
+        async with running.chat() as response:
+            assert (await response.json())["error"]["message"] == "No worker could answer the request."
+        await running.until(lambda: running.idle)
+
+
+async def test_too_many_requests_at_the_only_worker_are_too_many_requests_of_the_client(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        worker.then(status=429, headers={"Retry-After": "9"})
+        async with running.chat() as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (429, "rate_limited_by_worker")
+        assert response.headers["retry-after"] == "9"
+        headers = {**running.headers(), "anthropic-version": "2023-06-01"}
+        body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+        async with running.http.post(f"{running.url}/v1/messages", json=body, headers=headers) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"]) == (429, "rate_limit_error")
+
+
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
 async def test_a_refusal_without_words_is_passed_on_and_not_tried_again(gateway, status):
     async with ScriptedWorker() as one, ScriptedWorker() as other, gateway(one, other) as running:

@@ -3,14 +3,16 @@
 import asyncio
 import gzip
 import json
+import zlib
 from dataclasses import replace
 
 import aiohttp
 import pytest
 from aiohttp.web_protocol import RequestPayloadError
+from backports import zstd
 from prometheus_client.registry import Collector
 
-from tests.fakes.scripted_worker import ScriptedWorker
+from tests.fakes.scripted_worker import Script, ScriptedWorker
 from workers.engine import tiny_checkpoint
 
 
@@ -81,6 +83,26 @@ async def test_a_client_that_asks_for_usage_gets_it_in_a_last_frame_without_choi
     assert done
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"include_obfuscation": False}, {"include_obfuscation": False, "include_usage": True}),
+        (
+            {"include_usage": True, "continuous_usage_stats": True},
+            {"include_usage": True, "continuous_usage_stats": True},
+        ),
+        ({"continuous_usage_stats": True}, {"include_usage": True}),
+        (None, {"include_usage": True}),
+    ],
+)
+async def test_the_options_of_a_stream_reach_the_worker(gateway, given, sent):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with running.chat(stream=True, stream_options=given) as response:
+            assert response.status == 200
+            await response.read()
+        assert worker.seen[-1].body["stream_options"] == sent
+
+
 async def test_both_prefixes_and_both_kinds_of_key_are_accepted(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         body = {"model": "m", "prompt": "hi"}
@@ -92,6 +114,47 @@ async def test_both_prefixes_and_both_kinds_of_key_are_accepted(gateway):
         headers = {"x-api-key": running.keys["acme"].text}
         async with running.http.post(running.url + "/v1/completions", json=body, headers=headers) as response:
             assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "/v1/v1/chat/completions",
+        "/openai/v1/chat/completions?api-version=preview",
+    ],
+)
+async def test_a_slip_in_the_base_url_is_forgiven(gateway, path):
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        status, _, _ = await raw(
+            running.url,
+            path,
+            b"Authorization: " + running.headers()["Authorization"].encode(),
+            body=json.dumps(body).encode(),
+        )
+        assert status == 200
+        async with running.http.post(f"{running.url}/v1/v1/messages", json={}) as response:
+            assert response.status == 401
+
+
+@pytest.mark.parametrize("more", [{"model": "gpt-4o"}, {}])
+async def test_azures_paths_name_the_model_and_its_header_the_key(gateway, more):
+    body = {"messages": [{"role": "user", "content": "hi"}], **more}
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        headers = {"api-key": running.keys["acme"].text}
+        url = f"{running.url}/openai/deployments/m/chat/completions?api-version=2024-10-21"
+        for stream in (False, True):
+            async with running.http.post(url, json={**body, "stream": stream}, headers=headers) as response:
+                assert response.status == 200, await response.text()
+                await response.read()
+        async with running.http.post(url, json=[], headers=headers) as response:
+            assert response.status == 400
+        async with running.http.post(url.replace("/m/", "/none/"), json=body, headers=headers) as response:
+            assert await error_of(response) == (404, "model_not_found", "model")
+    assert [seen.body["model"] for seen in worker.seen] == ["m", "m"]
 
 
 async def test_the_worker_gets_the_fields_as_they_were_and_those_that_the_gateway_owns(gateway):
@@ -289,13 +352,54 @@ async def test_nobody_without_a_key_has_a_body_read(gateway):
         writer.close()
 
 
-async def test_a_body_that_is_encoded_is_refused_and_nobody_decodes_it(gateway):
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "word " * 50_000}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [
+        (b"gzip", gzip.compress),
+        (b"GZIP", gzip.compress),
+        (b"deflate", zlib.compress),
+        (b"zstd", zstd.compress),
+    ],
+)
+async def test_a_compressed_body_is_read_within_the_bounds_of_a_body(gateway, encoding, compress):
+    bounds = {"requests.body_bytes_max": 1024**2}
+    async with ScriptedWorker() as worker, gateway(worker, **bounds) as running:
+        key = b"Authorization: " + running.headers()["Authorization"].encode()
+        named = b"Content-Encoding: " + encoding
+        asked = running.url, "/v1/chat/completions", key, named
+        status, _, _ = await raw(*asked, body=compress(BODY))
+        assert status == 200
+        status, _, body = await raw(*asked, body=compress(bytes(2 * 1024**2)))
+        assert (status, body["error"]["code"]) == (413, "payload_too_large")
+        for broken in (compress(BODY)[:-9], compress(BODY) + b"more", BODY):
+            status, _, body = await raw(*asked, body=broken)
+            assert (status, body["error"]["code"]) == (400, "invalid_request")
+        # Without a key nothing is decompressed.
+        status, _, _ = await raw(
+            running.url, "/v1/chat/completions", named, body=compress(bytes(2 * 1024**2))
+        )
+        assert status == 401
+    assert worker.seen[0].body["messages"] == json.loads(BODY)["messages"]
+
+
+async def test_a_byte_order_mark_before_the_body_is_forgiven(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        body = b'\xef\xbb\xbf{"model":"m","prompt":"hi"}'
+        headers = {**running.headers(), "Content-Type": "application/json"}
+        async with running.http.post(f"{running.url}/v1/completions", data=body, headers=headers) as response:
+            assert response.status == 200
+
+
+async def test_a_body_in_an_unknown_encoding_is_refused(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as running:
         key = b"Authorization: " + running.headers()["Authorization"].encode()
         bomb = gzip.compress(
             json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
         )
-        for encoding in (b"gzip", b"br", b"deflate", b"identity, gzip", b"\xff"):
+        for encoding in (b"br", b"identity, gzip", b"\xff"):
             named = b"Content-Encoding: " + encoding
             status, _, body = await raw(running.url, "/v1/chat/completions", key, named, body=bomb)
             assert (status, body["error"]["code"]) == (415, "unsupported_encoding")
@@ -359,7 +463,7 @@ async def test_addresses_that_are_not_there_are_said_so_in_the_listeners_own_sha
             ("GET", "/v1/foo%ed%a0%80", (404, "not_found")),
             ("DELETE", "/v1/models", (405, "method_not_allowed")),
             ("PUT", "/v1/models/", (405, "method_not_allowed")),
-            ("POST", "/v1/chat/completions/", (404, "not_found")),
+            ("POST", "/v1/chat/completions/more", (404, "not_found")),
             ("OPTIONS", "*", (404, "not_found")),
         ):
             host = running.url.removeprefix("http://").encode()
@@ -464,6 +568,35 @@ async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(g
         assert len(worker.seen) == 1
 
 
+async def test_a_prompt_is_refused_by_estimate_where_it_is_certain_to_be_too_long(gateway):
+    models = json.dumps([{"name": "m", "context_length": 100}])
+    async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
+        async with running.chat("word " * 200) as response:
+            assert await error_of(response) == (400, "context_length_exceeded", "messages")
+        async with running.chat(
+            "word " * 90
+        ) as response:  # four bytes as a token: that may be too long, or not
+            assert response.status == 200
+        assert len(worker.seen) == 1
+
+
+async def test_a_workers_refusal_because_of_the_context_has_the_code_of_each_api(gateway):
+    said = {"object": "error", "code": 400, "type": "BadRequestError", "param": None}
+    said["message"] = "The input (5000 tokens) is longer than the model's context length (4096 tokens)."
+    message = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
+    async with ScriptedWorker(script=Script(status=400, body=said)) as worker, gateway(worker) as running:
+        for stream in (False, True):
+            async with running.chat(stream=stream) as response:
+                assert (await error_of(response))[:2] == (400, "context_length_exceeded")
+            body = {**message, "stream": stream}
+            async with running.http.post(
+                f"{running.url}/v1/messages", json=body, headers=running.headers()
+            ) as response:
+                error = (await response.json())["error"]
+            assert error["message"] == "prompt is too long: 5000 tokens > 4096 maximum"
+        await running.until(lambda: running.idle)
+
+
 async def asked(running, worker, **fields):
     """The bound on the answer, as the worker got it."""
     async with running.http.post(
@@ -494,7 +627,7 @@ async def test_a_plan_bounds_answers_that_the_client_does_not(gateway, tmp_path)
 
 async def test_an_estimated_prompt_that_seems_to_fill_the_plan_still_gets_an_answer(gateway):
     async with ScriptedWorker() as worker, gateway(worker, plan={"context_length_max": 100}) as running:
-        assert await asked(running, worker, prompt="x" * 1000) == 100
+        assert await asked(running, worker, prompt="x" * 600) == 100
 
 
 async def test_without_a_bound_in_the_plan_the_worker_gets_none(gateway):

@@ -40,7 +40,7 @@ async def test_a_message_reaches_the_worker_as_a_chat_completion_and_is_charged_
             left = int(chat.headers["x-ratelimit-remaining-tokens"])
     assert (asked["messages"], asked["top_k"], asked["max_tokens"]) == (BODY["messages"], 3, 8)
     assert asked["cache_salt"]
-    assert answer["content"] == [{"type": "text", "text": "w0 w1 w2 w3 ", "citations": None}]
+    assert answer["content"] == [{"type": "text", "text": "w0 w1 w2 w3 "}]
     assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (10, 4)
     assert (answer["stop_reason"], answer["model"]) == ("max_tokens", "m")
     # Two messages of 14 tokens each are settled, and the chat has reserved its own.

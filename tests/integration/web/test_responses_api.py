@@ -209,7 +209,7 @@ async def test_input_tokens_are_counted_without_asking_a_worker(gateway):
         ({"input": [7]}, "input[0]"),
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "telepathy"}]}, "tools[0].type"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),

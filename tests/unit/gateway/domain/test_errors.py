@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.errors import BudgetExhausted, QuotaExceeded
+from gateway.domain.errors import BudgetExhausted, GatewayError, QuotaExceeded
 from gateway.quotas.limit import Limit, concurrency
 from gateway.quotas.quota import Refusal
 from policies.admission.limit_windows import Window
@@ -49,3 +49,10 @@ def test_a_budget_says_when_it_begins_anew_and_that_retrying_is_of_no_use():
         "x-should-retry": "false",
         "x-radixgate-limit": "key:k1; spend/calendar month",
     }
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(1.0, True), (60.0, True), (61.0, False), (86_400.0, False)])
+def test_sdks_are_told_not_to_wait_for_hours_by_themselves(seconds, waits):
+    headers = GatewayError("full", retry_after_seconds=seconds).headers()
+    assert headers["retry-after"] == str(int(seconds))
+    assert (headers.get("x-should-retry") != "false") == waits

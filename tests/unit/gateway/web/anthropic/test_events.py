@@ -161,7 +161,7 @@ def test_why_it_stopped_is_said_in_anthropics_words(finish, more, stops, reason,
 
 
 def test_an_empty_answer_is_one_empty_text():
-    assert message(content="")["content"] == [{"type": "text", "text": "", "citations": None}]
+    assert message(content="")["content"] == [{"type": "text", "text": ""}]
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"", b"\xff", b'{"choices": [{"delta": {}}]}'])

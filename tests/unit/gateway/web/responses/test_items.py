@@ -182,7 +182,7 @@ def test_of_allowed_tools_a_worker_hears_of_no_others(mode):
     chat, read = chat_of(tools=TOOLS, tool_choice=choice)
     assert [tool["function"]["name"] for tool in chat["tools"]] == ["f", "h"]
     assert chat["tool_choice"] == mode
-    assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
+    assert answers.new_response("resp_1", 0.0, read, [], stored=True)["tool_choice"] == choice
 
 
 @pytest.mark.parametrize("names", ["", "fx"], ids=["none", "one that is not there"])
@@ -196,7 +196,7 @@ def test_what_allows_no_tool_that_there_is_is_refused(names):
 def test_a_function_that_is_chosen_is_said_again():
     chat, read = chat_of(tools=TOOLS, tool_choice={"type": "function", "name": "g"})
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "g"}}
-    assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == {
+    assert answers.new_response("resp_1", 0.0, read, [], stored=True)["tool_choice"] == {
         "type": "function",
         "name": "g",
     }

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import BadRequest
 from gateway.web.openai import chat_completions
-from gateway.web.responses import answers, items, wire
+from gateway.web.responses import answers, items
 from gateway.web.responses.requests import decode_responses_body, to_chat_request
 from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.responses.test_items import chunk, translated, without_ids
@@ -87,7 +87,7 @@ def test_a_tool_that_takes_a_text_can_be_chosen(choice, told, offered):
     read, _ = decode_responses_body(
         json.dumps({"model": "m", "tools": GIVEN, "tool_choice": choice}).encode()
     )
-    assert answers.new_response("resp_1", 0.0, read, stored=True)["tool_choice"] == choice
+    assert answers.new_response("resp_1", 0.0, read, [], stored=True)["tool_choice"] == choice
 
 
 def test_what_is_called_is_told_as_what_it_is():
@@ -165,4 +165,73 @@ def test_tools_that_one_function_would_stand_for_and_those_of_others_servers_are
 
 def test_without_tools_nothing_is_chosen():
     assert ChatTools(None).chat_fields("required") == {}
-    assert ChatTools([wire.FunctionTool(name="f")]).chat_fields(None).keys() == {"tools"}
+    assert ChatTools([{"type": "function", "name": "f"}]).chat_fields(None).keys() == {"tools"}
+
+
+HOSTED = [
+    {"type": "web_search", "external_web_access": True},
+    {"type": "image_generation", "output_format": "png"},
+    {"type": "tool_search"},
+    {"type": "local_shell"},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "mcp", "server_label": "files", "server_url": "https://mcp.example.com"},
+    {"type": "web_search_preview_2025_03_11"},
+]
+
+
+def test_hosted_tools_are_left_out_and_named():
+    read = asked(tools=[HOSTED[0], GIVEN[0], *HOSTED[1:]], tool_choice="required")
+    functions = json.loads(bytes(read.chat.fields["tools"]))
+    assert [tool["function"]["name"] for tool in functions] == ["f"]
+    assert read.tools.omitted == [tool["type"] for tool in HOSTED]
+    response = answers.new_response("resp_1", 0.0, read.body, read.tools.offered, stored=True)
+    assert [tool["type"] for tool in response["tools"]] == ["function"]
+
+
+def test_a_request_with_nothing_but_hosted_tools_is_answered_without_tools():
+    assert not {"tools", "tool_choice"} & chat_of(tools=HOSTED, tool_choice="auto").keys()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tool_choice": {"type": "web_search_preview"}},
+        {"tool_choice": {"type": "mcp", "server_label": "files"}},
+        {"tool_choice": "required", "tools": HOSTED},
+        {
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "image_generation"}],
+            }
+        },
+    ],
+    ids=["web search", "mcp", "any", "allowed"],
+)
+def test_a_choice_that_demands_a_hosted_tool_is_refused(body):
+    with pytest.raises(BadRequest, match="which this gateway does not run") as refused:
+        asked(**{"tools": [*GIVEN, *HOSTED], **body})
+    assert refused.value.param == "tool_choice"
+
+
+def test_a_hosted_tool_may_be_allowed_beside_functions():
+    allowed = [{"type": "function", "name": "f"}, {"type": "image_generation"}]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": allowed}
+    chat = chat_of(tools=[*GIVEN, *HOSTED], tool_choice=choice)
+    assert ([tool["function"]["name"] for tool in chat["tools"]], chat["tool_choice"]) == (["f"], "required")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": [{"type": "telepathy"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "f", "parameters": []}]}, "tools[0].parameters"),
+        ({"tools": [{"name": "f"}]}, "tools[0]"),
+        ({"tool_choice": {"type": "telepathy"}}, "tool_choice.type"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+    ],
+)
+def test_a_malformed_tool_or_choice_is_refused_with_its_field(body, param):
+    with pytest.raises(BadRequest) as refused:
+        asked(**body)
+    assert refused.value.param == param

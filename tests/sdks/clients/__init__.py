@@ -1,0 +1,1 @@
+"""Clients that people run, unchanged and with their default settings, against a gateway."""
