@@ -71,6 +71,10 @@ class TextEncoder:
 
     exact = False
 
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a text by its length in bytes."""
+        return -(-_utf8_length(text) // TOKEN_BYTES)
+
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:
@@ -163,6 +167,14 @@ class TokenizerEncoder:
             partial(processes.job, str(directory.resolve()), digest) if processes is not None else None
         )
         return cls(tokenizer, template, threads, key, memory_bytes_max, process_job)
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a short text; those of a longer one are extrapolated from its beginning."""
+        beginning = text[:INLINE_CHARACTERS_MAX]
+        if not beginning:
+            return 0
+        tokens = len(self._tokenizer.encode(beginning, add_special_tokens=False).ids)
+        return -(-tokens * len(text) // len(beginning))
 
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None

@@ -53,6 +53,7 @@ class StubAdapter:
     """
 
     isolates = True
+    reports_running_usage = False
     streams_whole = True
 
     def __init__(self) -> None:

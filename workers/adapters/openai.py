@@ -17,6 +17,7 @@ from workers.adapters.body_buffers import json_buffers
 from workers.adapters.http import HttpWorker
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
+_RUNNING_USAGE = msgspec.Raw(b'{"include_usage":true,"continuous_usage_stats":true}')
 
 
 class ModelEntry(msgspec.Struct):
@@ -50,6 +51,7 @@ class OpenAIAdapter:
     """The WorkerAdapter of kind `openai`. It sends no `cache_salt`: tenants share the engine's cache."""
 
     isolates = False
+    reports_running_usage = False
     streams_whole = False
 
     def __init__(self, target: WorkerTarget) -> None:
@@ -70,7 +72,7 @@ class OpenAIAdapter:
         """Return the fields of the body: the client's as raw JSON, and the values that the gateway sets."""
         fields: dict[str, object] = {**call.fields, "model": call.model}
         if call.stream:
-            fields["stream_options"] = _INCLUDE_USAGE
+            fields["stream_options"] = _RUNNING_USAGE if self.reports_running_usage else _INCLUDE_USAGE
         return fields
 
     def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:

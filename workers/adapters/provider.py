@@ -64,6 +64,7 @@ class ProviderAdapter:
     """
 
     isolates = False
+    reports_running_usage = False
     streams_whole = False
 
     def __init__(self, inner: WorkerAdapter, names: Mapping[str, str]) -> None:
