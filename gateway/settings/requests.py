@@ -84,8 +84,8 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
     repeats_max: Annotated[
         Positive,
         Meta(
-            description="How often a request with the same `Idempotency-Key` may be made; the tenant is charged "
-            "only for the most expensive one."
+            description="How often a request with the same `Idempotency-Key` may be made; each is computed and "
+            "charged by itself."
         ),
     ] = 3
     media_hosts: Annotated[
