@@ -125,7 +125,8 @@ async def _relay_whole(
             if error is not None:
                 _fail(error, False, request, progress)
             progress.usage = _usage(body)
-            progress.tally = AnswerTally(body)
+            if request.generates:
+                progress.tally = AnswerTally(body)
             if TRANSFER_FIELD in body:
                 body = without_transfers(body)
             if not reports_cached_tokens:

@@ -15,6 +15,7 @@ from workers.adapter import FormPart, WorkerAnswer, WorkerCall, WorkerReport, Wo
 from workers.adapters import multipart
 from workers.adapters.body_buffers import json_buffers
 from workers.adapters.http import HttpWorker
+from workers.adapters.request_fields import FIELDS
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 _RUNNING_USAGE = msgspec.Raw(b'{"include_usage":true,"continuous_usage_stats":true}')
@@ -51,6 +52,7 @@ class OpenAIAdapter:
     """The WorkerAdapter of kind `openai`. It sends no `cache_salt`: tenants share the engine's cache."""
 
     isolates = False
+    request_fields = FIELDS
     reports_running_usage = False
     streams_whole = False
 

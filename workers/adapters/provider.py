@@ -68,6 +68,7 @@ class ProviderAdapter:
     streams_whole = False
 
     def __init__(self, inner: WorkerAdapter, names: Mapping[str, str]) -> None:
+        self.request_fields = inner.request_fields
         self._inner = inner
         self._names = names
 
