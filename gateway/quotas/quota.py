@@ -48,7 +48,14 @@ RepeatRefusalReason = Literal["running", "different", "used up"]
 
 
 class QuotaUnavailable(Exception):
-    """The store cannot be reached, or not in time."""
+    """The store cannot be reached, or not in time.
+
+    `answered`: whether it did answer, but too late for the decision to count: it is there all the same.
+    """
+
+    def __init__(self, reason: str, *, answered: bool = False) -> None:
+        super().__init__(reason)
+        self.answered = answered
 
 
 class RepeatedReservationRefused(Exception):

@@ -155,7 +155,7 @@ class RedisQuotaStore:
         outcome, server_ms = answer[:2]
         self._learn_clock(server_ms)
         if outcome == TOO_LATE:
-            raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended")
+            raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended", answered=True)
         if outcome in REPEATS:
             raise RepeatedReservationRefused(REPEATS[outcome])
         worst, retry_us, shadows = answer[2:5]
