@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -141,7 +142,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         catalogue = Catalogue(
             settings.models,
             executor,
-            random.getrandbits(64),
+            secrets.randbits(64),
             int(time.time()),
             FleetTokenizer(fleet.serving),
             processes,
