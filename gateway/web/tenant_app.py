@@ -157,7 +157,13 @@ def tenant_app(
         headers = {"server": SERVER, "x-request-id": new_request_id()}
         return web.Response(body=msgspec.json.encode(used), content_type="application/json", headers=headers)
 
-    middlewares = [error_middleware(error_response, local_names_only=local_names_only)]
+    middlewares = [
+        error_middleware(
+            error_response,
+            local_names_only=local_names_only,
+            page_allowed=lambda http: cors is not None and cors.allowed(http) is not None,
+        )
+    ]
     if access_log is not None:
         middlewares.insert(0, access_log_middleware(access_log))
     if cors is not None:

@@ -74,7 +74,7 @@ function show(state) {
 
 async function refresh() {
   try {
-    const answer = await fetch("/admin/v1/overview", { credentials: "same-origin" });
+    const answer = await fetch("/ui/overview", { credentials: "same-origin" });
     if (answer.status === 401) {
       // The session has ended: the page itself redirects to the login, if there is one.
       location.reload();
