@@ -200,7 +200,7 @@ def readiness(gateway: Gateway) -> dict[str, object]:
     return {
         "ready": gateway.drain_state.ready
         and (routable or not workers)
-        and database not in ("not loaded", "stale"),
+        and (gateway.records.directory is None or gateway.records.directory.usable),
         "draining": not gateway.drain_state.ready,
         "workers": workers,
         "redis": "away" if gateway.quotas.store.away else "shared",
