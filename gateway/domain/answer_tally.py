@@ -22,7 +22,8 @@ CHOICES_MAX = 4096
 """Choices of one request whose running usage is kept."""
 
 RUNNING_USAGE = re.compile(rb',"usage":(?P<usage>\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})\}(?=\r?\n)')
-"""Usage as the last field of a frame. Inside a JSON string its quotes would be escaped."""
+"""Usage as the last field of a frame, as engines write it: without spaces, which makes it quick to find. Inside a
+JSON string its quotes would be escaped."""
 
 # The quantifiers are possessive, since `re` keeps memory for each position that it could come back to.
 _TEXT = re.compile(

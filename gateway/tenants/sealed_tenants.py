@@ -2,9 +2,9 @@
 
     nonce (16) | tag (32) | contents xor SHAKE-256(key, nonce)          the tag is a keyed BLAKE2b of the rest
 
-Both keys derive from the deployment secret. The contents have hashes of keys, and never a key; what they say about
-tenants is still nobody else's business, and a file that was changed must not become a tenant. When the database was
-last read is part of the contents: an old copy cannot pass for a new one.
+Both keys derive from the deployment secret. The contents have hashes of API keys, and never an API key. They are
+encrypted because they name tenants and their limits, and signed because a changed file would change these. The time
+at which the database was last read is part of the contents: an old copy cannot pass for a new one.
 """
 
 import hmac

@@ -10,7 +10,9 @@ from gateway.domain.token_usage import TokenUsage
 
 def frame(index=0, text="a", usage=None, **choice):
     chunk = {"choices": [{"index": index, "delta": {"content": text}, **choice}]}
-    return b"data: %b\n\n" % json.dumps({**chunk, **({"usage": usage} if usage else {})}).encode()
+    chunk |= {"usage": usage} if usage else {}
+    # Without spaces, as engines write it.
+    return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
 
 
 def counted(output, prompt=9):
