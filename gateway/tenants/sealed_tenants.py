@@ -41,7 +41,7 @@ class KnownTenants(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[KnownKey, ...] = ()
 
 
-class SealedTenants:
+class SealedTenantStore:
     """The file with the last known tenants."""
 
     def __init__(self, file: Path, secret: bytes) -> None:

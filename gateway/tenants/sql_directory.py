@@ -28,7 +28,7 @@ from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
 from gateway.tenants.sealed_tenants import KEYS_MAX as SEALED_KEYS_MAX
-from gateway.tenants.sealed_tenants import SealedTenants
+from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.tenant_register import KeyEntry, Names, TenantRegister, subtract_names
 from radix_cache.loop_yield import LoopYielder
 
@@ -56,7 +56,7 @@ class SqlDirectory:
         *,
         known_seconds_max: float,
         upgrades: bool = True,
-        sealed: SealedTenants | None = None,
+        sealed: SealedTenantStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:

@@ -14,7 +14,7 @@ from gateway.settings.types import Moment, Network
 from gateway.tenants import sql_directory
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
 from gateway.tenants.keys import new_key, pepper
-from gateway.tenants.sealed_tenants import SealedTenants
+from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.tenant_register import TenantRegister
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -66,7 +66,7 @@ class Started:
             TenantRegister(PEPPER),
             store,
             known_seconds_max=known_seconds_max,
-            sealed=SealedTenants(file, secret),
+            sealed=SealedTenantStore(file, secret),
             **clocks,
         )
 
