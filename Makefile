@@ -19,7 +19,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
 	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine ladder docs \
-	docs-site docs-plot clean test-observability test-browser
+	docs-site docs-plot clean test-observability test-browser audit
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ bench-fairness: .venv/.dev ## Measure how tenants affect each other under each q
 ladder: .venv/.dev ## Run the same requests on engines from naive to modern, one idea at a time; draw ladder.png
 	$(BIN)/radixgate ladder --plot ladder.png $(BENCH_ARGS)
 
+audit: .venv/.dev .tools/audit/.done ## Look for known vulnerabilities in the dependencies, and for risky constructs in the code
+	.tools/audit/bin/bandit -q -r gateway policies radix_cache workers -c pyproject.toml
+	$(BIN)/python -m tests.audit .tools/audit/bin/pip-audit
+
 docs: .venv/.dev ## Write the generated parts of the reference pages again
 	$(BIN)/python -m tests.house.generated
 
@@ -178,6 +182,11 @@ clean: ## Remove everything that make has created
 
 .tools/sdks-clients/.done: tests/sdks/clients/install | .venv/bin/python
 	tests/sdks/clients/install $(PYTHON) .tools/sdks-clients
+
+.tools/audit/.done: | .venv/bin/python
+	$(PYTHON) -m venv .tools/audit
+	.tools/audit/bin/pip install --quiet 'bandit>=1.9,<2' 'pip-audit>=2.9,<3'
+	@touch $@
 
 .tools/aiperf/.done: tests/peers/install_aiperf | .venv/bin/python
 	tests/peers/install_aiperf $(PYTHON) .tools/aiperf

@@ -1,7 +1,7 @@
 """The composition root: makes every part of a gateway from its settings, once, and hands it on by constructor."""
 
 import asyncio
-import random
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +148,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         catalogue = Catalogue(
             settings.models,
             executor,
-            random.getrandbits(64),
+            secrets.randbits(64),
             int(time.time()),
             FleetTokenizer(fleet.serving),
             processes,

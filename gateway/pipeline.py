@@ -136,7 +136,10 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                     worker = pending.attempt.placement.worker
                     own = worker.adapter.isolates or not ctx.tenant.group
                     shapes = worker.response_shapes if dispatch.worker_calls.aggregates_streams else None
-                    await relay(upstream, exchange, ctx.request, progress, headers, own, shapes)
+                    running_usage = worker.adapter.reports_running_usage
+                    await relay(
+                        upstream, exchange, ctx.request, progress, headers, own, shapes, running_usage
+                    )
                 finally:
                     await attempts.close(pending)
                 attempts.completed(pending)

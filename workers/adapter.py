@@ -232,6 +232,16 @@ class WorkerAdapter(Protocol):
         ...
 
     @property
+    def request_fields(self) -> Mapping[str, frozenset[str]]:
+        """Names of the fields that the worker may get from a tenant, by path below its URL."""
+        ...
+
+    @property
+    def reports_running_usage(self) -> bool:
+        """Whether the worker is asked for usage in every frame of a stream: it counts each choice by itself."""
+        ...
+
+    @property
     def streams_whole(self) -> bool:
         """Whether a stream carries everything that the same answer in one piece would, its usage included."""
         ...

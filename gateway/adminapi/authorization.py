@@ -7,7 +7,8 @@
     none, on loopback, without admin.token  viewer, unless a browser login is configured
 
 A token is sent as a bearer token. Pages also take admin.token as ?token=, and from a cookie, which the API never
-takes. Addresses that present wrong tokens too often have to wait, as with tenants' API keys.
+takes. Addresses that present wrong tokens too often have to wait: meanwhile admin.token is not accepted from them
+either, so that it cannot be found by trying. Tokens of operators are, as tenants' API keys are: they are random.
 """
 
 import hmac
@@ -23,7 +24,7 @@ from gateway.adminapi.problems import Problem
 from gateway.adminapi.sessions import OperatorSessions
 from gateway.database import schema
 from gateway.database.tenant_store import TenantStore
-from gateway.settings.listeners import AdminSettings, is_loopback
+from gateway.settings.listeners import AdminSettings, is_loopback, names_loopback
 from gateway.settings.token_issuers import Role
 from gateway.settings.types import address_of
 from gateway.tenants.auth_throttle import AuthThrottle
@@ -74,6 +75,8 @@ class Authorization:
         self.open = admin.token is None and sessions is None and is_loopback(admin.host)
         """Whether every caller on this machine is a viewer."""
         self._token = admin.token.reveal() if admin.token is not None else None
+        self._metrics_token = admin.metrics_token.reveal() if admin.metrics_token is not None else None
+        self._loopback = is_loopback(admin.host)
         self._operators = operators
         self._auth_throttle = auth_throttle
         self._tokens = tokens
@@ -95,7 +98,9 @@ class Authorization:
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
         try:
-            principal = await self._principal_of(token) if token else await self._without_token(http, page)
+            principal = (
+                await self._principal_of(token, http) if token else await self._without_token(http, page)
+            )
         except IssuerUnavailable as err:
             raise Problem(
                 503,
@@ -113,12 +118,36 @@ class Authorization:
         """Whether the settings name a token for this listener."""
         return self._token is not None
 
-    def is_admin_token(self, token: str) -> bool:
+    def authorize_metrics(self, http: web.Request) -> None:
+        """Check whether a request may read the metrics. Raises Problem with status 401, 403 or 429."""
+        if self._metrics_token is None:
+            if self._loopback and not names_loopback(http.headers.get("Host", "")):
+                raise Problem(
+                    403, "Without admin.metrics_token the metrics answer to names of this machine only."
+                )
+            return
+        scheme, _, token = http.headers.get("Authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        if self._may_try(http) and (
+            hmac.compare_digest(_bytes(token), _bytes(self._metrics_token))
+            or self._matches_admin_token(token)
+        ):
+            return
+        raise self._problem(http, token, page=False)
+
+    def is_admin_token(self, token: str, http: web.Request) -> bool:
+        """Return whether a token is admin.token of the settings, and may be tried from this address now."""
+        return self._may_try(http) and self._matches_admin_token(token)
+
+    def _may_try(self, http: web.Request) -> bool:
+        return not self._auth_throttle.seconds_to_wait(address_of(http.remote or ""))
+
+    def _matches_admin_token(self, token: str) -> bool:
         """Return whether a token is admin.token of the settings, compared in constant time."""
         return self._token is not None and hmac.compare_digest(_bytes(token), _bytes(self._token))
 
-    async def _principal_of(self, token: str) -> Principal | None:
-        if self.is_admin_token(token):
+    async def _principal_of(self, token: str, http: web.Request) -> Principal | None:
+        if self.is_admin_token(token, http):
             return Principal(name="admin.token", role="owner")
         principal = await self._operator_principal(token)
         if principal is None and self._tokens is not None:
@@ -140,7 +169,7 @@ class Authorization:
 
     async def _without_token(self, http: web.Request, page: bool) -> Principal | None:
         given = http.query.get("token") or http.cookies.get(PAGE_COOKIE) if page else None
-        if given and self.is_admin_token(given):
+        if given and self.is_admin_token(given, http):
             return Principal(name="admin.token", role="owner")
         session = await self.sessions.find(http) if self.sessions is not None else None
         if session is not None:

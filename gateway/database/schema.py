@@ -32,6 +32,7 @@ async def upgrade(database: Database) -> None:
     """Upgrade the tables to the newest version, if they are older. Raises DatabaseDown."""
     if database.file is not None:
         database.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database.file.touch(mode=0o600)  # SQLite gives its other files the same mode.
     async with _upgrade_lock(database), database.begin(writes=True) as connection:
         if database.file is None:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": LOCK_NUMBER})
@@ -68,7 +69,7 @@ async def ensure_current(database: Database, *, upgrades: bool) -> None:
 def _revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table(VERSIONS):
         return None
-    return connection.execute(text(f"SELECT version_num FROM {VERSIONS}")).scalar()
+    return connection.execute(text(f"SELECT version_num FROM {VERSIONS}")).scalar()  # nosec B608
 
 
 def _upgrade(connection: Connection) -> None:

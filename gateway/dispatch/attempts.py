@@ -20,6 +20,7 @@ from functools import partial
 from gateway.dispatch.costs import cost_of
 from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
 from gateway.dispatch.output_estimates import OutputEstimates
+from gateway.dispatch.own_count import own_count, without_impossible_usage
 from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
@@ -210,6 +211,9 @@ class Attempts:
         attempt = request.attempt
         assert attempt is not None
         placement, progress = attempt.placement, request.progress
+        without_impossible_usage(request.ctx, request.prompt, progress)
+        if progress.usage is None and progress.dispatched and not progress.refused:
+            progress.partial = own_count(request.ctx, request.prompt, progress, placement, self._clock())
         if placement.prefill_worker is not placement.worker:
             progress.usage = placement.usage_of_pair(progress.usage)
         usage = progress.usage

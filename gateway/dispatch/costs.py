@@ -3,7 +3,7 @@
 from gateway.domain.context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import Cost, Units
+from gateway.quotas.quota import Cost
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:
@@ -33,25 +33,3 @@ def cost_of(used: ChargedTokens | None, prices: Prices | None) -> Cost | None:
         output_tokens=used.output_tokens,
         spend=spend,
     )
-
-
-def not_yet_settled(
-    used: ChargedTokens | None, cost: Cost | None, earlier: Units
-) -> tuple[ChargedTokens | None, int]:
-    """Return the tokens to charge beyond what earlier attempts under the idempotency key paid, and their price.
-
-    All attempts together come to the dearest of them, in tokens of the prompt, of the answer, and in money: as
-    quotas charge them. Cached tokens are some of the prompt's.
-    """
-    if used is None or cost is None:
-        return used, cost.spend if cost is not None else 0
-    _, _, cached, output, total, spend = earlier
-    prompt_tokens = max(0, used.prompt_tokens - (total - output))
-    cached_tokens = used.cached_tokens
-    if cached_tokens is not None:
-        cached_tokens = min(prompt_tokens, max(0, cached_tokens - cached))
-    return ChargedTokens(
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=max(0, used.output_tokens - output),
-    ), max(0, cost.spend - spend)

@@ -1,7 +1,7 @@
 """Requests that their client may repeat under an `Idempotency-Key`, as SDKs send it with their retries.
 
-A request under such a key is charged once, as much as the dearest of its attempts. Refused are a repeat that comes
-while another is being answered, one with another content, and one too many: the key would be a way round the quota.
+Refused are a repeat that comes while another is being answered, one with another content, and one too many. Each
+attempt is computed anew, and charged for what was computed: at one price for all, the key would be a discount.
 """
 
 from hashlib import blake2b

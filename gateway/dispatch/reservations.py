@@ -83,10 +83,7 @@ class Reservations:
         """Charge what the request used, at the prices of the worker that answered or was to answer."""
         used = progress.tokens_to_charge()
         cost = costs.cost_of(used, prices)
-        if lease.settled is None:
-            progress.charge(used, cost.spend if cost is not None else 0)
-        else:
-            progress.charge(*costs.not_yet_settled(used, cost, lease.settled))
+        progress.charge(used, cost.spend if cost is not None else 0)
         self.leases.end(lease, cost)
         if progress.usage is not None:
             self._estimates.learn(ctx, progress.output_tokens_used())

@@ -1,6 +1,6 @@
 """The call that a worker gets for a request: the client's fields, and those that the gateway owns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -12,6 +12,8 @@ from workers.adapter import WorkerCall
 
 PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
 """Paths of workers that are not below /v1: vLLM has these two at its root, SGLang has them there too."""
+
+NO_FIELDS: frozenset[str] = frozenset()
 
 SAMPLES_LEARNT = 64
 """First tokens of a worker after which its speed is known well enough to do without more."""
@@ -32,11 +34,13 @@ class WorkerCalls:
         idle_seconds_max: float,
         aggregates_streams: bool,
         requests_wait: Callable[[str], bool],
+        pass_fields: Collection[str] = (),
     ) -> None:
         """`cache_salt` derives an isolation group's salt for the engine's prefix cache.
 
         `aggregates_streams`: whether a worker may be asked for a stream where the client wants a whole answer.
-        `requests_wait` returns whether requests for a model wait for room.
+        `requests_wait` returns whether requests for a model wait for room. `pass_fields`: names of fields that
+        workers get beside those of their kind.
         """
         self._cache_salt = cache_salt
         self.first_byte_seconds_max = first_byte_seconds_max
@@ -44,12 +48,18 @@ class WorkerCalls:
         self.idle_seconds_max = idle_seconds_max
         self.aggregates_streams = aggregates_streams
         self._requests_wait = requests_wait
+        self._pass_fields = frozenset(pass_fields)
 
     def make(self, pending: PendingRequest, placement: Placement) -> WorkerCall:
         """Return the request as the placement's worker gets it."""
         ctx, prompt, progress, worker = pending.ctx, pending.prompt, pending.progress, placement.worker
         request = ctx.request
         fields, stream = request.fields, request.stream
+        path = PATHS.get(request.surface) or f"v1/{request.surface.value}"
+        known = worker.adapter.request_fields.get(path, NO_FIELDS)
+        if not fields.keys() <= known:
+            known |= self._pass_fields
+            fields = {name: value for name, value in fields.items() if name in known}
         if not stream and self.aggregates_streams and self._is_worth_streaming(pending, placement):
             fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
         seconds_max = self.first_byte_seconds_max
@@ -66,7 +76,7 @@ class WorkerCalls:
         trace = progress.trace
         return WorkerCall(
             id=ctx.id,
-            path=PATHS.get(request.surface) or f"v1/{request.surface.value}",
+            path=path,
             fields=fields,
             model=ctx.model.name,
             stream=stream,

@@ -22,4 +22,4 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: float | None = None
     """When the client stops waiting, in seconds on the monotonic clock; None where the client sets no timeout."""
     idempotency_key: IdempotencyKey | None = None
-    """The client's idempotency key, under which a repeat of the request is charged once; None without a key."""
+    """The client's idempotency key, under which the request may be repeated so many times; None without a key."""

@@ -219,6 +219,15 @@ class AccountDisabled(GatewayError):
         super().__init__("The account of this key is disabled.")
 
 
+class OriginNotAllowed(GatewayError):
+    """A foreign web page sent the request, although the gateway has no API keys."""
+
+    status, code, type = 403, "origin_not_allowed", "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("Web pages may call this gateway only if listen.origins names them.")
+
+
 class HostNotAllowed(GatewayError):
     """The Host header does not name loopback, although the gateway has no API keys.
 

@@ -43,6 +43,10 @@ class PromptEncoder(Protocol):
     exact: bool
     """Whether token counts equal the worker's own."""
 
+    def count_text(self, text: str) -> int:
+        """Return how many tokens a short text of an answer has, at once: one beyond a few kilobytes takes long."""
+        ...
+
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:

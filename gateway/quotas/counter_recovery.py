@@ -5,8 +5,9 @@
                           +-- cannot be read: decided without      +-- the first gateway does it; the larger counts
 
 The ledger knows what was settled, by hours: a window of the calendar comes back as it was, a smooth or rolling one
-as if each hour's usage had come at once. Requests under way at the loss are not in the ledger yet. Windows up to an
-hour begin again; so does everything where there is no database.
+as if each hour's usage had come at once. Not in the ledger yet, and so free, are requests under way at the loss,
+and those that other gateways have recorded within SHIP_SECONDS (gateway/ledger/shipper.py) before; this gateway
+ships its own first. Windows up to an hour begin again; so does everything where there is no database.
 """
 
 import asyncio

@@ -288,7 +288,6 @@ class Escrow:
         return Lease(
             reservation=lease.reservation,
             limit_statuses=aged(account.limit_statuses, now - account.seen_at),
-            settled=lease.settled,
         )
 
     def _reserve_ahead(self, ended: Reservation) -> None:

@@ -6,6 +6,9 @@
        |                                  were last counted; a reservation that is `closed` is refused
        +-- one failure: that one request is decided locally, or refused
 
+Requests that wait at the same time fail by the same silence, which counts as one failure. An answer that comes too
+late is no failure: this process or the network held it up, and the server is there.
+
 One answered ping brings the shared store back. If it is away again soon after, twice as many in a row are needed,
 and so on: a Redis whose answers come now just in time and now just too late is not changed to and fro all the
 time. What was left over is settled in a Redis that answers late, too.
@@ -88,7 +91,9 @@ class FailoverQuotaStore:
         self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[LimitStatus, ...]]] = OrderedDict()
         """By account, what the shared store said last, and when."""
         self._failures = 0
-        """How many decisions failed in a row."""
+        """How many decisions failed in a row, one after the other."""
+        self._failed_at = float("-inf")
+        """When the last of them failed."""
         self._pings, self._pings_wanted = 0, 1
         """Pings that were answered in time in a row, and how many bring the shared store back."""
         self._back_at = float("-inf")
@@ -104,10 +109,11 @@ class FailoverQuotaStore:
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """See QuotaStore."""
         if not self.away:
+            asked_at = self._clock()
             try:
                 decision = await self._shared.reserve(reservation, urgent=urgent)
             except QuotaUnavailable as err:
-                self._count_failure(err)
+                self._count_failure(err, asked_at)
                 self._unheard.append(Lease(reservation=reservation))
             else:
                 self._failures = 0
@@ -149,10 +155,11 @@ class FailoverQuotaStore:
         await self._local.renew([Lease(reservation=share) for share in here if share is not None])
         shared = [lease for lease in leases if lease.reservation.id not in self._granted_locally]
         if shared and not self.away:
+            asked_at = self._clock()
             try:
                 await self._shared.renew(shared)
             except QuotaUnavailable as err:
-                self._count_failure(err)
+                self._count_failure(err, asked_at)
 
     async def run(self) -> None:
         """Ping Redis while it is away, and settle what was left over once it is back."""
@@ -204,6 +211,7 @@ class FailoverQuotaStore:
 
     def _end_shared(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
         """End a lease in the shared store; an end that fails is kept for later."""
+        asked_at = self._clock()
         ending = self._shared.release(lease) if actual is None else self._shared.settle(lease, actual)
         if not isinstance(ending, asyncio.Future):
             return ending
@@ -212,7 +220,7 @@ class FailoverQuotaStore:
         def keep_if_it_failed(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and isinstance(done.exception(), QuotaUnavailable):
                 self._keep(lease, actual)
-                self._count_failure(done.exception())
+                self._count_failure(done.exception(), asked_at)
             if not settled.done():
                 settled.set_result(None)
 
@@ -225,7 +233,13 @@ class FailoverQuotaStore:
             lease = msgspec.structs.replace(lease, ended_at=self._clock())
         self._unsettled.append((lease, actual))
 
-    def _count_failure(self, err: BaseException | None) -> None:
+    def _count_failure(self, err: BaseException | None, asked_at: float) -> None:
+        if isinstance(err, QuotaUnavailable) and err.answered:
+            self._failures = 0
+            return
+        if asked_at < self._failed_at:
+            return
+        self._failed_at = self._clock()
         self._failures += 1
         if not self.away and self._failures >= FAILURES_MAX:
             self._go_away(err)

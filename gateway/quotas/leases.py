@@ -36,8 +36,7 @@ class Leases:
     async def reserve(self, reservation: Reservation) -> Lease | Refusal:
         """Reserve quota; see QuotaStore.reserve.
 
-        Without limits the store is not asked, except for a request that its client may repeat, which is charged
-        once in the accounts too.
+        Without limits the store is not asked, except for a request that its client may repeat.
         """
         if reservation.idempotency_key is None:
             for scope in reservation.scopes:

@@ -53,11 +53,6 @@ class LeaseRecord:
     known_until: float
     fingerprint: str = ""
     attempt: int = 1
-    paid: Units = NO_UNITS
-    """What earlier attempts were charged."""
-    cost: Units = NO_UNITS
-    settled: Units = NO_UNITS
-    """What earlier attempts were settled to, of those that were settled."""
     charges: list[tuple[float, float] | None] = field(default_factory=list)
     """Amount and receipt by limit; None: it was not charged."""
 
@@ -99,7 +94,6 @@ class LocalQuotaStore:
             reservation=reservation,
             limit_statuses=statuses,
             shadow_refusals=tuple(statuses[at] for at in shadowed),
-            settled=held.settled if held.settled != NO_UNITS else None,
         )
 
     def settle(self, lease: Lease, actual: Cost) -> CompletedAwaitable:
@@ -143,7 +137,7 @@ class LocalQuotaStore:
 
     def _opened(self, reservation: Reservation, known: LeaseRecord | None, now: float) -> LeaseRecord:
         """Return the record of a new lease. Raises RepeatedReservationRefused if the attempt may not be made."""
-        once, attempt, paid, settled = reservation.idempotency_key, 1, NO_UNITS, NO_UNITS
+        once, attempt = reservation.idempotency_key, 1
         fingerprint = once.fingerprint if once is not None else ""
         if known is not None and once is not None:
             if known.fingerprint != fingerprint:
@@ -152,11 +146,7 @@ class LocalQuotaStore:
                 raise RepeatedReservationRefused("running")
             if known.attempt >= once.attempts_max:
                 raise RepeatedReservationRefused("used up")
-            attempt, paid = (
-                known.attempt + 1,
-                known.paid if not known.ends else _larger(known.paid, known.cost),
-            )
-            settled = known.settled
+            attempt = known.attempt + 1
         ends = now + LEASE_SECONDS
         return LeaseRecord(
             reservation_id=reservation.id,
@@ -164,9 +154,6 @@ class LocalQuotaStore:
             known_until=now + IDEMPOTENCY_SECONDS if once is not None else ends,
             fingerprint=fingerprint,
             attempt=attempt,
-            paid=paid,
-            cost=reservation.cost.units,
-            settled=settled,
         )
 
     def _judge(
@@ -183,7 +170,7 @@ class LocalQuotaStore:
                 wait: float | None = 0.0 if free > 0 else CONCURRENCY_RETRY_SECONDS
             else:
                 unit = UNIT_INDEX[limit.unit]
-                due = max(0.0, held.cost[unit] - held.paid[unit])
+                due = float(reservation.cost.units[unit])
                 wait = limit.window.wait(self._usage(account, limit, now), limit.amount, now, due)
             held.charges.append((due, 0.0))
             if wait == 0.0:
@@ -223,7 +210,7 @@ class LocalQuotaStore:
         held = self._leases.get(_name(reservation))
         if held is not None and (held.reservation_id != reservation.id or not held.ends):
             return
-        total, paid = actual or NO_UNITS, held.paid if held is not None else NO_UNITS
+        total = actual or NO_UNITS
         for at, (account, limit) in enumerate(self._limits(reservation)):
             if limit.unit == CONCURRENCY:
                 account.running.get(limit.name, {}).pop(reservation.id, None)
@@ -231,9 +218,8 @@ class LocalQuotaStore:
             unit, usage = UNIT_INDEX[limit.unit], self._usage(account, limit, now)
             charge = held.charges[at] if held is not None else None
             if charge is not None:
-                due = max(0.0, total[unit] - paid[unit])
                 usage = limit.window.settled(
-                    usage, limit.amount, now, charged=charge[0], actual=due, receipt=charge[1]
+                    usage, limit.amount, now, charged=charge[0], actual=total[unit], receipt=charge[1]
                 )
             elif held is None:
                 usage = limit.window.charge(
@@ -255,8 +241,6 @@ class LocalQuotaStore:
             fingerprint=once.fingerprint if once is not None else "",
             # An attempt for which nothing was charged does not count.
             attempt=(held.attempt if held is not None else 1) - (actual is None),
-            paid=_larger(held.paid if held is not None else NO_UNITS, actual or NO_UNITS),
-            settled=_larger(held.settled if held is not None else NO_UNITS, actual or NO_UNITS),
         )
 
     def _alert_if_due(
@@ -319,8 +303,3 @@ def _name(reservation: Reservation) -> tuple[str, str]:
 
 def _running(account: AccountUsage, limit: Limit, now: float) -> int:
     return sum(until > now for until in account.running.get(limit.name, {}).values())
-
-
-def _larger(one: Units, other: Units) -> Units:
-    first, second, third, fourth, fifth, sixth = map(max, one, other)
-    return first, second, third, fourth, fifth, sixth

@@ -12,8 +12,8 @@
 * Leases end by themselves: one that is not renewed for `LEASE_SECONDS` frees its concurrency. What it reserved
 stays
   charged, since the actual cost is unknown.
-* A request that a client repeats under a key of its own (`IdempotencyKey`) is charged once: as much as its dearest
-  attempt. A lease says what was settled before it, so that accounts can keep to the same rule.
+* A request that a client repeats under a key of its own (`IdempotencyKey`) is refused while another attempt runs,
+  with another content, and once all attempts are made. Each attempt is charged by itself.
 * Limits that are not enforced count, and refuse no request: see Mode.
 * Exact among all gateways that use the same store. `QuotaUnavailable` is the only error besides
   `RepeatedReservationRefused`.
@@ -48,7 +48,14 @@ RepeatRefusalReason = Literal["running", "different", "used up"]
 
 
 class QuotaUnavailable(Exception):
-    """The store cannot be reached, or not in time."""
+    """The store cannot be reached, or not in time.
+
+    `answered`: whether it did answer, but too late for the decision to count: it is there all the same.
+    """
+
+    def __init__(self, reason: str, *, answered: bool = False) -> None:
+        super().__init__(reason)
+        self.answered = answered
 
 
 class RepeatedReservationRefused(Exception):
@@ -148,9 +155,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     limit_statuses: tuple[LimitStatus, ...] = ()
     shadow_refusals: tuple[LimitStatus, ...] = ()
     """The shadow limits that would have refused the request."""
-    settled: Units | None = None
-    """What earlier attempts under the client's own key were settled to, the dearest of each unit; the accounts have
-    it already."""
     ended_at: float | None = None
     """When it ended, on the monotonic clock, for a store that hears of the end late."""
 

@@ -25,7 +25,6 @@ from gateway.quotas.quota import (
     RepeatedReservationRefused,
     RepeatRefusalReason,
     Reservation,
-    Units,
 )
 from gateway.quotas.redis_layout import ScopeLayout, ScopeLayouts, packed_cost, packed_limits
 from policies.admission.limit_windows import WindowUsage
@@ -156,7 +155,7 @@ class RedisQuotaStore:
         outcome, server_ms = answer[:2]
         self._learn_clock(server_ms)
         if outcome == TOO_LATE:
-            raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended")
+            raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended", answered=True)
         if outcome in REPEATS:
             raise RepeatedReservationRefused(REPEATS[outcome])
         worst, retry_us, shadows = answer[2:5]
@@ -176,7 +175,6 @@ class RedisQuotaStore:
                 shadow_refusals=tuple([limit_statuses[number - 1] for number in answer[5 : 5 + shadows]])
                 if shadows
                 else (),
-                settled=_settled_units(answer[at:]) if at < len(answer) else None,
             )
         scope, limit = layout.limits[worst - 1]
         return Refusal(
@@ -275,11 +273,3 @@ class RedisQuotaStore:
         if self._server_ahead_ms is None:
             return 0
         return int(self._clock() * 1000 + self._server_ahead_ms + self._timeout_seconds * 1000) + 1
-
-
-def _settled_units(found: Sequence[int]) -> Units | None:
-    """Return what earlier attempts were settled to, from the end of an answer to reserve."""
-    if not any(found):
-        return None
-    requests, uncached, cached, output, total, spend = found
-    return requests, uncached, cached, output, total, spend

@@ -35,10 +35,10 @@ _ADDRESS = re.compile(
     )
 )
 ERROR_FIELD = b'"error"'
-"""Part of every frame that reports an error; inside generated text the quotes would be escaped."""
+"""Part of every frame and answer that reports an error; inside generated text the quotes would be escaped."""
 TRANSFER_FIELD = b'_transfer_params"'
 """Part of every answer that names addresses at which workers hand over KV blocks."""
-_FRAME = re.compile(rb'^data: ?(\{[^\r\n]*"error"[^\r\n]*)', re.M)
+_DATA = re.compile(rb"^data: ?(\{[^\r\n]*)", re.MULTILINE)
 _TRANSFER = re.compile(rb'"(?:kv|ec)_transfer_params"\s*:\s*\{')
 _TRANSFER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 
@@ -104,9 +104,38 @@ def without_addresses(text: str) -> str:
     return _ADDRESS.sub("...", text[:MESSAGE_LENGTH_MAX])
 
 
-def with_safe_errors(frames: bytes) -> bytes:
-    """Return whole frames of a stream; frames that report an error get OpenAI's shape, and lose addresses."""
-    return _FRAME.sub(_safe_frame, frames) if ERROR_FIELD in frames else frames
+class StreamError(msgspec.Struct, frozen=True):
+    """An error that a worker reported in the place of an answer, or in the middle of one."""
+
+    refusal: int | None
+    """The status of a mistake of the client, 4xx; None for any other error."""
+    fields: WorkerErrorFields
+
+
+def error_in_answer(body: bytes) -> StreamError | None:
+    """Return the error that a JSON object reports in the place of an answer; None if it reports none."""
+    if ERROR_FIELD not in body:
+        return None
+    try:
+        fields = _FIELDS.decode(body)
+        error = msgspec.json.decode(fields.get("error", b"null"))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not error and bytes(fields.get("object", b"")) != ERROR_FIELD:
+        return None  # The field of that name is empty, or somewhere deeper.
+    code = error.get("code") if isinstance(error, dict) else None
+    if code is None and "code" in fields:
+        code = msgspec.json.decode(fields["code"])
+    reported = read_error(body)
+    if isinstance(code, int) and 400 <= code < 500:
+        return StreamError(code, reported)
+    return StreamError(400 if reported.context_refusal is not None else None, reported)
+
+
+def error_in_frame(frame: bytes) -> StreamError | None:
+    """Return the error that a frame of a stream reports; None if it reports none."""
+    data = _DATA.search(frame)
+    return error_in_answer(data[1]) if data is not None else None
 
 
 def without_cached_tokens(body: bytes) -> bytes:
@@ -143,22 +172,3 @@ def without_transfers(body: bytes) -> bytes:
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def _safe_frame(found: "re.Match[bytes]") -> bytes:
-    try:
-        fields = _FIELDS.decode(found[1])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        fields = {}
-    if bytes(fields.get("error", b"null")) == b"null" and bytes(fields.get("object", b"")) != ERROR_FIELD:
-        return found[0]  # The field of that name is somewhere deeper.
-    reported = read_error(found[1])
-    if (too_long := reported.context_refusal) is not None:
-        return b"data: " + too_long.body()
-    error = {
-        "message": reported.message or "The worker reported an error.",
-        "type": "server_error",
-        "param": reported.param,
-        "code": reported.code,
-    }
-    return b"data: " + msgspec.json.encode({"error": error})

@@ -1,20 +1,34 @@
 """Passes a worker's answer on to the client: a stream as it comes, any other answer as a whole."""
 
+import logging
 from collections.abc import Mapping
+from typing import NoReturn
 
 import msgspec
 
+from gateway.domain.answer_tally import AnswerTally
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted, WorkerError
 from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
-from gateway.relay.error_redaction import TRANSFER_FIELD, read_error, without_cached_tokens, without_transfers
+from gateway.relay.error_redaction import (
+    ERROR_FIELD,
+    TRANSFER_FIELD,
+    StreamError,
+    WorkerErrorFields,
+    error_in_answer,
+    read_error,
+    without_cached_tokens,
+    without_transfers,
+)
 from gateway.relay.sse import FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
 from gateway.telemetry.record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
+
+log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 256 * 1024**2
 """Longest answer that is not a stream for the client."""
@@ -37,6 +51,7 @@ async def relay(
     headers: Mapping[str, str],
     reports_cached_tokens: bool = True,
     response_shapes: ResponseShapes | None = None,
+    running_usage: bool = False,
 ) -> None:
     """Pass a worker's answer on to the client.
 
@@ -51,13 +66,14 @@ async def relay(
         reports_cached_tokens: Whether the client may know how much of its prompt was cached: only where the
             tenant has a cache of its own.
         response_shapes: The shapes of this worker's whole answers; a shape that is not known yet is learnt here.
+        running_usage: Whether the worker was asked for usage in every frame of a stream.
 
     Raises:
-        StreamInterrupted: The answer broke off, and the client has had the beginning of it.
+        StreamInterrupted: The answer broke off, ended without a sign of its end, or reported an error, and the
+            client has had the beginning of it.
         RefusedByWorker: The worker refused the request as the client's mistake.
         ConnectionResetError: The client has left.
-        WorkerUnreachable: An answer that is not streamed to the client broke off or is malformed; nothing of it was
-            sent.
+        WorkerUnreachable: The same as StreamInterrupted, or a malformed answer, where nothing of it was sent.
     """
     try:
         if answer.status >= 400:
@@ -65,10 +81,17 @@ async def relay(
             raise _refusal(answer.status, await _body_of(answer))
         streamed = answer.content_type == EVENT_STREAM
         if streamed and (request.stream or not request.generates):
-            await _relay_frames(answer, exchange, request, progress, headers, reports_cached_tokens)
+            frames = FrameFilter(
+                wants_usage=request.include_usage,
+                reports_cached_tokens=reports_cached_tokens,
+                answers=request.answers,
+                running_usage=running_usage,
+                wants_running_usage=request.running_usage,
+            )
+            await _relay_frames(answer, exchange, request, progress, headers, frames)
             return
         if streamed:
-            body = await _aggregated(answer, request, progress, response_shapes)
+            body = await _aggregated(answer, request, progress, response_shapes, running_usage)
         else:
             read = getattr(answer, "whole", None)
             body = await _body_or_unreachable(answer) if read is None else read
@@ -99,7 +122,12 @@ async def _relay_whole(
     kind = "application/json" if request.generates else answer.content_type or "application/json"
     try:
         if kind == "application/json":
+            error = error_in_answer(body) if ERROR_FIELD in body else None
+            if error is not None:
+                _fail(error, False, request, progress)
             progress.usage = _usage(body)
+            if request.generates:
+                progress.tally = AnswerTally(body)
             if TRANSFER_FIELD in body:
                 body = without_transfers(body)
             if not reports_cached_tokens:
@@ -118,21 +146,28 @@ async def _relay_frames(
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
-    reports_cached_tokens: bool,
+    frames: FrameFilter,
 ) -> None:
-    frames = FrameFilter(wants_usage=request.include_usage, reports_cached_tokens=reports_cached_tokens)
-    seen, traced = 0, progress.trace is not None
+    seen, begun, traced = 0, False, progress.trace is not None
     try:
-        await exchange.begin(answer.status, EVENT_STREAM, headers)
         async for chunk in answer.chunks():
             ready = frames.feed(chunk)
             if ready:
+                if not begun:
+                    begun = True
+                    await exchange.begin(answer.status, EVENT_STREAM, headers)
                 await exchange.write(ready)
                 if traced:
                     progress.note_finish_reasons(ready)
                 progress.output_sent(frames.frames - seen)
                 seen = frames.frames
+            if frames.error is not None:
+                break
         rest = frames.end()
+        if frames.error is not None or (request.generates and not frames.ended):
+            _fail(frames.error, begun, request, progress)
+        if not begun:
+            await exchange.begin(answer.status, EVENT_STREAM, headers)
         if rest:
             await exchange.write(rest)
         await exchange.end()
@@ -143,7 +178,22 @@ async def _relay_frames(
         progress.refused = True
         raise
     finally:
-        progress.usage = frames.usage
+        progress.usage, progress.tally = frames.usage, frames.tally
+
+
+def _fail(error: StreamError | None, begun: bool, request: InferenceRequest, progress: Progress) -> NoReturn:
+    """Raise the error of an answer that reports one, or that ended without a sign of its end.
+
+    `begun`: whether the client has had the beginning of it.
+    """
+    if not begun and error is not None and error.refusal is not None:
+        progress.refused = True
+        raise _refused(error.refusal, error.fields)
+    reason = "its answer is an error" if error is not None else "its answer ended early"
+    if begun:
+        log.warning("request %s broke off at worker %s: %s", progress.id, progress.worker, reason)
+        raise StreamInterrupted
+    raise WorkerUnreachable(reason, failure=FailureKind.SERVER_ERROR)
 
 
 async def _aggregated(
@@ -151,19 +201,23 @@ async def _aggregated(
     request: InferenceRequest,
     progress: Progress,
     response_shapes: ResponseShapes | None,
+    running_usage: bool,
 ) -> bytes:
     """Return the whole answer that a stream amounts to. Raises WorkerUnreachable, RefusedByWorker."""
     shape = response_shapes.of(request.surface) if response_shapes is not None else None
     reader, aggregator, size = SsePayloadReader(), StreamAggregator(request.surface, shape), 0
+    frames = FrameFilter(wants_usage=True, answers=request.answers, running_usage=running_usage)
     try:
         async for chunk in answer.chunks():
             size += len(chunk)
             if size > BODY_BYTES_MAX:
                 raise StreamInterrupted
-            for payload in reader.feed(chunk):
+            for payload in reader.feed(frames.feed(chunk)):
                 aggregator.add(payload)
                 progress.frames += 1
-        for payload in reader.end():
+            if frames.error is not None:
+                _fail(frames.error, False, request, progress)
+        for payload in (*reader.feed(frames.end()), *reader.end()):
             aggregator.add(payload)
         return aggregator.body(done=reader.done)
     except StreamBroken as err:
@@ -173,6 +227,8 @@ async def _aggregated(
     except RefusedByWorker:
         progress.refused = True
         raise
+    finally:
+        progress.tally = frames.tally
 
 
 async def _body_or_unreachable(answer: WorkerAnswer) -> bytes:
@@ -204,7 +260,10 @@ def _usage(body: bytes) -> TokenUsage | None:
 
 def _refusal(status: int, body: bytes) -> RefusedByWorker:
     """Return a worker's refusal in the gateway's own shape; engines have different ones."""
-    reported = read_error(body)
+    return _refused(status, read_error(body))
+
+
+def _refused(status: int, reported: WorkerErrorFields) -> RefusedByWorker:
     if (too_long := reported.context_refusal) is not None:
         return too_long
     code = reported.code if isinstance(reported.code, str) else None

@@ -8,6 +8,9 @@ passed on, so that a client never gets half a frame before an error; since worke
 almost nothing. A frame is decoded only if it has a usage object, which the byte pattern below finds: inside JSON
 strings quotes are escaped, so that generated text cannot look like one.
 
+Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
+asked for it too. A frame that reports an error ends the stream: it is kept, and no frame after it passes.
+
 A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and is not looked into.
 """
 
@@ -15,13 +18,15 @@ import re
 
 import msgspec
 
+from gateway.domain.answer_tally import RUNNING_USAGE, UNREAD_BYTES_MAX, AnswerTally
 from gateway.domain.token_usage import TokenUsage, read_usage
-from gateway.relay.error_redaction import ERROR_FIELD, with_safe_errors, without_cached_tokens
+from gateway.relay.error_redaction import ERROR_FIELD, StreamError, error_in_frame, without_cached_tokens
 
 FRAME_BYTES_MAX = 1024**2
 
-_DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
+_DONE = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _FRAME_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -37,34 +42,60 @@ class FrameFilter:
     """Passes the frames of one stream on, and reads what they report."""
 
     __slots__ = (
+        "_answers",
         "_last",
         "_passing",
         "_reports_cached_tokens",
+        "_running_usage",
         "_tail",
         "_tail_bytes",
+        "_wants_running_usage",
         "_wants_usage",
+        "done",
+        "error",
         "frames",
+        "tally",
         "usage",
     )
 
-    def __init__(self, *, wants_usage: bool, reports_cached_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        wants_usage: bool,
+        reports_cached_tokens: bool = True,
+        answers: int = 1,
+        running_usage: bool = False,
+        wants_running_usage: bool = False,
+    ) -> None:
         """Create a filter.
 
         Args:
             wants_usage: Whether the client asked for the usage frame.
             reports_cached_tokens: Whether the client may know how much of its prompt was cached.
+            answers: Choices that the stream has.
+            running_usage: Whether the worker was asked for usage in every frame.
+            wants_running_usage: Whether the client asked for usage in every frame.
         """
         self._wants_usage = wants_usage
         self._reports_cached_tokens = reports_cached_tokens
+        self._answers = answers
+        self._running_usage = running_usage
+        self._wants_running_usage = wants_running_usage
         # The beginning of a frame, in the pieces in which it came: they are joined once, when its end is there.
         self._tail: list[bytes] = []
         self._tail_bytes = 0
         self._last = b""  # the last two bytes of the tail
         self._passing = False  # the rest of a frame that is too long to be kept
         self.usage: TokenUsage | None = None
-        """The last usage that the worker reported."""
+        """The last usage that the worker reported of the whole answer."""
+        self.tally = AnswerTally()
+        """What came so far, for a stream that ends before its usage."""
         self.frames = 0
         """Data frames that were passed on, without `[DONE]`."""
+        self.done = False
+        """Whether `[DONE]` has come."""
+        self.error: StreamError | None = None
+        """The error that the worker reported in the stream."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what can be passed on now."""
@@ -84,12 +115,17 @@ class FrameFilter:
         return chunk[:cut] + self._whole_frames(chunk[cut:])
 
     def end(self) -> bytes:
-        """Return what is left at the end of the stream: not a whole frame, but the last that the worker sent."""
+        """Return what is left at the end of the stream, if it is a whole frame that lacks its blank line."""
         if not self._tail:
             return b""
         tail = b"".join(self._tail)
         self._keep(b"")
-        return with_safe_errors(self._read_usage(tail) if _USAGE.search(tail) is not None else tail)
+        return self._whole_frames(tail + b"\n\n")[:-2] if _is_whole(tail) else b""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the worker said that the answer has ended: by `[DONE]`, or by all finish reasons."""
+        return self.error is None and (self.done or self.tally.finished >= self._answers)
 
     def _whole_frames(self, chunk: bytes) -> bytes:
         """Return the whole frames at the beginning of a chunk; the rest is kept."""
@@ -97,17 +133,25 @@ class FrameFilter:
             cut = _end_of_frames(chunk, len(chunk))
             self._keep(chunk[cut:])
             chunk = chunk[:cut]
+        if ERROR_FIELD in chunk or self.error is not None:
+            chunk = self._before_error(chunk)
         found = _USAGE.search(chunk)
+        without_usage = chunk
         if found is not None:
             # Frames before the one with the usage are not looked at.
             start = _end_of_frames(chunk, found.start())
-            passed = chunk[:start]
-            for frame in _split(chunk[start:]):
-                passed += self._read_usage(frame) if _USAGE.search(frame) is not None else frame
-            chunk = passed
-        if ERROR_FIELD in chunk:
-            chunk = with_safe_errors(chunk)
-        self.frames += chunk.count(b"\n\n") + chunk.count(b"\n\r\n") - chunk.endswith(_DONE)
+            without_usage = chunk[:start]
+            chunk = without_usage + self._with_usage_read(chunk[start:])
+        tally = self.tally
+        tally.unread += without_usage
+        if len(tally.unread) > UNREAD_BYTES_MAX:
+            tally.read_text()
+        self.frames += chunk.count(b"\n\n")
+        if b"\r" in chunk:
+            self.frames += chunk.count(b"\n\r\n")
+        if b"[DONE]" in chunk and _DONE.search(chunk) is not None:
+            self.done = True
+            self.frames -= 1
         return chunk if self._tail_bytes <= FRAME_BYTES_MAX else chunk + self._give_up_tail()
 
     def _continue_frame(self, chunk: bytes) -> bytes:
@@ -127,6 +171,39 @@ class FrameFilter:
         tail, self._tail, self._tail_bytes = self._tail, [], 0
         self._passing = True
         return b"".join(tail)
+
+    def _before_error(self, chunk: bytes) -> bytes:
+        """Return the frames before one that reports an error, which is kept; no frame after it passes."""
+        if self.error is not None:
+            return b""
+        passed = b""
+        for frame in _split(chunk):
+            self.error = error_in_frame(frame)
+            if self.error is not None:
+                break
+            passed += frame
+        return passed
+
+    def _with_usage_read(self, chunk: bytes) -> bytes:
+        """Read the usage in frames, and return those frames that pass, as they pass."""
+        if self._running_usage and _NO_CHOICES.search(chunk) is None:
+            return self._with_running_usage_read(chunk)
+        passed = b""
+        for frame in _split(chunk):
+            if self._running_usage and _USAGE.search(frame) is not None and _NO_CHOICES.search(frame) is None:
+                passed += self._with_running_usage_read(frame)
+                continue
+            self.tally.unread += frame
+            passed += self._read_usage(frame) if _USAGE.search(frame) is not None else frame
+        return passed
+
+    def _with_running_usage_read(self, frames: bytes) -> bytes:
+        """Read the running usage in frames with choices, and return them without it."""
+        if self._answers == 1:
+            self.tally.last_counted = frames
+        else:
+            self.tally.read_usage(frames)
+        return frames if self._wants_running_usage else RUNNING_USAGE.sub(b"}", frames)
 
     def _read_usage(self, frame: bytes) -> bytes:
         """Read a frame's usage; return the frame, or nothing for a usage frame that the client did not ask for."""
@@ -149,6 +226,18 @@ class FrameFilter:
 
 def _has_end(data: bytes) -> bool:
     return b"\n\n" in data or b"\n\r\n" in data
+
+
+def _is_whole(frame: bytes) -> bool:
+    """Return whether the data of a frame is `[DONE]`, or JSON with its end."""
+    data = frame.partition(b"data:")[2].strip()
+    if data == b"[DONE]":
+        return True
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _end_of_frames(data: bytes, before: int) -> int:

@@ -13,9 +13,10 @@ from gateway.settings.listeners import is_loopback
 from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.redis_address import redis_url_problem
 from gateway.settings.token_issuers import IssuerSettings
+from gateway.settings.token_strength import weak_token_problem
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
-from gateway.settings.urls import url_problem
+from gateway.settings.urls import credentials_problem, url_problem
 from gateway.settings.usage import webhook_secret
 from gateway.settings.workers import AUTO_KIND, KvEventsSettings, WorkerSettings, WorkerTlsSettings
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
@@ -142,7 +143,7 @@ def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
     """Yield the errors of one worker, which may come from any source; values that may be secret are not quoted."""
     if (problem := kind_problem(worker.kind)) is not None:
         yield f"{path}.kind: {problem}"
-    if (problem := url_problem(worker.url)) is not None:
+    if (problem := url_problem(worker.url) or credentials_problem(worker.url)) is not None:
         yield f"{path}.url: {problem}"
     yield from _worker_connection(worker.headers, worker.tls, path)
     if worker.tls is not None and not worker.url.startswith("https://"):
@@ -243,6 +244,9 @@ def _webhooks(settings: Settings) -> Iterator[str]:
 
 def _listeners(settings: Settings) -> Iterator[str]:
     listen, admin = settings.listen, settings.admin
+    for name, token in (("token", admin.token), ("metrics_token", admin.metrics_token)):
+        if token is not None and (problem := weak_token_problem(token.reveal())) is not None:
+            yield f"$.admin.{name}: {problem}"
     for path, tls in (("listen", listen.tls), ("admin", admin.tls)):
         for name in ("certificate", "key", "client_ca") if tls is not None else ():
             file = getattr(tls, name)
@@ -283,7 +287,7 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _is_any_address(host: str) -> bool:
-    return host in ("0.0.0.0", "::")  # noqa: S104
+    return host in ("0.0.0.0", "::")  # noqa: S104  # nosec B104
 
 
 def _policies(settings: Settings) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Settings of the gateway's two listeners: for tenants, and for operators."""
 
+import re
 from ipaddress import ip_address
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from gateway.settings.types import (
     Positive,
     Secret,
 )
+
+_LOOPBACK_HEADER = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d*)?", re.IGNORECASE)
 
 
 class ListenerTlsSettings(Branch, frozen=True, kw_only=True):
@@ -95,14 +98,26 @@ class AdminSettings(Branch, frozen=True, kw_only=True):
     token: Annotated[
         Secret | None,
         Meta(
-            description="Token that /ui and /admin/v1 require; without a token both answer on loopback "
-            "addresses only."
+            description="Token that /ui and /admin/v1 require, of 128 random bits at least; without a token both "
+            "answer on loopback addresses only."
+        ),
+    ] = None
+    metrics_token: Annotated[
+        Secret | None,
+        Meta(
+            description="Token that /metrics requires, as `Authorization: Bearer`. Without one, /metrics of a "
+            "loopback address answers only requests to the host names of this machine."
         ),
     ] = None
     issuers: Annotated[
         tuple[OperatorIssuerSettings, ...],
         Meta(description="Identity providers whose tokens operators may use for /admin/v1.", max_length=10),
     ] = ()
+
+
+def names_loopback(header: str) -> bool:
+    """Return whether a Host header names this machine by a loopback address or name."""
+    return _LOOPBACK_HEADER.fullmatch(header) is not None
 
 
 def is_loopback(host: str) -> bool:

@@ -84,10 +84,18 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
     repeats_max: Annotated[
         Positive,
         Meta(
-            description="How often a request with the same `Idempotency-Key` may be made; the tenant is charged "
-            "only for the most expensive one."
+            description="How often a request with the same `Idempotency-Key` may be made; each is computed and "
+            "charged by itself."
         ),
     ] = 3
+    pass_fields: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=100)], ...],
+        Meta(
+            description="Names of further request fields that workers get from tenants, such as "
+            "`mm_processor_kwargs`. By default they get the fields of OpenAI's API and those by which engines "
+            "sample, bound and write answers; fields that the gateway sets itself never pass."
+        ),
+    ] = ()
     media_hosts: Annotated[
         tuple[MediaHost, ...],
         Meta(

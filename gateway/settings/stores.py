@@ -65,8 +65,8 @@ class DatabaseSettings(Branch, frozen=True, kw_only=True):
     known_keys_seconds_max: Annotated[
         NotNegativeSeconds,
         Meta(
-            description="Time for which known API keys are still accepted while the database is unreachable; "
-            "unknown keys get a 503."
+            description="Time for which known API keys are still accepted while the database is unreachable, "
+            "also after a restart, from an encrypted copy in `state_directory`; unknown keys get a 503."
         ),
     ] = 3600.0
 

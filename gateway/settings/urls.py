@@ -27,3 +27,13 @@ def url_problem(url: str) -> str | None:
     if "[" not in parts.netloc and not HOST_NAME.fullmatch(host):
         return f"{host!r} is not a host name"
     return None
+
+
+def credentials_problem(url: str) -> str | None:
+    """Return why an address must not contain a user or a password; None if it contains neither.
+
+    Addresses of workers are shown in logs, reports and on the dashboard.
+    """
+    if "@" not in urlsplit(url).netloc:
+        return None
+    return "an address has no user and no password; use `api_key` or `headers`"

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from gateway.domain.answer_tally import AnswerTally
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
 from gateway.quotas.quota import LimitStatus
 from gateway.telemetry.request_events import FailedAttempt, QueueWait
@@ -73,6 +74,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_class: str = ""
     ttft_target_seconds: float | None = None  # of the service class
     first_token_seconds: float | None = None  # from arrival to a worker's first token, where that is known
+    usage_refused: bool = False  # the worker's token counts were impossible
     prefill_worker: str | None = None  # the worker that computed the prompt, if it is not `worker`
     ranking: Sequence[Route] = ()  # the best routes of the last ranking, as they were then
     wait: QueueWait | None = None  # why it waited, if it did
@@ -108,6 +110,7 @@ class Progress:
         "marks",
         "model",
         "organisation",
+        "partial",
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
@@ -125,9 +128,11 @@ class Progress:
         "stream",
         "surface",
         "tags",
+        "tally",
         "tenant",
         "trace",
         "usage",
+        "usage_refused",
         "user",
         "wait",
         "worker",
@@ -164,6 +169,9 @@ class Progress:
         self.counted_usage: TokenUsage | None = None
         self.charged: ChargedTokens | None = None
         self.spend = 0  # millionths of the currency
+        self.tally: AnswerTally | None = None  # what came of the answer, as far as it was relayed
+        self.usage_refused = False  # the worker's count was impossible
+        self.partial: ChargedTokens | None = None  # what was computed for an answer without usage
         self.refused = False  # the worker refused it as the client's mistake
         self.queued_at: float | None = None
         self.queued_until: float | None = None
@@ -221,7 +229,8 @@ class Progress:
     def discard_attempt(self) -> None:
         """Undo what the last attempt counted: nothing of it was of use to the client, so it is not charged."""
         self.dispatched = self.answered = False
-        self.usage = self.first_token_seconds = None
+        self.usage = self.first_token_seconds = self.tally = self.partial = None
+        self.usage_refused = False
         self.frames = 0
 
     def switch_model(self, model: str, worker: str | None = None) -> None:
@@ -255,10 +264,10 @@ class Progress:
         self.frames += frames
 
     def output_tokens_used(self) -> int:
-        """Return the reported output tokens, else one for each data frame (of a stream that was cut)."""
+        """Return the reported output tokens, else those that came of a stream that was cut."""
         if self.usage is not None:
             return self.usage.completion_tokens or 0
-        return self.frames
+        return self.partial.output_tokens if self.partial is not None else self.frames
 
     def tpot_seconds(self) -> float | None:
         """Return the mean time between output tokens; None where there are fewer than two."""
@@ -272,7 +281,7 @@ class Progress:
     def tokens_to_charge(self) -> ChargedTokens | None:
         """Return what the request is charged for; None if nothing was computed for it.
 
-        That is the worker's count; without one, the prompt tokens that were sent and the frames that came.
+        That is the worker's count; without one, the prompt tokens that were sent and what came of the answer.
         """
         usage = self.usage
         if usage is not None:
@@ -286,6 +295,8 @@ class Progress:
             return self.counted
         if self.refused:
             return ChargedTokens(prompt_tokens=0)
+        if self.partial is not None:
+            return self.partial
         if self.dispatched:
             return ChargedTokens(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
         return None
@@ -297,7 +308,7 @@ class Progress:
     def record(self) -> RequestRecord:
         """Return the frozen account as of now."""
         now = self.clock()
-        prompt_tokens, cached_tokens, output_tokens = self.prompt_tokens, None, self.frames
+        prompt_tokens, cached_tokens, output_tokens = self.prompt_tokens, None, self.output_tokens_used()
         usage, predicted_tokens = self.usage, self.predicted_tokens
         if usage is not None:
             if predicted_tokens and usage.prompt_tokens != prompt_tokens:
@@ -305,7 +316,7 @@ class Progress:
                 predicted_tokens = (
                     predicted_tokens * usage.prompt_tokens // max(prompt_tokens, predicted_tokens)
                 )
-            prompt_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens or 0
+            prompt_tokens = usage.prompt_tokens
             details = usage.prompt_tokens_details
             cached_tokens = details.cached_tokens if details is not None else None
         queue_seconds = dispatch_seconds = ttft_seconds = None
@@ -360,6 +371,7 @@ class Progress:
             failures=self.failures,
             limits=self.limits,
             finish_reasons=self.finish_reasons,
+            usage_refused=self.usage_refused,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

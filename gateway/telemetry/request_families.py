@@ -83,6 +83,11 @@ def _counters_by_worker(metrics: RequestMetrics) -> Families:
     return (
         counter("requests", "Requests answered by the worker.", lambda c: c.requests),
         counter(
+            "usage_refused",
+            "Answers whose token counts exceeded what can be: the gateway's own count was charged.",
+            lambda c: c.usage_refused,
+        ),
+        counter(
             "prefills",
             "Prompts that the worker computed as the prefill half of a pair, for an answer by another worker.",
             lambda c: c.prefills,

@@ -1,7 +1,8 @@
 """Throttling of clients that present wrong credentials, by address.
 
 Each address has a bucket of failures (GCRA) that refills within a minute. A valid key is accepted whatever its
-address: many clients may share one. An IPv6 customer has a /64 at least, so a /64 counts as one address.
+address: many clients may share one. A secret that people choose is not even compared meanwhile, see
+gateway/adminapi/authorization.py. An IPv6 customer has a /64 at least, so a /64 counts as one address.
 """
 
 from collections import OrderedDict
@@ -29,6 +30,15 @@ class AuthThrottle:
 
     def __len__(self) -> int:
         return len(self._failures)
+
+    def seconds_to_wait(self, address: Address | None) -> float:
+        """Return the seconds until this address may fail again; 0.0 if it may now."""
+        known = self._failures.get(address_group(address))
+        if known is None:
+            return 0.0
+        now = self._clock()
+        failures = MINUTE.current(known, self._failures_max, now, now)
+        return MINUTE.wait(failures, self._failures_max, now, 1) or 0.0
 
     def record_failure(self, address: Address | None) -> float:
         """Count a failure of this address and return the seconds until it may fail again.

@@ -9,6 +9,10 @@ The number is read before the rows: what changes meanwhile has a higher number, 
 settings file win: rows of the same name are left out. A name that leaves the file may be in the database: all of it
 is read again then, and until that is done an unknown key is not refused, since its row may have been hidden by the
 file.
+
+A gateway that starts while the database is away goes on from the sealed copy of what was last known, as if it had
+been running then: the copy is as old as what is in it. Once the database answers, all of it is read, and what it
+does not have any more is dropped.
 """
 
 import asyncio
@@ -23,6 +27,8 @@ from gateway.database.tenant_store import TenantStore
 from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKeySettings
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey
+from gateway.tenants.sealed_tenants import KEYS_MAX as SEALED_KEYS_MAX
+from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.tenant_register import KeyEntry, Names, TenantRegister, subtract_names
 from radix_cache.loop_yield import LoopYielder
 
@@ -33,6 +39,9 @@ POLL_SECONDS_MAX = 1.5
 WHOLE_SECONDS_MAX = 60.0
 OUTAGE_SECONDS = 5.0
 """How long the database may not answer before that is an outage: one poll that a busy machine made late is none."""
+
+SEAL_SECONDS = 15.0
+"""How old the sealed copy may be while the database answers."""
 
 KEYS_MAX = 1_000_000
 
@@ -47,6 +56,7 @@ class SqlDirectory:
         *,
         known_seconds_max: float,
         upgrades: bool = True,
+        sealed: SealedTenantStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -57,6 +67,7 @@ class SqlDirectory:
             store: The tenants in the database.
             known_seconds_max: How long known keys stay valid while the database does not answer.
             upgrades: Whether tables of an older version are upgraded.
+            sealed: Keeps what is known for the next start; None: it is not kept.
             clock: Monotonic, in seconds.
             wall: Unix time in seconds.
         """
@@ -71,6 +82,10 @@ class SqlDirectory:
         self._store = store
         self._known_seconds_max = known_seconds_max
         self._upgrades = upgrades
+        self._sealed = sealed
+        self._sealed_at = float("-inf")
+        self._unconfirmed_keys: set[str] = set()  # of the sealed copy, not yet found in the database
+        self._from_sealed = False
         self._clock = clock
         self._wall = wall
         self._seen_at = clock()
@@ -91,10 +106,20 @@ class SqlDirectory:
 
     @property
     def state(self) -> str:
-        """State for readiness: following, away (known keys are valid), stale (not any more), or not loaded."""
+        """State for readiness: following, away, stale, or not loaded.
+
+        Away: known keys are valid. Stale: they are not any more, or are from before the start, see `usable`.
+        """
         if not self.loaded.is_set():
             return "not loaded"
-        return "following" if not self.away else "stale" if self._stale() else "away"
+        if not self.away:
+            return "following"
+        return "stale" if self._from_sealed or self._stale() else "away"
+
+    @property
+    def usable(self) -> bool:
+        """Whether known keys are valid."""
+        return self.loaded.is_set() and not (self.away and self._stale())
 
     @property
     def keys(self) -> int:
@@ -184,6 +209,10 @@ class SqlDirectory:
                 await self.refresh()
             except (DatabaseDown, DatabaseConflict, TimeoutError) as err:
                 self._note_failure(err)
+                if not self.loaded.is_set():
+                    await self._read_sealed()
+            else:
+                await self._seal()
             self.settled.set()
             try:
                 async with asyncio.timeout(POLL_SECONDS):
@@ -211,6 +240,9 @@ class SqlDirectory:
                 self._drop_unclaimed()
         else:
             self._drop_unclaimed()
+        for key in self._unconfirmed_keys:
+            self._register.drop_key(key)
+        self._unconfirmed_keys, self._from_sealed = set(), False
         if self.away and self.loaded.is_set():
             log.warning("the database answers again: changes of keys are followed")
         self.away = False
@@ -245,8 +277,39 @@ class SqlDirectory:
             self._register.drop({**self._left_file, "keys": ()})
             self._left_file = {}
 
+    async def _read_sealed(self) -> None:
+        """Go on from what was known before the start, if it is not too old."""
+        known = await asyncio.to_thread(self._sealed.read) if self._sealed is not None else None
+        if known is None:
+            return
+        age = max(0.0, self._wall() - known.read_at)
+        if age > self._known_seconds_max:
+            log.warning("the sealed copy of tenants is %.0f s old, too old to be used", age)
+            return
+        before = self._register.names()
+        self._register.put_known(known, self._file_names)
+        added = subtract_names(self._register.names(), before)
+        self._left_file, self._unconfirmed_keys = {**added, "keys": set()}, added["keys"]
+        self._seen_at, self._from_sealed = self._clock() - age, True
+        self.loaded.set()
+        log.warning("the database is away: tenants and keys are those of %.0f s ago", age)
+
+    async def _seal(self) -> None:
+        """Write the sealed copy again, if it is due."""
+        if self._sealed is None or self._clock() - self._sealed_at < SEAL_SECONDS:
+            return
+        self._sealed_at = self._clock()
+        if len(self._register) > SEALED_KEYS_MAX:
+            return
+        known = self._register.known(self._wall(), self._file_names)
+        try:
+            await asyncio.to_thread(self._sealed.write, known)
+        except OSError as err:
+            log.warning("the sealed copy of tenants cannot be written: %s", err.strerror)
+
     def _take(self, stored: StoredKey) -> None:
         key = stored.key
+        self._unconfirmed_keys.discard(key.id)
         if key.id in self._file_names["keys"] or stored.tenant in self._file_names["tenants"]:
             return
         if not stored.active(self._wall()):

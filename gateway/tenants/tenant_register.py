@@ -30,6 +30,7 @@ from gateway.settings.tenants import (
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import limits_at, next_end, override_limits
+from gateway.tenants.sealed_tenants import KnownKey, KnownTenants
 
 Names = dict[str, set[str]]
 """Names by kind: `organisations`, `plans`, `tenants` and `keys`."""
@@ -95,6 +96,35 @@ class TenantRegister:
             "tenants": set(self._tenants),
             "keys": set(self._entries),
         }
+
+    def known(self, read_at: float, without: Names) -> KnownTenants:
+        """Return what the register has, without these names. `read_at`: when it was read, in Unix time."""
+        return KnownTenants(
+            read_at=read_at,
+            organisations=tuple(
+                v for k, v in self._organisations.items() if k not in without["organisations"]
+            ),
+            plans=tuple(v for k, v in self._plans.items() if k not in without["plans"]),
+            tenants=tuple(v for k, v in self._tenants.items() if k not in without["tenants"]),
+            keys=tuple(
+                KnownKey(e.tenant_id, e.key) for k, e in self._entries.items() if k not in without["keys"]
+            ),
+        )
+
+    def put_known(self, known: KnownTenants, without: Names) -> None:
+        """Add what was known before, without these names."""
+        for organisation in known.organisations:
+            if organisation.id not in without["organisations"]:
+                self.put_organisation(organisation)
+        for plan in known.plans:
+            if plan.name not in without["plans"]:
+                self.put_plan(plan)
+        for tenant in known.tenants:
+            if tenant.id not in without["tenants"]:
+                self.put_tenant(tenant)
+        for each in known.keys:
+            if each.key.id not in without["keys"] and each.tenant not in without["tenants"]:
+                self.put_key(each.tenant, each.key)
 
     def by_key(self, presented: str | None) -> Tenant:
         """Return the tenant of a presented key. Raises UnknownKey."""

@@ -77,6 +77,10 @@ class TextEncoder:
 
     exact = False
 
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a text by its length in bytes."""
+        return -(-_utf8_length(text) // TOKEN_BYTES)
+
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:
@@ -169,6 +173,22 @@ class TokenizerEncoder:
             partial(processes.job, str(directory.resolve()), digest) if processes is not None else None
         )
         return cls(tokenizer, template, threads, key, memory_bytes_max, process_job)
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a short text; those of a longer one are extrapolated from its beginning.
+
+        0 for a text that the tokenizer cannot encode.
+        """
+        beginning = text[:INLINE_CHARACTERS_MAX]
+        if not beginning:
+            return 0
+        try:
+            (ids,) = self._encoder.encode(
+                [beginning], special=False, tokens_max=len(beginning), together=True
+            )
+        except (EncodingFailed, TooManyTokens):
+            return 0
+        return -(-len(ids) * len(text) // len(beginning))
 
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None

@@ -1,11 +1,13 @@
 """The web application of the operators' listener: health, metrics, the dashboard, browser login, the admin API.
 
-/health/* and /metrics need no authorization. Everything else does; where the settings name no token and no identity
-provider, every caller on this machine is authorized, and then the Host header has to name loopback too. The admin
-API itself is in gateway/adminapi.
+/health/* needs no authorization and answers to any host name, as probes ask by address. /metrics has a token of its
+own, if any. Everything else needs authorization; where the settings name no token and no identity provider, every
+caller on this machine is authorized, and then the Host header has to name loopback too. The data of the dashboard
+is below /ui, since only pages send cookies. The admin API itself is in gateway/adminapi.
 """
 
 import asyncio
+import socket
 from collections.abc import Iterable
 from contextlib import aclosing
 from urllib.parse import urlencode
@@ -53,6 +55,9 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         return _json(state, status=200 if state["ready"] else 503)
 
     async def all_metrics(http: web.Request) -> web.StreamResponse:
+        if http.transport is None or http.transport.get_extra_info("socket").family != socket.AF_UNIX:
+            # Other processes of this gateway ask at its own socket.
+            authorization.authorize_metrics(http)
         if process is None or process.number:
             return await metrics(http)
         accept = http.headers.get("Accept", "")
@@ -112,17 +117,20 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     async def to_page(http: web.Request) -> web.StreamResponse:
         raise web.HTTPFound("/ui/")
 
+    health = frozenset({"/health/live", "/health/ready"})
     app = web.Application(
-        middlewares=[error_middleware(admin_error, local_names_only=lambda: authorization.open)]
+        middlewares=[
+            error_middleware(admin_error, local_names_only=lambda: authorization.open, any_host=health)
+        ]
     )
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
-    app.router.add_get("/metrics", all_metrics)
-    app.router.add_get("/admin/v1/overview", _guarded(authorization, overview))
-    app.router.add_get("/admin/v1/queue", _guarded(authorization, queue))
-    app.router.add_get("/admin/v1/index", _guarded(authorization, index))
-    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests))
-    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request))
+    app.router.add_get("/metrics", _with_problems(all_metrics))
+    app.router.add_get("/admin/v1/overview", _guarded(authorization, overview, page=False))
+    app.router.add_get("/admin/v1/queue", _guarded(authorization, queue, page=False))
+    app.router.add_get("/admin/v1/index", _guarded(authorization, index, page=False))
+    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests, page=False))
+    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request, page=False))
     if services.api is not None:
         add_routes(app, services.api, authorization)
     else:
@@ -165,19 +173,28 @@ def _with_problems(handle: Handler) -> Handler:
     return answer
 
 
-def _guarded(authorization: Authorization, handle: Handler, *, to_login: bool = False) -> Handler:
-    """Return a handler for viewers. `to_login`: other callers are redirected to the login."""
+def _guarded(
+    authorization: Authorization, handle: Handler, *, page: bool = True, to_login: bool = False
+) -> Handler:
+    """Return a handler for viewers.
+
+    Args:
+        authorization: Authorizes the callers.
+        handle: Answers them.
+        page: Whether pages may ask, with a cookie in place of a token.
+        to_login: Whether other callers are redirected to the login.
+    """
 
     async def check(http: web.Request) -> web.StreamResponse:
         try:
-            await authorization.authorize(http, "viewer", page=True)
+            await authorization.authorize(http, "viewer", page=page)
         except Problem as problem:
             if problem.status == 401 and to_login and "Authorization" not in http.headers:
                 raise web.HTTPSeeOther(f"/ui/login?{urlencode({'to': http.path})}") from None
             raise
         response = await handle(http)
-        token = http.query.get("token")
-        if token and authorization.is_admin_token(token):
+        token = http.query.get("token") if page else None
+        if token and authorization.is_admin_token(token, http):
             # The dashboard's own requests send the cookie from here on.
             secure = authorization.sessions is not None and authorization.sessions.secure(http)
             response.set_cookie(PAGE_COOKIE, token, httponly=True, samesite="Strict", secure=secure)
@@ -197,7 +214,7 @@ def readiness(gateway: Gateway) -> dict[str, object]:
     return {
         "ready": gateway.drain_state.ready
         and (routable or not workers)
-        and database not in ("not loaded", "stale"),
+        and (gateway.records.directory is None or gateway.records.directory.usable),
         "draining": not gateway.drain_state.ready,
         "workers": workers,
         "redis": "away" if gateway.quotas.store.away else "shared",

@@ -177,7 +177,13 @@ def tenant_app(
     async def request(http: web.Request, tenant: Tenant) -> RequestDetails:
         return await own_request(explorer, tenant, http.match_info["id"])
 
-    middlewares = [error_middleware(error_response, local_names_only=local_names_only)]
+    middlewares = [
+        error_middleware(
+            error_response,
+            local_names_only=local_names_only,
+            page_allowed=lambda http: cors is not None and cors.allowed(http) is not None,
+        )
+    ]
     if access_log is not None:
         middlewares.insert(0, access_log_middleware(access_log))
     if cors is not None:

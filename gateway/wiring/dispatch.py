@@ -132,6 +132,7 @@ def dispatch_of(
             idle_seconds_max=settings.requests.idle_seconds_max,
             aggregates_streams=settings.queueing.whole_from_streams,
             requests_wait=rooms.requests_wait,
+            pass_fields=settings.requests.pass_fields,
         ),
         fleet=fleet,
         router=router,

@@ -22,6 +22,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.tenants.keys import pepper
+from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, register_from_settings
 
@@ -84,6 +85,7 @@ def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlD
         TenantStore(database),
         known_seconds_max=settings.database.known_keys_seconds_max,
         upgrades=_upgrades(settings, database),
+        sealed=SealedTenantStore(Path(settings.state_directory) / "tenants.sealed", secret),
     )
 
 

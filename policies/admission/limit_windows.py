@@ -17,7 +17,8 @@ fixed window that is over changes nothing any more. In a bucket costs drain in t
 drained already cannot be refunded: the refund would be taken from the cost of other requests. The receipt of a
 charge says when the charge will have drained, as far as was known when it was written. Where earlier charges are
 refunded meanwhile it drains sooner, and a refund between that moment and the receipt is taken from the cost of
-other requests after all: never more than was reserved and not used.
+other requests after all: at most what the refunds of earlier charges have freed since the charge, and all together
+never more than was reserved and not used (tests/property/test_late_refunds.py). Fixed windows are exact.
 
 gateway/quotas/lua/windows.lua repeats this inside Redis; one test suite holds both to the same results.
 """

@@ -360,13 +360,13 @@ def once(reservation, fingerprint="f", attempts_max=3):
     return msgspec.structs.replace(reservation, idempotency_key=key)
 
 
-async def test_a_request_that_is_repeated_under_a_key_is_charged_as_its_dearest_attempt(store, ask):
+async def test_each_attempt_under_a_key_is_charged(store, ask):
     scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(1)))
     for used in (70, 100, 20):
         lease = await store.reserve(once(ask(scope, prompt=50, output=100)))
         assert isinstance(lease, Lease)
-        await store.settle(lease, Cost(prompt_tokens=50, output_tokens=used - 50 if used > 50 else 0))
-    assert await left(store, ask, scope) == [900, 4]
+        await store.settle(lease, Cost(prompt_tokens=20, output_tokens=used - 20))
+    assert await left(store, ask, scope) == [1000 - 190, 2]
 
 
 async def test_a_repeat_while_the_first_is_running_is_refused(store, ask):
@@ -390,7 +390,7 @@ async def test_a_key_is_for_one_request_and_so_many_attempts(store, ask):
         await store.reserve(once(ask(scope, prompt=100), attempts_max=2))
     with pytest.raises(RepeatedReservationRefused, match="different"):
         await store.reserve(once(ask(scope, prompt=100), fingerprint="g"))
-    assert await left(store, ask, scope) == [900]
+    assert await left(store, ask, scope) == [800]
 
 
 async def test_an_attempt_that_was_given_back_is_as_if_it_had_not_been(store, ask):
@@ -402,38 +402,11 @@ async def test_an_attempt_that_was_given_back_is_as_if_it_had_not_been(store, as
     assert await left(store, ask, scope) == [940]
 
 
-async def test_a_repeat_is_told_what_was_settled_before_it_and_no_more(store, ask):
-    scope = Scope(name="t", limits=(TOKENS,))
-    first = once(ask(scope, prompt=100, output=100), attempts_max=5)
-    lease = await store.reserve(first)
-    assert lease.settled is None
-    await store.settle(lease, Cost(prompt_tokens=100, cached_tokens=40, output_tokens=7, spend=9))
-    lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=5))
-    assert lease.settled == (1, 60, 40, 7, 107, 9)
-    await store.release(lease)
-    reservation = once(ask(scope, prompt=100, output=50), attempts_max=5)
-    lease = await store.reserve(reservation)
-    again = await store.reserve(reservation)
-    assert lease.settled == again.settled == (1, 60, 40, 7, 107, 9)
-    await store.settle(lease, Cost(prompt_tokens=100, cached_tokens=100, output_tokens=3, spend=20))
-    lease = await store.reserve(once(ask(scope, prompt=100), attempts_max=5))
-    assert lease.settled == (1, 60, 100, 7, 107, 20)
-
-
-async def test_what_an_attempt_reserved_and_never_settled_is_in_no_account(store, ask):
-    scope = Scope(name="t", limits=(TOKENS,))
-    await store.release(await store.reserve(once(ask(scope, prompt=100))))
-    assert (await store.reserve(once(ask(scope, prompt=100)))).settled is None
-
-
-async def test_a_repeat_takes_no_more_than_what_it_needs_beyond_its_dearest_attempt(store, ask):
+async def test_a_repeat_for_which_too_little_is_left_is_refused(store, ask):
     scope = Scope(name="t", limits=(TOKENS,))
     await store.settle(await store.reserve(once(ask(scope, prompt=900))), Cost(prompt_tokens=900))
-    lease = await store.reserve(once(ask(scope, prompt=1000)))
-    assert isinstance(lease, Lease)
-    assert [status.remaining for status in lease.limit_statuses] == [0]
-    await store.settle(lease, Cost(prompt_tokens=900))
-    assert await left(store, ask, scope) == [100]
+    assert isinstance(await store.reserve(once(ask(scope, prompt=900))), Refusal)
+    assert isinstance(await store.reserve(once(ask(scope, prompt=100))), Lease)
 
 
 async def test_what_has_ended_is_not_kept_by_renewing_it(store, ask):

@@ -78,7 +78,8 @@ async def test_the_body_is_the_clients_and_the_gateways_own_fields(adapter, work
     await read(adapter, call(cache_salt="salt", traceparent="00-1-2-01"))
     body, headers = worker.seen[0].body, worker.seen[0].headers
     assert (body["model"], body["top_k"], body["messages"][0]["content"]) == ("m", 7, "hi")
-    assert body["stream_options"] == {"include_usage": True}
+    running = {"continuous_usage_stats": True} if adapter.reports_running_usage else {}
+    assert body["stream_options"] == {"include_usage": True, **running}
     assert body.get("cache_salt") == ("salt" if kind in KNOWS_SALT else None)
     assert headers["Authorization"] == "Bearer the worker's key"
     assert (headers["x-request-id"], headers["traceparent"]) == ("req-1", "00-1-2-01")

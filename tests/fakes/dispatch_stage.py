@@ -46,6 +46,7 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota import Lease
 from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
+from gateway.tokenization.prompt_encoders import TextEncoder
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_room import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
@@ -69,7 +70,7 @@ LIMITS = DispatchLimits(
     cost_weights=CostWeights(uncached=1.0, cached=0.1, output=2.0),
     attempts_max=3,
 )
-MODEL = Model(name="m", block_size=64, encoder=None, context_length=None, created=0)
+MODEL = Model(name="m", block_size=64, encoder=TextEncoder(), context_length=None, created=0)
 TENANT = Tenant(
     id="acme",
     organisation="acme",

@@ -24,7 +24,13 @@ class Script:
     headers: Mapping[str, str] = field(default_factory=dict)
     """More headers of each answer."""
     tokens: int = 4
-    """How many words the answer has."""
+    """How many words each choice of the answer has."""
+    frame_tokens: int = 1
+    """How many words one frame has."""
+    choices: int = 1
+    """How many choices the answer has."""
+    running_usage: bool = False
+    """Each frame has the usage of its choice so far, where the request asks for it."""
     first_after: float = 0.0
     """Seconds before the first frame."""
     gap: float = 0.0
@@ -199,19 +205,28 @@ class ScriptedWorker:
 
     def _frames(self, script: Script, seen: Seen, *, chat: bool) -> Iterable[bytes]:
         kind = "chat.completion.chunk" if chat else "text_completion"
-        for at in range(script.tokens):
-            last = at == script.tokens - 1
-            text = f"w{at} "
+        asked = seen.body.get("stream_options") or {}
+        pieces = [
+            (at, index)
+            for at in range(0, script.tokens, script.frame_tokens)
+            for index in range(script.choices)
+        ]
+        for at, index in pieces:
+            end = min(at + script.frame_tokens, script.tokens)
+            last = end == script.tokens
+            text = "".join(f"w{number} " for number in range(at, end))
             choice: dict[str, Any] = {
-                "index": 0,
+                "index": index,
                 "logprobs": None,
                 "finish_reason": script.finish_reason if last else None,
             }
             choice |= {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
             usage = self._usage(script) if last and script.usage_in_last_frame else None
+            if script.running_usage and asked.get("continuous_usage_stats"):
+                usage = {**self._usage(script), "completion_tokens": end}
             named = {"model": script.named} if script.named is not None else {}
             yield _frame({"id": "x", "object": kind, **named, "choices": [choice], "usage": usage})
-        if not script.usage_in_last_frame and (seen.body.get("stream_options") or {}).get("include_usage"):
+        if not script.usage_in_last_frame and asked.get("include_usage"):
             yield _frame({"id": "x", "object": kind, "choices": [], "usage": self._usage(script)})
 
     def _whole(self, script: Script, seen: Seen, *, chat: bool) -> dict[str, Any]:
@@ -229,8 +244,8 @@ class ScriptedWorker:
     def _usage(self, script: Script) -> dict[str, Any]:
         usage: dict[str, Any] = {
             "prompt_tokens": script.prompt_tokens,
-            "completion_tokens": script.tokens,
-            "total_tokens": script.prompt_tokens + script.tokens,
+            "completion_tokens": script.tokens * script.choices,
+            "total_tokens": script.prompt_tokens + script.tokens * script.choices,
         }
         if script.cached_tokens is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": script.cached_tokens}

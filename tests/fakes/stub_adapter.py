@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerReport
+from workers.adapters.request_fields import FIELDS
 
 USAGE = b'{"prompt_tokens":640,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":0}}'
 WHOLE = b'{"choices":[{"index":0}],"usage":%s}' % USAGE
@@ -53,6 +54,8 @@ class StubAdapter:
     """
 
     isolates = True
+    request_fields = FIELDS
+    reports_running_usage = False
     streams_whole = True
 
     def __init__(self) -> None:

@@ -78,6 +78,7 @@ def test_every_field_reaches_the_worker_as_it_was(sdk, surface, kind):
         call = WorkerCall(id="r", path="p", fields=request.fields, model="m", stream=False)
         got = json.loads(msgspec.json.encode(ADAPTERS[kind].body(call)))
         assert {name: got.get(name) for name in sent} == sent
+        assert sent.keys() <= ADAPTERS[kind].request_fields[f"v1/{surface.value}"]
         assert got.keys() - sent.keys() <= {"rid", "request_id"}
         fields |= sent.keys()
     assert not fields & GATEWAY_OWNED

@@ -128,7 +128,7 @@ def test_of_an_endless_frame_little_is_kept():
     )
     assert rest == b"\n\n"
     assert frames.usage.prompt_tokens == 7
-    assert frames.end() == b"data: x"
+    assert frames.end() == b""
 
 
 def test_a_long_frame_in_small_pieces_is_put_together_once():

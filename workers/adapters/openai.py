@@ -16,6 +16,7 @@ from workers.adapter import FormPart, WorkerAnswer, WorkerCall, WorkerReport, Wo
 from workers.adapters import multipart
 from workers.adapters.body_buffers import json_buffers
 from workers.adapters.http import HttpWorker
+from workers.adapters.request_fields import FIELDS
 
 _INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 _OPTIONS = msgspec.json.Decoder(dict[str, Any] | None)
@@ -23,6 +24,8 @@ _OPTIONS = msgspec.json.Decoder(dict[str, Any] | None)
 
 ENGINES = frozenset({"sglang", "vllm"})
 """Engines that name themselves the owners of their models; each is a kind of worker too."""
+
+_RUNNING_USAGE = msgspec.Raw(b'{"include_usage":true,"continuous_usage_stats":true}')
 
 
 class ModelEntry(msgspec.Struct):
@@ -58,21 +61,23 @@ class ModelList(msgspec.Struct):
         }
 
 
-def _with_usage(stream_options: msgspec.Raw) -> dict[str, object]:
-    """Return a client's `stream_options` with usage asked for.
+def _with_usage(stream_options: msgspec.Raw, asked: msgspec.Raw) -> dict[str, object]:
+    """Return a client's `stream_options` with the usage that the gateway asks for.
 
     Usage in every chunk is left out for a client that asked for none at all: engines send it only with the other.
     """
     given: dict[str, object] = _OPTIONS.decode(stream_options) or {}
     if not given.get("include_usage"):
         given.pop("continuous_usage_stats", None)
-    return {**given, "include_usage": True}
+    return {**given, **(_OPTIONS.decode(asked) or {})}
 
 
 class OpenAIAdapter:
     """The WorkerAdapter of kind `openai`. It sends no `cache_salt`: tenants share the engine's cache."""
 
     isolates = False
+    request_fields = FIELDS
+    reports_running_usage = False
     streams_whole = False
 
     def __init__(self, target: WorkerTarget) -> None:
@@ -93,8 +98,9 @@ class OpenAIAdapter:
         """Return the fields of the body: the client's as raw JSON, and the values that the gateway sets."""
         fields: dict[str, object] = {**call.fields, "model": call.model}
         if call.stream:
+            asked = _RUNNING_USAGE if self.reports_running_usage else _INCLUDE_USAGE
             given = call.fields.get("stream_options")
-            fields["stream_options"] = _INCLUDE_USAGE if given is None else _with_usage(given)
+            fields["stream_options"] = asked if given is None else _with_usage(given, asked)
         return fields
 
     def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:

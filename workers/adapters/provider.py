@@ -64,9 +64,11 @@ class ProviderAdapter:
     """
 
     isolates = False
+    reports_running_usage = False
     streams_whole = False
 
     def __init__(self, inner: WorkerAdapter, names: Mapping[str, str]) -> None:
+        self.request_fields = inner.request_fields
         self._inner = inner
         self._names = names
 

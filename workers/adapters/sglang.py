@@ -63,6 +63,7 @@ class SglangAdapter(OpenAIAdapter):
     """The WorkerAdapter of kind `sglang`."""
 
     isolates = True
+    reports_running_usage = True
     lowest_first = False
     """Whether the engine serves the lowest `priority` first; SGLang serves the highest."""
     chat_ids_field: str | None = "input_ids"
@@ -139,6 +140,7 @@ class SglangAdapter(OpenAIAdapter):
 class EmbeddedAdapter(SglangAdapter):
     """The WorkerAdapter of kind `embedded`, which serves the lowest `priority` first, as vLLM does."""
 
+    reports_running_usage = False
     lowest_first = True
     chat_ids_field = None
 

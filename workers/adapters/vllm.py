@@ -30,6 +30,7 @@ class VllmAdapter(OpenAIAdapter):
     """The WorkerAdapter of kind `vllm`."""
 
     isolates = True
+    reports_running_usage = True
     streams_whole = True
 
     def __init__(self, target: WorkerTarget) -> None:

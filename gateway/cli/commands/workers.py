@@ -22,7 +22,7 @@ from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.settings.checks import kind_problem
 from gateway.settings.tree import Settings
-from gateway.settings.urls import url_problem
+from gateway.settings.urls import credentials_problem, url_problem
 from gateway.settings.workers import AUTO_KIND, WorkerSettings
 from gateway.wiring.fleet import target_of, worker_of
 from workers.adapter import SupportsSleep, WorkerUnreachable
@@ -95,7 +95,7 @@ def add(
         parse_worker(given)
     except SourceUnavailable as err:
         raise CommandError(str(err), 2) from err
-    if problem := url_problem(url):
+    if problem := url_problem(url) or credentials_problem(url):
         raise CommandError(f"{url}: {problem}", 2)
     _with_registry(settings, lambda registry: registry.put(given, lease_seconds=None))
     if not any(source.kind == "redis" for source in settings.discovery):

@@ -19,7 +19,7 @@ from radix_cache.redis.scripts import ScriptCaller
 if TYPE_CHECKING:  # needs the extra `engine`
     from workers.engine_server.serving import ServingWorker
 
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # nosec B104
 """Listening addresses that no gateway can connect to, with the addresses that reach them on this machine."""
 
 

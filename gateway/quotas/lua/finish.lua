@@ -17,7 +17,7 @@ verbs.finish = function(keys, args)
   if lease and (lease.owner ~= id or lease.ends == 0) then
     return {0}
   end
-  local total, paid = settles and actual or NOTHING, lease and lease.paid or NOTHING
+  local total = settles and actual or NOTHING
   local meters, changed = meters_of(layout, keys, now), {}
   local age, restored = tonumber(args[9]), keys[tonumber(args[8])]
 
@@ -28,8 +28,7 @@ verbs.finish = function(keys, args)
     elseif charged ~= -1 then
       local meter = meters[at]
       if charged then
-        local due = math.max(0, total[limit.unit] - paid[limit.unit])
-        changed[at] = settle(meter, limit, now, charged, due, lease.charges[2 * at])
+        changed[at] = settle(meter, limit, now, charged, total[limit.unit], lease.charges[2 * at])
       elseif settles and total[limit.unit] > cost[limit.unit]
         and not (age > 0 and is_counted(restored, limit, keys[limit.key], math.floor(now / 1000) - age)) then
         charge(meter, limit, now, total[limit.unit] - cost[limit.unit])
@@ -55,10 +54,7 @@ verbs.finish = function(keys, args)
       ends = 0,
       fingerprint = fingerprint,
       attempt = attempt,
-      paid = larger(paid, total),
-      cost = NOTHING,
       charges = {},
-      settled = larger(lease and lease.settled or NOTHING, total),
     }, tonumber(args[5]))
   end
   return alerts

@@ -19,7 +19,7 @@ verbs.renew = function(keys, args)
     end
   end
   lease = lease
-    or {owner = id, fingerprint = fingerprint, attempt = 1, paid = NOTHING, cost = NOTHING, charges = {}, settled = NOTHING}
+    or {owner = id, fingerprint = fingerprint, attempt = 1, charges = {}}
   lease.ends = ends
   write_lease(keys[1], lease, fingerprint ~= '' and tonumber(args[4]) or lease_ms)
   return 1

@@ -8,7 +8,7 @@
 --       9: the limits, packed: of each the number of its key, unit (0: concurrency), reset, period, length in us,
 --       amount, mode, the usage at which an alert is sent (0: never), and name
 -- Returns {outcome, server time in ms, limit, retry in us, number of shadowed limits, these limits,
---        remaining of limit 1, its reset in us, ..., and of a repeat what earlier attempts were settled to, by unit}
+--        remaining of limit 1, its reset in us, ...}
 --       outcome 1 granted; 0 refused by that limit (retry -1: never); -1 too late, or already ended;
 --       -5 the usage of long windows is lost, and has to be put back first
 --       under a client's key -2 another attempt runs, -3 it was for another request, -4 all attempts are made
@@ -20,12 +20,12 @@ verbs.reserve = function(keys, args)
   local cost, layout = cost_of(args[7]), layout_of(args[9])
   local limits = layout.limits
 
-  local lease, again, attempt, paid, settled = lease_of(keys[1]), false, 1, NOTHING, NOTHING
+  local lease, again, attempt = lease_of(keys[1]), false, 1
   if lease and lease.owner == id then
     if lease.ends == 0 then
       return {-1, now_ms}
     end
-    again, settled = true, lease.settled
+    again = true
   elseif latest_ms > 0 and now_ms > latest_ms then
     return {-1, now_ms}
   elseif lease then
@@ -36,9 +36,7 @@ verbs.reserve = function(keys, args)
     elseif lease.attempt >= tonumber(args[5]) then
       return {-4, now_ms}
     end
-    -- What an attempt used that was never settled is unknown: its whole cost stays charged.
-    attempt, paid = lease.attempt + 1, lease.ends == 0 and lease.paid or larger(lease.paid, lease.cost)
-    settled = lease.settled
+    attempt = lease.attempt + 1
   end
 
   if not again and is_lost(keys[tonumber(args[8])], layout, keys) then
@@ -55,7 +53,7 @@ verbs.reserve = function(keys, args)
       fits, wait = running[at] < limit.amount, 1000000
     else
       local meter = meters[at]
-      charged = math.max(0, cost[limit.unit] - paid[limit.unit])
+      charged = cost[limit.unit]
       local excess = meter.used + charged - limit.amount
       fits = excess <= TOLERANCE
       if charged > limit.amount then
@@ -103,10 +101,7 @@ verbs.reserve = function(keys, args)
       ends = now_ms + lease_ms,
       fingerprint = fingerprint,
       attempt = attempt,
-      paid = paid,
-      cost = cost,
       charges = charges,
-      settled = settled,
     }, known_ms)
   end
 
@@ -118,11 +113,6 @@ verbs.reserve = function(keys, args)
     local left = limit.amount - (running[at] or meters[at].used)
     answer[#answer + 1] = math.max(0, math.floor(left + TOLERANCE))
     answer[#answer + 1] = running[at] and 0 or math.ceil(reset_us(meters[at], limit, now))
-  end
-  if settled ~= NOTHING then
-    for unit = 1, UNITS do
-      answer[#answer + 1] = settled[unit]
-    end
   end
   return answer
 end

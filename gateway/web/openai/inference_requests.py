@@ -102,6 +102,7 @@ class StreamOptions(msgspec.Struct):
     """The `stream_options` of a request."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class InferenceBody(msgspec.Struct):
@@ -222,6 +223,7 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
         prompt=_messages(read) if surface is Surface.CHAT else _prompt(surface, read),
         stream=bool(read.stream),
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
+        running_usage=bool(read.stream_options and read.stream_options.continuous_usage_stats),
         choices=choices,
         output_tokens_max=output_tokens_max,
         body_bytes=len(body),

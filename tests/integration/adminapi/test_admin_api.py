@@ -159,7 +159,7 @@ async def test_a_key_is_replaced_with_a_grace_period_and_ended_at_a_moment(api):
     ],
 )
 async def test_a_role_may_what_it_may(api, role, method, path, status):
-    async with api(**{"admin.token": "the token of the settings"}) as call:
+    async with api(**{"admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253"}) as call:
         found = await call(method, path, {} if method == "PUT" else None, role=role)
         assert found[0] == status
 

@@ -13,7 +13,7 @@ from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.cost import CostPolicy
 from tests.fakes.scripted_worker import ScriptedWorker
 
-TOKEN = "an-operators-token"
+TOKEN = "7be41c0d9a5f4e3288c6d1b0f7a9e253"
 LONG = "word " * 400
 
 

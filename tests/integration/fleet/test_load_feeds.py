@@ -56,7 +56,10 @@ def one(running):
 
 
 async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
-    operated = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "t0ken"}
+    operated = {
+        "database.url": f"sqlite:///{tmp_path}/tenants.db",
+        "admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253",
+    }
     async with publishing({"running": 3, "waiting": 2, "kv": 900, "waiting_uncached": 400}) as (
         worker,
         _,
@@ -70,7 +73,7 @@ async def test_what_a_worker_publishes_is_heard_and_shown(gateway, tmp_path):
             assert (snapshot.streams, snapshot.tokens_queued) == (5, 400)
             async with running.http.get(f"{running.admin}/metrics") as answer:
                 assert 'radixgate_worker_load_heard{worker="w0"} 1.0' in await answer.text()
-            operator = {"Authorization": "Bearer t0ken"}
+            operator = {"Authorization": "Bearer 7be41c0d9a5f4e3288c6d1b0f7a9e253"}
             async with running.http.get(f"{running.admin}/admin/v1/workers", headers=operator) as answer:
                 assert (await answer.json())["data"][0]["load_heard"] is True
 

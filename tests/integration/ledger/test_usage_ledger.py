@@ -62,7 +62,7 @@ async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway
 
 
 @pytest.mark.parametrize("limits", [[{"total_tokens": 10_000, "per": "day"}], []], ids=["limited", "free"])
-async def test_attempts_under_one_idempotency_key_come_to_the_dearest_of_them_as_quotas_charge_it(
+async def test_each_attempt_under_one_idempotency_key_is_paid_in_the_ledger_and_in_quotas(
     gateway, worker, database_url, limits
 ):
     prices = [{"name": "m", "prices": {"input": 1.0, "cached_input": 0.5, "output": 2.0}}]
@@ -83,12 +83,12 @@ async def test_attempts_under_one_idempotency_key_come_to_the_dearest_of_them_as
             after = response.headers.get("x-ratelimit-remaining-tokens")
     assert [(r["prompt_tokens"], r["cached_tokens"], r["output_tokens"], r["cost"]) for r in rows] == [
         (100, 0, 20, 140),
-        (0, 0, 30, 20),
-        (0, 0, 0, 0),
+        (100, 80, 50, 160),
+        (100, 0, 10, 120),
     ]
     if limits:
-        # One more, of a few tokens, is reserved on top of what these have settled to: 150.
-        assert 9_800 <= int(after) <= 9_850
+        # One more, of a few tokens, is reserved on top of what these have settled to: 380.
+        assert 9_570 <= int(after) <= 9_620
 
 
 async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(gateway, worker, database_url):

@@ -140,9 +140,15 @@ async def test_after_a_flush_a_key_that_was_rotated_in_the_file_has_what_was_use
 
 
 async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tmp_path):
-    at = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "an operator's token"}
+    at = {
+        "database.url": f"sqlite:///{tmp_path}/tenants.db",
+        "admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253",
+    }
     async with ScriptedWorker() as worker, gateway(worker, **at) as running:
-        path, headers = f"{running.admin}/admin/v1", {"Authorization": "Bearer an operator's token"}
+        path, headers = (
+            f"{running.admin}/admin/v1",
+            {"Authorization": "Bearer 7be41c0d9a5f4e3288c6d1b0f7a9e253"},
+        )
         async with running.http.put(path + "/tenants/acme", json={}, headers=headers) as response:
             assert response.status == 201, await response.text()
         async with running.http.post(path + "/keys", json={"tenant": "acme"}, headers=headers) as response:
@@ -168,8 +174,11 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
 
 
 async def test_the_admin_api_knows_the_plans_that_the_file_has_now(gateway, tmp_path):
-    at = {"database.url": f"sqlite:///{tmp_path}/tenants.db", "admin.token": "an operator's token"}
-    headers = {"Authorization": "Bearer an operator's token"}
+    at = {
+        "database.url": f"sqlite:///{tmp_path}/tenants.db",
+        "admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253",
+    }
+    headers = {"Authorization": "Bearer 7be41c0d9a5f4e3288c6d1b0f7a9e253"}
 
     async def put(running):
         url = f"{running.admin}/admin/v1/tenants/initech"

@@ -20,7 +20,7 @@ PEPPER = "canary-of-the-pepper-5d1f"
 SECRETS = {
     "pepper": PEPPER,
     "worker key": "canary-of-the-worker-77aa",
-    "admin token": "canary-of-the-admin-e09b",
+    "admin token": "canary-of-the-admin-e09b7be41c0d9a5f",
     "database password": "canary-of-the-database-31c4",
     "redis password": "canary-of-the-redis-8f20",
 }

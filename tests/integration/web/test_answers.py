@@ -65,7 +65,10 @@ async def test_a_stream_keeps_every_frame_and_withholds_usage_that_was_not_asked
     async with ScriptedWorker() as worker, gateway(worker) as running:
         async with running.chat(stream=True) as response:
             got, done = frames(await response.text())
-        assert worker.seen[-1].body["stream_options"] == {"include_usage": True}
+        assert worker.seen[-1].body["stream_options"] == {
+            "include_usage": True,
+            "continuous_usage_stats": True,
+        }
     assert response.headers["content-type"] == "text/event-stream"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
@@ -438,7 +441,10 @@ async def test_what_is_no_text_is_refused_wherever_it_stands(gateway):
     "header", [b"Authorization: Bearer \xff", b"x-api-key: rg-\xff", b"Authorization: \xff"]
 )
 async def test_a_key_that_is_no_text_is_an_unknown_one(gateway, header):
-    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "sesame"}) as running:
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **{"admin.token": "5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c2d"}) as running,
+    ):
         for method, path in (
             ("POST", "/v1/chat/completions"),
             ("POST", "/completions"),
@@ -497,7 +503,10 @@ async def test_without_keys_only_who_names_this_machine_is_answered(gateway):
 
 
 async def test_with_keys_hosts_have_any_name(gateway):
-    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "sesame"}) as running:
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **{"admin.token": "5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c2d"}) as running,
+    ):
         key = b"Authorization: " + running.headers()["Authorization"].encode()
         host = b"Host: llm.example"
         assert (await raw(running.url, "/v1/models", key, host, method="GET"))[0] == 200
@@ -681,7 +690,10 @@ async def test_metrics_that_cannot_be_read_to_their_end_are_no_answer(gateway):
 
 
 async def test_the_operator_page_asks_for_its_token(gateway):
-    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": "open sesame"}) as running:
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **{"admin.token": "0b5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c"}) as running,
+    ):
         for path in ("/ui/session", "/admin/v1/overview"):
             async with running.http.get(running.admin + path) as response:
                 assert response.status == 401
@@ -693,10 +705,15 @@ async def test_the_operator_page_asks_for_its_token(gateway):
         async with running.http.get(running.admin + "/ui/") as response:
             assert response.status == 200
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
-            async with http.get(running.admin + "/ui/session", params={"token": "open sesame"}) as response:
+            async with http.get(
+                running.admin + "/ui/session", params={"token": "0b5e5a3e5e5a3e4f2b9c0d1a7e6b8f3c"}
+            ) as response:
                 assert response.status == 200
-            async with http.get(running.admin + "/admin/v1/overview") as response:
+            async with http.get(running.admin + "/ui/session") as response:
                 assert response.status == 200
+            for path in ("overview", "queue"):
+                async with http.get(f"{running.admin}/admin/v1/{path}") as response:
+                    assert response.status == 401
         async with running.http.get(running.admin + "/metrics") as response:
             assert response.status == 200
 

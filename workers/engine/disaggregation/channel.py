@@ -38,7 +38,8 @@ SLAB_BYTES = 4 << 20
 """The size of a slab: consecutive blocks that travel together, at least one block."""
 RING_SLABS = 2
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - names are random, private and removed at once
+# Names there are random, private and removed at once.
+_MEMORY = Path("/dev/shm")  # noqa: S108  # nosec B108
 _SHARED = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 _SEGMENT = re.compile(r"radixgate-kv-[0-9a-f]{32}")
 _FULL, _FREE = b"\1", b"\0"

@@ -186,7 +186,7 @@ async def test_the_price_is_that_of_the_answering_worker(stage):
     assert progress.spend == PRICES.cost(prompt_tokens=600, cached_tokens=64, output_tokens=7)
 
 
-async def test_a_repeat_adds_only_what_the_dearest_attempt_before_has_not_paid(stage):
+async def test_a_repeat_pays_for_its_own_computation(stage):
     key = IdempotencyKey(name="key", fingerprint="same")
     ctx = stage.context(idempotency_key=key)
     progress = stage.progress(ctx, PROMPT)
@@ -198,7 +198,7 @@ async def test_a_repeat_adds_only_what_the_dearest_attempt_before_has_not_paid(s
     second = await reserve(stage, again, repeat)
     repeat.usage = TokenUsage(600, 9)
     stage.reservations.settle(again, second, repeat, None)
-    assert (repeat.charged.prompt_tokens, repeat.charged.output_tokens) == (0, 2)
+    assert (repeat.charged.prompt_tokens, repeat.charged.output_tokens) == (600, 9)
 
 
 async def test_settling_twice_charges_once(stage):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.relay.context_refusal import context_refusal
-from gateway.relay.error_redaction import read_error, with_safe_errors
+from gateway.relay.error_redaction import error_in_frame, read_error
 from gateway.web.error_response import anthropic_error_body
 
 VLLM = [
@@ -194,7 +194,9 @@ def test_clients_of_anthropics_api_get_its_words(text, words):
 
 
 def test_an_engine_that_finds_it_out_in_the_stream_gets_the_same_code():
-    frame = {"error": {"message": SGLANG[2][0], "type": "BAD_REQUEST", "code": 400}}
-    safe = json.loads(with_safe_errors(b"data: " + json.dumps(frame).encode() + b"\n\n")[6:])
-    assert safe["error"]["code"] == "context_length_exceeded"
-    assert safe["error"]["type"] == "invalid_request_error"
+    frame = {"error": {"message": SGLANG[2][0], "type": "BAD_REQUEST"}}
+    found = error_in_frame(b"data: " + json.dumps(frame).encode() + b"\n\n")
+    assert found is not None
+    assert found.refusal == 400
+    assert found.fields.context_refusal is not None
+    assert found.fields.context_refusal.code == "context_length_exceeded"

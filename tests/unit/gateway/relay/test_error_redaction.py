@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from gateway.relay.error_redaction import (
     MESSAGE_LENGTH_MAX,
+    StreamError,
+    WorkerErrorFields,
+    error_in_frame,
     read_error,
-    with_safe_errors,
     without_addresses,
     without_cached_tokens,
     without_transfers,
@@ -88,19 +90,29 @@ def frame(value):
         {"code": 500, "error": "http://10.0.0.1:1 died"},
     ],
 )
-def test_an_error_in_a_stream_is_told_in_our_shape_without_addresses(error):
+def test_an_error_in_a_stream_is_kept_and_ends_it(error):
     before = frame({"choices": [{"delta": {"content": 'data: {"error" at http://a/'}}]})
     frames = FrameFilter(wants_usage=True)
-    passed = frames.feed(before + frame(error)[:20]) + frames.feed(frame(error)[20:]) + frames.end()
-    assert passed.startswith(before)
-    (told,) = [json.loads(part[6:]) for part in passed[len(before) :].split(b"\n\n") if part]
-    assert told == {"error": {"message": "... died", "type": "server_error", "param": None, "code": None}}
+    passed = frames.feed(before + frame(error)[:20]) + frames.feed(frame(error)[20:] + b"data: [DONE]\n\n")
+    assert passed + frames.feed(before) + frames.end() == before
+    assert frames.error == StreamError(None, WorkerErrorFields(message="... died"))
+    assert not frames.ended
 
 
-def test_words_of_an_answer_are_never_touched():
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "n must be 1", "code": 422}},
+        {"object": "error", "message": "n must be 1", "code": 422},
+    ],
+)
+def test_a_mistake_of_the_client_is_known_by_its_code(error):
+    assert error_in_frame(frame(error)) == StreamError(422, WorkerErrorFields(message="n must be 1"))
+
+
+def test_words_of_an_answer_are_no_error():
     text = 'data: {"error": "http://10.0.0.1:80"}\n\n'
-    answer = frame({"choices": [{"delta": {"content": text}}]})
-    assert with_safe_errors(answer) == answer
+    assert error_in_frame(frame({"choices": [{"delta": {"content": text}}]})) is None
 
 
 @pytest.mark.parametrize(
@@ -108,10 +120,11 @@ def test_words_of_an_answer_are_never_touched():
     [
         {"choices": [{"delta": {"content": "a", "x": {"error": {"message": "http://a:1"}}}}], "error": None},
         {"choices": [{"delta": {"tool_calls": [{"error": "http://a:1"}]}}]},
+        {"choices": [], "error": {}},
     ],
 )
 def test_a_field_of_that_name_inside_of_a_chunk_is_no_error(chunk):
-    assert with_safe_errors(frame(chunk)) == frame(chunk)
+    assert error_in_frame(frame(chunk)) is None
 
 
 def test_where_workers_hand_over_blocks_is_not_told_and_all_else_stays_byte_for_byte():

@@ -110,12 +110,13 @@ async def test_both_get_the_same_body_with_a_meeting_place(halves):
     await read(halves.pair(draw=lambda below: below - 5))
     prefill, decode = await halves.bodies()
     assert prefill == decode
+    running = {"continuous_usage_stats": True} if halves.kind == "sglang" else {}
     assert prefill == {
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
         "top_k": 7,
         "model": "m",
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, **running},
         "rid": "req-1",
         "cache_salt": "s",
         "bootstrap_host": "10.0.0.1",
@@ -195,7 +196,7 @@ async def test_vllm_prefills_one_token_and_hands_on_what_that_tells(halves):
         "logprobs": True,
         "top_logprobs": 2,
         "model": "m",
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "request_id": "req-1",
         "cache_salt": "s",
         "kv_transfer_params": PARAMS,

@@ -1,0 +1,85 @@
+"""The gateway's own count of a request's tokens, where the worker's count is missing or impossible.
+
+    a stream that was cut         the running usage of its choices, else the tokens of the text that came
+    a whole answer, abandoned     the tokens for which the worker had time, in each choice: an estimate
+    an impossible count           the tokens of the text
+
+A count is impossible if it exceeds what was asked for or what fits into the model's context. It is not charged: it
+would use up the tenant's quotas and budgets for as long as these last.
+"""
+
+import logging
+
+from gateway.dispatch.placement import Placement
+from gateway.domain.context import RequestContext
+from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.token_usage import ChargedTokens
+from gateway.telemetry.record import Progress
+
+log = logging.getLogger(__name__)
+
+CONTEXT_LENGTH_MAX = 2**20
+"""Tokens that prompt and answer may have together, where the model's `context_length` is unknown."""
+
+
+def without_impossible_usage(ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> None:
+    """Forget the worker's count if it is impossible."""
+    usage = progress.usage
+    if usage is None:
+        return
+    prompts = 1 if ctx.request.surface == "chat/completions" else max(1, len(ctx.request.prompt))
+    context_length = ctx.model.context_length or CONTEXT_LENGTH_MAX
+    answers = max(1, ctx.request.answers)
+    if (
+        usage.prompt_tokens <= context_length * prompts
+        and (usage.completion_tokens or 0) <= _answer_tokens_max(ctx, prompt) * answers
+    ):
+        return
+    log.warning(
+        "request %s: worker %s reported %d prompt tokens and %d output tokens, more than there can be",
+        ctx.id,
+        progress.worker,
+        usage.prompt_tokens,
+        usage.completion_tokens or 0,
+    )
+    progress.usage, progress.usage_refused = None, True
+
+
+def own_count(
+    ctx: RequestContext, prompt: PromptBlocks, progress: Progress, placement: Placement, now: float
+) -> ChargedTokens:
+    """Return the tokens to charge for a request that was sent to a worker and has no usage.
+
+    `now`: seconds on the monotonic clock.
+    """
+    tally, answers = progress.tally, ctx.request.answers
+    most = _answer_tokens_max(ctx, prompt) * max(1, answers)
+    if tally is None:
+        output_tokens = progress.frames
+        if answers and not ctx.request.stream and not progress.answered:
+            output_tokens = answers * _tokens_since(progress, placement, now)
+        return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))
+    usage = tally.usage if not progress.usage_refused else None
+    if usage is None:
+        output_tokens = max(progress.frames, tally.text_tokens(ctx.model.encoder.count_text))
+        return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))
+    one_prompt = answers == ctx.request.choices
+    return ChargedTokens(
+        prompt_tokens=usage.prompt_tokens if one_prompt else prompt.prompt_tokens,
+        cached_tokens=usage.cached_tokens if one_prompt else None,
+        output_tokens=min(usage.completion_tokens or 0, most),
+    )
+
+
+def _answer_tokens_max(ctx: RequestContext, prompt: PromptBlocks) -> int:
+    """Return the tokens that one answer can have."""
+    context_length = ctx.model.context_length or CONTEXT_LENGTH_MAX
+    return min(prompt.output_tokens_max or ctx.request.output_tokens_max or context_length, context_length)
+
+
+def _tokens_since(progress: Progress, placement: Placement, now: float) -> int:
+    """Return for how many tokens of each answer the worker had time, by its speed."""
+    if progress.dispatched_at is None:
+        return 0
+    seconds = now - progress.dispatched_at - (progress.predicted_ttft_seconds or 0.0)
+    return max(0, int(1000 * seconds / placement.worker.learnt.speed.step_ms))

@@ -1,0 +1,98 @@
+"""Counts what came of an answer, for one that ends before its worker reports the usage of it.
+
+    running usage   data: {"choices":[{"index":1,..}],"usage":{"completion_tokens":40,..}}     by vLLM, SGLang;
+                    data: {"choices":[{"index":0,..}],"usage":{"completion_tokens":38,..}}     each has its own
+    text            data: {"choices":[{"delta":{"content":"Hello wor"}}]}                      else text counts
+
+Frames are looked into late and together: a stream that ends as it should never needs most of this.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.domain.token_usage import TokenUsage, read_usage
+
+UNREAD_BYTES_MAX = 4096
+"""Bytes of frames that are kept before they are looked into."""
+TEXT_BYTES_MAX = 8192
+"""Bytes of text that are kept to be tokenized; the tokens of a longer text are extrapolated from them."""
+CHOICES_MAX = 4096
+"""Choices of one request whose running usage is kept."""
+
+RUNNING_USAGE = re.compile(rb',"usage":(?P<usage>\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})\}(?=\r?\n)')
+"""Usage as the last field of a frame, as engines write it: without spaces, which makes it quick to find. Inside a
+JSON string its quotes would be escaped."""
+
+# The quantifiers are possessive, since `re` keeps memory for each position that it could come back to.
+_TEXT = re.compile(
+    rb'"(?:content|text|reasoning_content|reasoning|arguments|refusal)"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"',
+    re.DOTALL,
+)
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+_INDEX = re.compile(rb'"choices"\s*:\s*\[\s*\{[^{}\[\]]*?"index"\s*:\s*(\d{1,6})')
+
+
+class AnswerTally:
+    """What came of one answer: the running usage of its choices, or their text."""
+
+    __slots__ = ("_finished", "_text", "_text_bytes", "_usage", "last_counted", "unread")
+
+    def __init__(self, whole: bytes | None = None) -> None:
+        """`whole`: the answer, if it came in one piece."""
+        self.unread: bytearray | bytes = bytearray() if whole is None else whole
+        """What has not been looked into: frames without usage, see `read_text`, or a whole answer."""
+        self.last_counted = b""
+        """The last frames with running usage, of an answer with one choice; they are read when they are needed."""
+        self._usage: dict[int, TokenUsage] = {}
+        self._text = bytearray()
+        self._text_bytes = 0
+        self._finished = 0
+
+    def read_text(self) -> None:
+        """Look into the unread frames; call it once there are more than UNREAD_BYTES_MAX."""
+        self._finished += len(_FINISHED.findall(self.unread))
+        text = b"".join(_TEXT.findall(self.unread))
+        self._text_bytes += len(text)
+        self._text += text[: TEXT_BYTES_MAX - len(self._text)]
+        self.unread = bytearray()
+
+    def read_usage(self, frames: bytes) -> None:
+        """Read the running usage in frames of several choices; the last one of each choice holds."""
+        for found in RUNNING_USAGE.finditer(frames):
+            usage = read_usage(found["usage"])
+            start = max(frames.rfind(b"\n\n", 0, found.start()), 0)
+            index = _INDEX.search(frames, start, found.start())
+            number = int(index[1]) if index is not None else 0
+            if usage is not None and (number in self._usage or len(self._usage) < CHOICES_MAX):
+                self._usage[number] = usage
+
+    @property
+    def finished(self) -> int:
+        """Choices that reported why they ended."""
+        self.read_text()
+        return self._finished
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """The running usage of all choices together, each with the same prompt; None if none was reported."""
+        if self.last_counted:
+            self.read_usage(self.last_counted)
+        reported = list(self._usage.values())
+        if not reported:
+            return None
+        output_tokens = sum(usage.completion_tokens or 0 for usage in reported)
+        return msgspec.structs.replace(reported[0], completion_tokens=output_tokens)
+
+    def text_tokens(self, count: Callable[[str], int]) -> int:
+        """Return how many tokens the text has; `count` counts those of a short text."""
+        self.read_text()
+        if not self._text:
+            return 0
+        text = bytes(self._text)
+        try:
+            decoded = msgspec.json.decode(b'"%b"' % text, type=str)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            decoded = text.decode(errors="replace")  # Cut within an escaped character.
+        return -(-count(decoded) * self._text_bytes // len(text))

@@ -1,0 +1,95 @@
+"""The tenants and keys of the database as last seen, encrypted in a file, for a start while the database is away.
+
+    nonce (16) | tag (32) | contents xor SHAKE-256(key, nonce)          the tag is a keyed BLAKE2b of the rest
+
+Both keys derive from the deployment secret. The contents have hashes of API keys, and never an API key. They are
+encrypted because they name tenants and their limits, and signed because a changed file would change these. The time
+at which the database was last read is part of the contents: an old copy cannot pass for a new one.
+"""
+
+import hmac
+import os
+import secrets
+from hashlib import blake2b, shake_256
+from pathlib import Path
+
+import msgspec
+
+from gateway.settings.tenants import ApiKeySettings, OrganisationSettings, PlanSettings, TenantSettings
+from gateway.settings.types import Moment, Network
+
+NONCE_BYTES, TAG_BYTES = 16, 32
+KEYS_MAX = 100_000
+"""More keys are not kept: writing them again and again would cost more than it is worth."""
+
+
+class KnownKey(msgspec.Struct, frozen=True):
+    """A key, and the tenant that it belongs to."""
+
+    tenant: str
+    key: ApiKeySettings
+
+
+class KnownTenants(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database said of tenants."""
+
+    read_at: float
+    """When it said so, in Unix time."""
+    organisations: tuple[OrganisationSettings, ...] = ()
+    plans: tuple[PlanSettings, ...] = ()
+    tenants: tuple[TenantSettings, ...] = ()
+    keys: tuple[KnownKey, ...] = ()
+
+
+class SealedTenantStore:
+    """The file with the last known tenants."""
+
+    def __init__(self, file: Path, secret: bytes) -> None:
+        """`secret`: the deployment secret."""
+        self._file = file
+        self._cipher_key = blake2b(secret, person=b"tenants cipher").digest()
+        self._tag_key = blake2b(secret, person=b"tenants tag").digest()
+
+    def write(self, known: KnownTenants) -> None:
+        """Replace the file's contents. Raises OSError."""
+        nonce, text = secrets.token_bytes(NONCE_BYTES), msgspec.json.encode(known, enc_hook=_text)
+        sealed = self._applied(nonce, text)
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as new:
+            new.write(nonce + self._tag(nonce, sealed) + sealed)
+        draft.rename(self._file)
+
+    def read(self) -> KnownTenants | None:
+        """Return the contents; None if there is no such file, or not one of this deployment."""
+        try:
+            found = self._file.read_bytes()
+        except OSError:
+            return None
+        nonce, tag, sealed = (
+            found[:NONCE_BYTES],
+            found[NONCE_BYTES : NONCE_BYTES + TAG_BYTES],
+            found[NONCE_BYTES + TAG_BYTES :],
+        )
+        if not hmac.compare_digest(tag, self._tag(nonce, sealed)):
+            return None
+        try:
+            return msgspec.json.decode(
+                self._applied(nonce, sealed), type=KnownTenants, dec_hook=lambda kind, given: kind(given)
+            )
+        except msgspec.DecodeError:
+            return None  # Another version wrote it.
+
+    def _applied(self, nonce: bytes, text: bytes) -> bytes:
+        """Return the text encrypted, or decrypted: both are the same."""
+        stream = shake_256(self._cipher_key + nonce).digest(len(text))
+        return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")
+
+    def _tag(self, nonce: bytes, sealed: bytes) -> bytes:
+        return blake2b(nonce + sealed, key=self._tag_key, digest_size=TAG_BYTES).digest()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Moment | Network):
+        return value.text
+    raise NotImplementedError(f"{type(value).__name__} is no setting of a tenant")

@@ -1,0 +1,1 @@
+"""`make audit`: known vulnerabilities of the installed dependencies."""
