@@ -173,7 +173,10 @@ class FailoverQuotaStore:
                 continue
             try:
                 in_time = await self._ping()
-            except RedisDown:
+            except RedisDown as err:
+                # A connection that was lost, or was silent for long: no request need find that out again.
+                if not self.away:
+                    self._go_away(err)
                 self._pings = 0
                 continue
             self._pings = self._pings + 1 if in_time else 0

@@ -52,8 +52,6 @@ async def test_many_requests_that_wait_for_one_late_answer_are_no_loss_of_redis(
 
 
 async def test_an_event_loop_that_is_late_is_no_loss_of_redis(running):
-    store = running.here.gateway.quotas.store
-
     async def hold_up():
         for _ in range(3):
             await asyncio.sleep(0.02)
@@ -62,7 +60,6 @@ async def test_an_event_loop_that_is_late_is_no_loss_of_redis(running):
     statuses, went_away = await watched(running, [*(chat(running) for _ in range(12)), hold_up()])
     assert set(statuses) == {200, None}
     assert not went_away
-    assert store.local_decisions == 0
 
 
 async def test_a_redis_that_is_silent_is_away(running, own_valkey):
