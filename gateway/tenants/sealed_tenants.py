@@ -1,24 +1,25 @@
 """The tenants and keys of the database as last seen, encrypted in a file, for a start while the database is away.
 
-    nonce (16) | tag (32) | contents xor SHAKE-256(key, nonce)          the tag is a keyed BLAKE2b of the rest
+    nonce (12) | contents, encrypted and authenticated with AES-256-GCM (NIST SP 800-38D)
 
-Both keys derive from the deployment secret. The contents have hashes of API keys, and never an API key. They are
-encrypted because they name tenants and their limits, and signed because a changed file would change these. The time
-at which the database was last read is part of the contents: an old copy cannot pass for a new one.
+The key derives from the deployment secret. The contents have hashes of API keys, and never an API key. They are
+encrypted because they name tenants and their limits, and authenticated because a changed file would change these.
+The time at which the database was last read is part of the contents: an old copy cannot pass for a new one.
 """
 
 import hmac
 import os
 import secrets
-from hashlib import blake2b, shake_256
 from pathlib import Path
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.settings.tenants import ApiKeySettings, OrganisationSettings, PlanSettings, TenantSettings
 from gateway.settings.types import Moment, Network
 
-NONCE_BYTES, TAG_BYTES = 16, 32
+NONCE_BYTES = 12
 KEYS_MAX = 100_000
 """More keys are not kept: writing them again and again would cost more than it is worth."""
 
@@ -47,17 +48,16 @@ class SealedTenantStore:
     def __init__(self, file: Path, secret: bytes) -> None:
         """`secret`: the deployment secret."""
         self._file = file
-        self._cipher_key = blake2b(secret, person=b"tenants cipher").digest()
-        self._tag_key = blake2b(secret, person=b"tenants tag").digest()
+        self._cipher = AESGCM(hmac.digest(secret, b"radixgate sealed tenants", "sha256"))
 
     def write(self, known: KnownTenants) -> None:
         """Replace the file's contents. Raises OSError."""
         nonce, text = secrets.token_bytes(NONCE_BYTES), msgspec.json.encode(known, enc_hook=_text)
-        sealed = self._applied(nonce, text)
+        sealed = self._cipher.encrypt(nonce, text, None)
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as new:
-            new.write(nonce + self._tag(nonce, sealed) + sealed)
+            new.write(nonce + sealed)
         draft.rename(self._file)
 
     def read(self) -> KnownTenants | None:
@@ -66,27 +66,11 @@ class SealedTenantStore:
             found = self._file.read_bytes()
         except OSError:
             return None
-        nonce, tag, sealed = (
-            found[:NONCE_BYTES],
-            found[NONCE_BYTES : NONCE_BYTES + TAG_BYTES],
-            found[NONCE_BYTES + TAG_BYTES :],
-        )
-        if not hmac.compare_digest(tag, self._tag(nonce, sealed)):
-            return None
         try:
-            return msgspec.json.decode(
-                self._applied(nonce, sealed), type=KnownTenants, dec_hook=lambda kind, given: kind(given)
-            )
-        except msgspec.DecodeError:
-            return None  # Another version wrote it.
-
-    def _applied(self, nonce: bytes, text: bytes) -> bytes:
-        """Return the text encrypted, or decrypted: both are the same."""
-        stream = shake_256(self._cipher_key + nonce).digest(len(text))
-        return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")
-
-    def _tag(self, nonce: bytes, sealed: bytes) -> bytes:
-        return blake2b(nonce + sealed, key=self._tag_key, digest_size=TAG_BYTES).digest()
+            text = self._cipher.decrypt(found[:NONCE_BYTES], found[NONCE_BYTES:], None)
+            return msgspec.json.decode(text, type=KnownTenants, dec_hook=lambda kind, given: kind(given))
+        except (InvalidTag, ValueError):
+            return None  # It was changed, or another deployment or version wrote it.
 
 
 def _text(value: object) -> str:
