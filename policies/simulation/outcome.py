@@ -90,7 +90,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "output_tokens": sum(outcome.output_tokens for outcome in answered),
         "hit_ratio": cached_tokens / prompt_tokens if prompt_tokens else None,
         "ttft_ms_mean": _mean(ttft),
-        **{f"ttft_ms_p{percent}": _percentile(ttft, percent) for percent in (50, 90, 99)},
+        **{f"ttft_ms_p{percent}": _percentile(ttft, percent) for percent in (50, 90, 95, 99)},
         "tpot_ms_mean": _mean(tpot),
         "tpot_ms_p90": _percentile(tpot, 90),
         "goodput": sum(outcome.good for outcome in outcomes) / len(outcomes) if outcomes else None,

@@ -54,7 +54,7 @@ def simulate(
         bool,
         typer.Option(
             "--limits",
-            help="Also run upper bounds for any routing: one cache that all workers share.",
+            help="Also run `pooled`, one cache that all workers share, and `alone`, the least possible TTFT.",
         ),
     ] = False,
     workers: Annotated[int, typer.Option(help="Number of engines.", min=1, max=100_000)] = 4,

@@ -6,7 +6,8 @@
   same rule on both sides and thus compares the engines; `dynamo` is this project's version of that router's rule.
 * Real processes: a gateway with each policy before mock engines that take the simulator's step times in real
 time, and
-  the client of `radixgate bench`. This takes as long as the trace, once for each policy.
+  the client of `radixgate bench`, on four kinds of traffic. This takes as long as the traffic, once for each
+  policy. The last columns are measured over simulated; beyond 15 % a line below the table says how far.
 
 No figure fails the build.
 """
@@ -15,8 +16,8 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,32 @@ from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_python
 from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD
-from tests.benchmarks.routing.settings import CONVERSATIONS, FLEETS
+from tests.benchmarks.routing.settings import CLAUDE_CODE, CONVERSATIONS
 from tests.stage.processes import GatewayProcess, Process
 
-POLICIES = ("round_robin", "least_work", "product", "cost")
-
-REAL_LOAD, REAL_WORKERS, REAL_KV_TOKENS = "agents", 4, 1_000_000
-REAL_RATE = 0.7
-"""Sessions a second: a busy fleet, far below the load at which simulation and real scheduling drift apart."""
+POLICIES = ("round_robin", "product", "cost")
+WORKERS, KV_TOKENS = 4, 2_100_000
+REAL = {
+    "conversation": TraceSource(path=CONVERSATIONS, speed=3.0),
+    "claude code": TraceSource(path=CLAUDE_CODE, speed=2.0),
+    "teams": TraceSource(workload="teams", load=WorkloadParameters(rate=0.7)),
+    "giant": TraceSource(workload="giant", load=WorkloadParameters(rate=20.0)),
+}
+"""The traffic that is sent to real processes, by name."""
+FLEETS = {
+    "conversation x3, 4 workers of 2.1M": (3.0, 4, 2_100_000),
+    "conversation x4, 8 workers of 1M": (4.0, 8, 1_000_000),
+    "conversation x8, 8 workers of 2.1M": (8.0, 8, 2_100_000),
+    "conversation x2, 4 workers of 524k": (2.0, 4, 524_288),
+}
+"""The fleets of NVIDIA's mock engine: speed of the trace, workers, KV tokens of each."""
+WITHIN = 0.15
+"""How far a measured mean or p95 of TTFT may be from the simulated one."""
 
 COLUMNS = (
     ("ttft_ms_mean", "TTFT mean", 1),
     ("ttft_ms_p50", "p50", 1),
+    ("ttft_ms_p95", "p95", 0),
     ("ttft_ms_p99", "p99", 0),
     ("tpot_ms", "TPOT", 1),
     ("goodput", "goodput", 3),
@@ -140,6 +155,7 @@ async def real(
             "models": [{"name": MODEL, "tokenizer": str(tokenizer), "block_size": 64 // TOKENS_PER_WORD}],
             "queueing": {
                 "waiting_seconds_max": 600,
+                "tenant_waiting_requests_max": 10_000,
                 "release_window_tokens": RELEASE_WINDOW_TOKENS // TOKENS_PER_WORD,
             },
             # The mock engine sends nothing between the first token and the last.
@@ -178,11 +194,24 @@ def table(title: str, rows: Sequence[Row]) -> Table:
     return shown
 
 
+def distances(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each figure that was measured further from the simulated one than WITHIN."""
+    expected = {row.subject: row.figures for row in rows if row.by == "simulator"}
+    for row in rows:
+        for figure, name in (("ttft_ms_mean", "mean"), ("ttft_ms_p95", "p95")):
+            ratio = row.figures[figure] / expected[row.subject][figure]
+            if abs(ratio - 1) > WITHIN:
+                yield (
+                    f"{row.subject}: the {name} TTFT was measured at {ratio:.2f} of the simulated one; the client "
+                    f"sent requests up to {row.figures['client_late_ms_p99']:.0f} ms late (p99)"
+                )
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="bench-validate", description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=3000, help="of the trace, for NVIDIA's")
+    parser.add_argument("--requests", type=int, default=3000, help="of the trace, for NVIDIA's; 0: none")
     parser.add_argument(
-        "--real", type=int, default=400, help="of a generated workload, in real time; 0: leave it out"
+        "--real", type=int, default=400, help="of each kind of traffic, in real time; 0: leave it out"
     )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -190,7 +219,7 @@ async def main() -> None:
     console.print(machine(), versions(), soft_wrap=True)
     runs: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="radixgate-") as place:
-        for group, (speed, workers, kv_tokens) in FLEETS.items():
+        for group, (speed, workers, kv_tokens) in FLEETS.items() if given.requests else ():
             source = TraceSource(path=CONVERSATIONS, speed=speed, requests_max=given.requests)
             rows = simulated(
                 source, Scenario(workers=workers, kv_tokens=kv_tokens), ("round_robin", "dynamo", "cost")
@@ -203,19 +232,21 @@ async def main() -> None:
             runs |= {
                 f"{row.subject} by {row.by} @ {group}": {"all": row.figures, "tenants": {}} for row in rows
             }
-        if given.real:
-            workers, kv_tokens = REAL_WORKERS, REAL_KV_TOKENS
-            source = TraceSource(
-                workload=REAL_LOAD, load=WorkloadParameters(requests=given.real, rate=REAL_RATE)
-            )
+        for name, traffic in REAL.items() if given.real else ():
+            load = replace(traffic.load, requests=given.real)
+            source = replace(traffic, requests_max=given.real, load=load)
+            requests = source.trace(0)
             scenario = Scenario(
-                workers=workers, kv_tokens=kv_tokens, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule()
+                workers=WORKERS, kv_tokens=KV_TOKENS, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule()
             )
-            group = f"generated {REAL_LOAD}, {workers} workers of {kv_tokens // 1000}k, {given.real} requests"
             rows = simulated(source, scenario, POLICIES)
             for policy in POLICIES:
-                rows.append(await real(source.trace(0), policy, workers, kv_tokens, Path(place) / policy))
+                where = Path(place) / f"{name} {policy}"
+                rows.append(await real(requests, policy, WORKERS, KV_TOKENS, where))
+            group = f"{name}, {WORKERS} workers of {KV_TOKENS // 1000}k, {len(requests)} requests"
             console.print(table(group, rows))
+            for line in distances(rows):
+                console.print(line)
             runs |= {
                 f"{row.subject} by {row.by} @ {group}": {"all": row.figures, "tenants": {}} for row in rows
             }
