@@ -22,7 +22,10 @@ needs_promtool = pytest.mark.skipif(not PROMTOOL.exists(), reason="make test-obs
 
 
 def test_every_alert_has_cases_and_a_runbook() -> None:
-    pages = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs/runbooks").glob("*.md")}
+    pages = {
+        page.stem: page.read_text(encoding="utf-8")
+        for page in (ROOT / "docs/pages/runbooks").glob("Radixgate*.md")
+    }
     assert set(CASES) == set(ALERTS) == set(pages)
     for name, text in pages.items():
         assert text.startswith(f"# {name}\n")

@@ -25,8 +25,10 @@ class CodeBlock:
 
 
 def pages() -> list[Path]:
-    """Return the README and all pages of the site."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
+    """Return the README and the pages of the site, except those of clients, which tests/sdks/clients runs."""
+    folder = ROOT / "docs" / "pages"
+    clients = folder / "clients"
+    return [ROOT / "README.md", *sorted(page for page in folder.rglob("*.md") if clients not in page.parents)]
 
 
 def blocks_of(page: Path) -> Iterator[CodeBlock]:

@@ -1,4 +1,4 @@
-"""Every page of docs/clients: its code is run, with the client that the page is about."""
+"""Every page of docs/pages/clients: its code is run, with the client that the page is about."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.fakes.obedient_worker import ObedientWorker
 
 ROOT = Path(__file__).parents[3]
 INSTALLED = ROOT / ".tools" / "sdks-clients"
-PAGES = sorted(page for page in (ROOT / "docs" / "clients").glob("*.md") if page.stem != "index")
+PAGES = sorted(page for page in (ROOT / "docs" / "pages" / "clients").glob("*.md") if page.stem != "index")
 BLOCK = re.compile(r"^```(sh|python|js)\n(.*?)^```$", re.M | re.S)
 MODEL = "llama-3.1-8b"
 MODELS = json.dumps([{"name": MODEL, "aliases": ["claude-*"], "context_length": 200_000}])
@@ -89,7 +89,9 @@ async def test_a_coding_client_runs_the_tool_that_the_model_calls(gateway, tmp_p
     folder = INSTALLED / client
     if not (folder / ".done").exists():
         pytest.skip(f"{client} is not installed; tests/sdks/clients/install says why")
-    ((_, code),) = BLOCK.findall((ROOT / "docs" / "clients" / f"{client}.md").read_text(encoding="utf-8"))
+    ((_, code),) = BLOCK.findall(
+        (ROOT / "docs" / "pages" / "clients" / f"{client}.md").read_text(encoding="utf-8")
+    )
     before, after, prompt = TOOL_LOOPS[client]
     if client == "claude-code":
         code = code.replace('-p "Hello" --output-format json', "-p --output-format json")
