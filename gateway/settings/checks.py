@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from ipaddress import ip_address
+from math import log2
 from os import fsencode
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from gateway.settings.listeners import is_loopback
 from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.redis_address import redis_url_problem
 from gateway.settings.token_issuers import IssuerSettings
-from gateway.settings.token_strength import weak_token_problem
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
 from gateway.settings.urls import credentials_problem, url_problem
@@ -22,6 +22,11 @@ from gateway.settings.workers import AUTO_KIND, KvEventsSettings, WorkerSettings
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.disaggregation import DISAGGREGATION_TRAITS
 from workers.adapters.registry import adapters
+
+TOKEN_BITS_MIN = 128
+TOKEN_DISTINCT_CHARACTERS_MIN = 8
+"""The least strength of a token that people choose."""
+
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
 PORT_MAX = 65535
@@ -352,3 +357,27 @@ def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> It
         if meant is not None:
             hint = f"write {ENVIRONMENT_PREFIX}{meant.replace('.', '__').upper()}"
         yield f"environment {name}: not a setting; {hint}"
+
+
+def weak_token_problem(token: str) -> str | None:
+    """Return why a token can be guessed; None if it is as strong as 128 random bits.
+
+    Each character counts as one drawn from its alphabet, as in the output of `openssl rand -hex 16`.
+    """
+    bits = len(token) * log2(max(2, _alphabet_size(token)))
+    if bits >= TOKEN_BITS_MIN and len(set(token)) >= TOKEN_DISTINCT_CHARACTERS_MIN:
+        return None
+    return "the token can be guessed: it needs 128 random bits (openssl rand -hex 16)"
+
+
+def _alphabet_size(token: str) -> int:
+    """Return the size of the smallest usual alphabet that has all characters of a token."""
+    characters = set(token)
+    if characters <= set("0123456789"):
+        return 10
+    if characters <= set("0123456789abcdef") or characters <= set("0123456789ABCDEF"):
+        return 16
+    size = 10 if characters & set("0123456789") else 0
+    size += 26 if any("a" <= character <= "z" for character in characters) else 0
+    size += 26 if any("A" <= character <= "Z" for character in characters) else 0
+    return size + (2 if any(not character.isalnum() for character in characters) else 0)

@@ -107,8 +107,9 @@ ASKED = wire.ResponsesBody(
 @pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
 @pytest.mark.parametrize("body", [wire.ResponsesBody(model="m", input="hi"), ASKED], ids=["bare", "full"])
 def test_a_response_and_its_events(sdk, body):
-    opening = responses.new_response("resp_1", 1.0, body, stored=True)
-    output, choice = responses.output_items(chat(), "resp_1", ChatTools(body.tools))
+    tools = ChatTools(msgspec.to_builtins(body.tools))
+    opening = responses.new_response("resp_1", 1.0, body, tools.offered, stored=True)
+    output, choice = responses.output_items(chat(), "resp_1", tools)
     whole = [
         responses.finished_response(opening, output, finish, choice_usage, 2.0)
         for finish in ("stop", "length")
@@ -122,7 +123,7 @@ def test_a_response_and_its_events(sdk, body):
         getattr(body, name) for name in responses.ECHOED_FIELDS
     ]
     assert faults(sdk, "openai.types.responses Response", made) == []
-    events = ResponseEvents(opening, ChatTools(body.tools))
+    events = ResponseEvents(opening, tools)
     text = events.begin() + b"".join(map(events.feed, test_items.STREAM))
     closing, output = events.close()
     text += closing + events.last(

@@ -72,7 +72,7 @@ async def several(tmp_path, valkey):
             async with asyncio.timeout(120):
                 said = (await process.stdout.readline()).decode()
             url = re.match(r"radixgate ready at (\S+)", said)[1]
-            admin = re.findall(r"operators at (http://127\S+)", (tmp_path / "log").read_text())[0]
+            admin = re.findall(r"operators at (http://127[\w.:]+)", (tmp_path / "log").read_text())[0]
             several = Several(process, url, admin, key.text)
             async with asyncio.timeout(60):
                 # A gateway that is ready may still wait for the first word of a slow worker.

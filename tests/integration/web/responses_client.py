@@ -155,7 +155,10 @@ def refused(client: OpenAI, model: str) -> None:
     for wrong, param in (
         ({"input": "x", "previous_response_id": "resp_none"}, "previous_response_id"),
         ({"input": []}, "input"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        (
+            {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+            "tool_choice",
+        ),
         ({"input": [{"type": "computer_call", "id": "cc_1"}]}, "input[0].type"),
     ):
         try:

@@ -142,8 +142,8 @@ async def test_workers_say_how_long_their_context_is(gateway, tmp_path, kind):
                         "model_context_window_exceeded",
                     )
                 assert 20 < worker.seen[-1].body["max_tokens"] < 100
-                # An estimate refuses nothing: only the worker knows.
-                turn = [{"role": "user", "content": "word " * 200}]
+                # An estimate refuses only what is too long by far: only the worker knows.
+                turn = [{"role": "user", "content": "word " * 100}]
                 async with post(running, max_tokens=32_000, messages=turn) as response:
                     assert response.status == (400 if models == counted else 200)
                 async with post(running, model="other", max_tokens=32_000) as response:

@@ -79,7 +79,7 @@ async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monk
     services = SimpleNamespace(
         dispatch=stage,
         prompt_hasher=SimpleNamespace(blocks=blocks),
-        tracing=SimpleNamespace(begin=lambda traceparent: None),
+        tracing=SimpleNamespace(begin=lambda traceparent, tracestate: None),
         model_selection=SimpleNamespace(fallbacks=lambda ctx: ()),
         observers=(records.append,),
         clock=stage.clock,

@@ -199,4 +199,5 @@ def test_an_engine_that_finds_it_out_in_the_stream_gets_the_same_code():
     assert found is not None
     assert found.refusal == 400
     assert found.fields.context_refusal is not None
-    assert found.fields.context_refusal.code == "context_length_exceeded"
+    told = json.loads(found.fields.context_refusal.body())
+    assert told["error"]["code"] == "context_length_exceeded"

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -23,6 +24,8 @@ class Answer:
 
 class Inner:
     """Remembers the call."""
+
+    request_fields: ClassVar = {}
 
     def __init__(self, answer):
         self.answer = answer
@@ -105,6 +108,8 @@ async def test_what_leaves_says_neither_who_asks_nor_where_it_came_from():
 @pytest.mark.parametrize("limited", [True, False], ids=["429", "hung up"])
 async def test_one_that_wants_to_be_asked_less_is_there_all_the_same(limited):
     class Probed:
+        request_fields: ClassVar = {}
+
         async def probe(self):
             raise WorkerUnreachable("no", rate_limited=limited)
 
