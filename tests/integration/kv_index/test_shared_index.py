@@ -94,7 +94,8 @@ async def test_a_stampede_of_one_new_prefix_through_two_gateways_stays_together(
                         counted[name] += float(line.split()[-1])
         # Two that leave in one moment may both be first at their worker.
         followed = (64 - len(chosen) - 2) / 64
-        assert counted["predicted_cached_tokens"] >= followed * counted["prompt_tokens"] * 0.98
+        # The worker counts ten tokens a prompt, of which the last is always computed.
+        assert counted["predicted_cached_tokens"] >= followed * counted["prompt_tokens"] * 0.9
     for worker in workers:
         await worker.stop()
 

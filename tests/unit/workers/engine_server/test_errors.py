@@ -369,7 +369,7 @@ async def test_a_step_that_fails_in_the_middle_ends_the_stream_with_an_error(
 ) -> None:
     fail_at(client, monkeypatch, 4)
     *chunks, last = await client.stream(TEXT, {"prompt": "x", "max_tokens": 9, "ignore_eos": True})
-    assert len(chunks) == 3
+    assert 1 <= len(chunks) <= 3  # A slow reader gets the tokens of several steps at once.
     assert error_of(last)["code"] == "step_failed"
     await client.until_idle()
 
