@@ -7,7 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.process import running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
+
+
+@pytest.fixture(autouse=True)
+def no_other_gateways(tmp_path, monkeypatch):
+    """Let the commands find no gateway that another test runs on this machine at the same time."""
+    monkeypatch.setattr(running_gateways, "_directory", lambda: tmp_path / "running")
 
 
 async def run(running, *options):
