@@ -27,6 +27,8 @@ def settings_of(objects: Objects, directory: Path, *assignments: str) -> Setting
     key = new_key(PEPPER)
     tenants = [{"id": "acme", "plan": "free", "keys": [{"id": key.id, "hash": key.hash}]}]
     made_up = {
+        # As long as the one that the chart draws: weaker tokens are refused.
+        "RADIXGATE_ADMIN_TOKEN": "7Wd2kQz9LmXc4RtVb8NyHs6JpGf3TaEu1DoKiYwCq0x",
         "RADIXGATE_DEPLOYMENT_SECRET": DEPLOYMENT_SECRET,
         "RADIXGATE_REDIS_URL": "rediss://:password@redis.example.com:6380/0",
         "RADIXGATE_DATABASE_URL": "postgresql://radixgate:password@db.example.com:5432/radixgate",
