@@ -16,7 +16,6 @@ the worker or in use there, and it is one of those that share a prefix (PrefixMa
 Every implementation passes tests/conformance/test_prefix_index.py.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,9 +74,8 @@ class PrefixIndex(Protocol):
         """Return how many requests for the model wait, as far as `wait` has said."""
         ...
 
-    @property
-    def repeated(self) -> Mapping[WorkerId, int]:
-        """Blocks that the requests under way on a worker have more than once: KV memory has them once."""
+    def repeated_blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks the requests under way on a worker repeat: KV memory has each of them once."""
         ...
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:

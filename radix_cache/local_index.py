@@ -4,7 +4,7 @@ The second tree counts requests, so that one that ends takes only its own part w
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import InFlightNode, InFlightTree, SharedPart
@@ -78,10 +78,9 @@ class LocalIndex:
             )
         return KnownMatch(pending=pending, shared=shared) if shared else NO_MATCH
 
-    @property
-    def repeated(self) -> Mapping[WorkerId, int]:
-        """Blocks that the requests under way on a worker have more than once; see InFlightTree.repeated."""
-        return self._in_flight.repeated
+    def repeated_blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks the requests under way on a worker repeat; see InFlightTree.repeated."""
+        return self._in_flight.repeated.get(worker, 0)
 
     def record(
         self,

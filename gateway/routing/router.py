@@ -140,14 +140,14 @@ class Router:
     ) -> list[Candidate]:
         """Return the workers with what they hold of the prompt, except those in `without`."""
         candidates: list[Candidate] = []
-        repeated = self._index.repeated
         for worker in workers:
             if worker.id in without:
                 continue
             # Most workers of a large fleet hold nothing of a prompt, and need no second look.
             known = 0 if match is NO_MATCH else match.blocks(worker.id)
             snapshot = worker.snapshot(now)
-            if repeated and (blocks := repeated.get(worker.id)):
+            # Without a known capacity no policy asks how full the KV memory is.
+            if snapshot.kv_tokens_max and (blocks := self._index.repeated_blocks(worker.id)):
                 kv_tokens = snapshot.kv_tokens - blocks * prompt.namespace.block_size
                 snapshot = msgspec.structs.replace(snapshot, kv_tokens=max(0, kv_tokens))
             candidates.append(

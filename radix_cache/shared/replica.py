@@ -95,13 +95,10 @@ class TreeReplica:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
 
-    @property
-    def repeated(self) -> dict[WorkerId, int]:
-        """Blocks that the requests under way on a worker have more than once; see InFlightTree.repeated."""
-        tree = self._prediction_table.tree
-        if not tree.repeated:
-            return {}
-        return {self.workers[at]: blocks for at, blocks in tree.repeated.items() if at in self.workers}
+    def repeated_blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks the requests under way on a worker repeat; see InFlightTree.repeated."""
+        tenure = self.tenures.get(worker)
+        return self._prediction_table.tree.repeated.get(tenure, 0) if tenure is not None else 0
 
     def predictions_under_way(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the predictions under way as (shard, id, tenure)."""

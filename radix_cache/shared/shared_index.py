@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
@@ -210,10 +210,9 @@ class SharedIndex:
         """Return how many requests for the model wait at this gateway."""
         return self._own.waiting(model)
 
-    @property
-    def repeated(self) -> Mapping[WorkerId, int]:
-        """Blocks that the requests under way on a worker have more than once, as far as all gateways know."""
-        return self.replica.repeated or self._own.repeated
+    def repeated_blocks(self, worker: WorkerId) -> int:
+        """Return how many blocks the requests under way on a worker repeat, as far as all gateways know."""
+        return self.replica.repeated_blocks(worker) or self._own.repeated_blocks(worker)
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
         """Note that `worker` holds this path, unless its own events are followed and will say so."""

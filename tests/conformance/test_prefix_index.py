@@ -135,12 +135,12 @@ async def test_requests_under_way_are_counted_for_each_part_of_a_prompt(index):
     match = index.match(SPACE, path(1, 2, 3, 5))
     assert list(match.shared) == [(2, 3), (3, 1)]
     assert (match.holder_count(1), match.holder_count(3), match.holder_count(4)) == (2, 1, 0)
-    assert dict(index.repeated) == {W: 2}
+    assert (index.repeated_blocks(W), index.repeated_blocks(V)) == (2, 0)
     for worker, writer in ((W, "r1"), (W, "r2"), (V, "r3")):
         index.withdraw(worker, writer)
     await index.settle()
     assert not index.match(SPACE, path(1, 2, 3, 5)).shared
-    assert not index.repeated
+    assert index.repeated_blocks(W) == 0
 
 
 async def test_only_the_writer_withdraws_a_prediction(index):
@@ -203,7 +203,7 @@ async def test_requests_that_wait_share_their_prefix_and_are_at_no_worker(new_in
     assert (index.waiting("m"), index.waiting("another")) == (2, 0)
     index.leave("r1")
     index.leave("r2")
-    index.leave("nobody")
+    index.leave("a request that does not wait")
     assert index.waiting("m") == 0
     assert not waiting.match(SPACE, path(1, 2, 3)).shared
 

@@ -95,7 +95,7 @@ async def test_requests_of_all_gateways_are_found_at_each(gateway):
             assert (await shown(one, second))["id"] == second
             assert (await shown(other, first))["id"] == first
             assert [each["id"] for each in await listed(one)] == [second, first]
-            await shown(one, "req-of-nobody", status=404)
+            await shown(one, "req-never-sent", status=404)
 
 
 async def test_a_tenant_sees_its_own_requests_without_workers(gateway):
