@@ -16,6 +16,7 @@ the worker or in use there, and it is one of those that share a prefix (PrefixMa
 Every implementation passes tests/conformance/test_prefix_index.py.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,8 +75,11 @@ class PrefixIndex(Protocol):
         """Return how many requests for the model wait, as far as `wait` has said."""
         ...
 
-    def repeated_blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks the requests under way on a worker repeat: KV memory has each of them once."""
+    def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
+        """Return how many blocks the requests under way on each of the workers repeat.
+
+        KV memory has each of these blocks once. Workers that repeat none are left out.
+        """
         ...
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:

@@ -4,7 +4,7 @@ The second tree counts requests, so that one that ends takes only its own part w
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import InFlightNode, InFlightTree, SharedPart
@@ -78,9 +78,10 @@ class LocalIndex:
             )
         return KnownMatch(pending=pending, shared=shared) if shared else NO_MATCH
 
-    def repeated_blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks the requests under way on a worker repeat; see InFlightTree.repeated."""
-        return self._in_flight.repeated.get(worker, 0)
+    def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
+        """Return how many blocks the requests under way on each of the workers repeat; see PrefixIndex."""
+        repeated = self._in_flight.repeated
+        return {worker: repeated[worker] for worker in workers if worker in repeated} if repeated else {}
 
     def record(
         self,

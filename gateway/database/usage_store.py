@@ -5,8 +5,8 @@ already are skipped, and the sums take the new ones. So a portion that is shippe
 changes nothing.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, delete, func, insert, select, tuple_, update
@@ -33,6 +33,10 @@ CLIENT_LEFT_STATUS = 499
 PRUNED_AT_ONCE = 2000
 
 UsageRow = Mapping[str, Any]
+_Sums = Mapping[tuple[Any, ...], Sequence[int]]
+"""The measures of MEASURES, by the start of the hour or day in milliseconds and the values of DIMENSIONS."""
+
+_dimensions = operator.itemgetter(*DIMENSIONS)
 
 
 class JournalMoved(Exception):
@@ -134,46 +138,58 @@ class UsageStore:
         for row in ordered:
             first.setdefault((row["request_id"], row["attempt"]), row)
         fresh = [row for identity, row in first.items() if identity in new]
-        for table, length in ((usage_hours, HOUR_MS), (usage_days, DAY_MS)):
-            await self._sum_up(connection, table, length, fresh)
+        hours = _sums_by_hour(fresh)
+        await self._raise_sums(connection, usage_hours, hours)
+        await self._raise_sums(connection, usage_days, _sums_by_day(hours))
         return len(fresh)
 
-    async def _sum_up(
-        self, connection: AsyncConnection, table: Table, length: int, rows: Sequence[UsageRow]
-    ) -> None:
-        sums: dict[tuple[Any, ...], Counter[str]] = {}
-        for row in rows:
-            bucket = row["at_ms"] // length * length
-            sums.setdefault((bucket, *(row[name] for name in DIMENSIONS)), Counter()).update(_measured(row))
+    async def _raise_sums(self, connection: AsyncConnection, table: Table, sums: _Sums) -> None:
         if not sums:
             return
-        values = [
-            {
-                "start_ms": key[0],
-                **dict(zip(DIMENSIONS, key[1:], strict=True)),
-                **{m: by[m] for m in MEASURES},
-            }
-            for key, by in sorted(sums.items())
-        ]
+        columns = ("start_ms", *DIMENSIONS, *MEASURES)
+        values = [dict(zip(columns, (*key, *sums[key]), strict=True)) for key in sorted(sums)]
         adding = dialect_insert(connection, table)
         raised = {name: table.c[name] + adding.excluded[name] for name in MEASURES}
         identity = ("start_ms", *DIMENSIONS)
         await connection.execute(adding.on_conflict_do_update(index_elements=identity, set_=raised), values)
 
 
-def _measured(row: UsageRow) -> dict[str, int]:
-    """Return what one row adds to its sums."""
-    return {
-        "requests": 1,
-        "failed": int(row["status"] >= 400 and row["status"] != CLIENT_LEFT_STATUS),
-        "prompt_tokens": row["prompt_tokens"],
-        "cached_tokens": row["cached_tokens"] or 0,
-        "output_tokens": row["output_tokens"],
-        "cost": row["cost"],
-        "duration_ms": row["duration_ms"],
-        "ttft_ms": row["ttft_ms"] or 0,
-        "ttft_count": int(row["ttft_ms"] is not None),
-    }
+def _sums_by_hour(rows: Iterable[UsageRow]) -> _Sums:
+    """Return the sums of the rows by hour and DIMENSIONS."""
+    sums: dict[tuple[Any, ...], Sequence[int]] = {}
+    for row in rows:
+        key = (row["at_ms"] // HOUR_MS * HOUR_MS, *_dimensions(row))
+        _add(sums, key, _measures(row))
+    return sums
+
+
+def _sums_by_day(hours: _Sums) -> _Sums:
+    """Return the sums by day and DIMENSIONS of sums by hour."""
+    sums: dict[tuple[Any, ...], Sequence[int]] = {}
+    for key, measures in hours.items():
+        _add(sums, (key[0] // DAY_MS * DAY_MS, *key[1:]), measures)
+    return sums
+
+
+def _add(sums: dict[tuple[Any, ...], Sequence[int]], key: tuple[Any, ...], measures: Sequence[int]) -> None:
+    before = sums.get(key)
+    sums[key] = measures if before is None else list(map(operator.add, before, measures))
+
+
+def _measures(row: UsageRow) -> Sequence[int]:
+    """Return what one row adds to its sums, in the order of MEASURES."""
+    ttft_ms = row["ttft_ms"]
+    return (
+        1,
+        1 if row["status"] >= 400 and row["status"] != CLIENT_LEFT_STATUS else 0,
+        row["prompt_tokens"],
+        row["cached_tokens"] or 0,
+        row["output_tokens"],
+        row["cost"],
+        row["duration_ms"],
+        ttft_ms or 0,
+        0 if ttft_ms is None else 1,
+    )
 
 
 def split_powers_of_two(rows: Sequence[UsageRow]) -> Iterator[Sequence[UsageRow]]:

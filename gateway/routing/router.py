@@ -140,6 +140,7 @@ class Router:
     ) -> list[Candidate]:
         """Return the workers with what they hold of the prompt, except those in `without`."""
         candidates: list[Candidate] = []
+        repeated = self._index.repeated_blocks([worker.id for worker in workers])
         for worker in workers:
             if worker.id in without:
                 continue
@@ -147,8 +148,8 @@ class Router:
             known = 0 if match is NO_MATCH else match.blocks(worker.id)
             snapshot = worker.snapshot(now)
             # Without a known capacity no policy asks how full the KV memory is.
-            if snapshot.kv_tokens_max and (blocks := self._index.repeated_blocks(worker.id)):
-                kv_tokens = snapshot.kv_tokens - blocks * prompt.namespace.block_size
+            if worker.id in repeated and snapshot.kv_tokens_max:
+                kv_tokens = snapshot.kv_tokens - repeated[worker.id] * prompt.namespace.block_size
                 snapshot = msgspec.structs.replace(snapshot, kv_tokens=max(0, kv_tokens))
             candidates.append(
                 self._candidate(snapshot, prompt, match, match.tiers(worker.id), known)

@@ -8,7 +8,7 @@ The replica is correct as of the last entry that was applied. It may lag behind,
 there or has one that is gone: both cost a prefill, neither makes an answer wrong.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
@@ -95,10 +95,12 @@ class TreeReplica:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
 
-    def repeated_blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks the requests under way on a worker repeat; see InFlightTree.repeated."""
-        tenure = self.tenures.get(worker)
-        return self._prediction_table.tree.repeated.get(tenure, 0) if tenure is not None else 0
+    def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
+        """Return how many blocks the requests under way on each of the workers repeat; see PrefixIndex."""
+        repeated, tenures = self._prediction_table.tree.repeated, self.tenures
+        if not repeated:
+            return {}
+        return {worker: repeated[tenures[worker]] for worker in workers if tenures.get(worker) in repeated}
 
     def predictions_under_way(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the predictions under way as (shard, id, tenure)."""

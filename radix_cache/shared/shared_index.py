@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from radix_cache.blocks import Hashes
@@ -210,9 +210,9 @@ class SharedIndex:
         """Return how many requests for the model wait at this gateway."""
         return self._own.waiting(model)
 
-    def repeated_blocks(self, worker: WorkerId) -> int:
-        """Return how many blocks the requests under way on a worker repeat, as far as all gateways know."""
-        return self.replica.repeated_blocks(worker) or self._own.repeated_blocks(worker)
+    def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
+        """Return how many blocks the requests under way on each of the workers repeat, as all gateways know."""
+        return {**self._own.repeated_blocks(workers), **self.replica.repeated_blocks(workers)}
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
         """Note that `worker` holds this path, unless its own events are followed and will say so."""

@@ -34,8 +34,8 @@ class Index:
     def __init__(self):
         self.known = KnownMatch()
 
-    def repeated_blocks(self, worker):
-        return 0
+    def repeated_blocks(self, workers):
+        return {}
 
     def match(self, namespace, hashes):
         return self.known

@@ -6,7 +6,7 @@ from tests.benchmarks.calls import counted
 from tests.benchmarks.subjects import RADIXGATE, running
 
 REQUESTS = 500
-COUNTS = 5
+COUNTS = 8
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ async def profiled(tmp_path):
 
 
 async def fewest(one, directory, *, stream, own, everything):
-    """Return the cheapest of up to five counts, the first within the bounds.
+    """Return the cheapest of up to COUNTS counts, the first within the bounds.
 
     A busy machine only ever adds calls: fewer requests share one turn of the event loop, one write to the ledger
     and one reply of Redis. The work done once after the start, such as imports, falls into the first count.
