@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 UNCLEAR_MAX = 2
 """Workers that may fail inside over one request: after these the request is at fault, and no worker is blamed."""
 
+HOLDERS_COMPARED = 8
+"""Workers with the longest parts of a prompt that are compared, however large the fleet is."""
+
 KeepAlive = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while a request waits for its placement: the client sees that it was not forgotten."""
 
@@ -131,7 +134,7 @@ class Attempts:
         if placement.worker.provider is None:
             tenant, prompt = request.ctx.tenant, request.prompt
             attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
-                tenant, _new_blocks(request, placement, self._fleet)
+                tenant, _new_blocks(request, placement)
             )
             if attempt.recorded:
                 # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
@@ -503,9 +506,8 @@ class Attempts:
         return second
 
 
-def _new_blocks(request: PendingRequest, placement: Placement, fleet: Fleet) -> int:
-    """Return how many blocks of the prompt no worker is known to hold."""
-    match, hashes = placement.match, request.prompt.hashes
-    if match is None:
-        return len(hashes)
-    return len(hashes) - max((match.blocks(worker.id) for worker in fleet), default=0)
+def _new_blocks(request: PendingRequest, placement: Placement) -> int:
+    """Return how many blocks of the prompt no worker is known to hold, of those that hold the longest parts."""
+    match, blocks = placement.match, len(request.prompt.hashes)
+    longest = match.holders(HOLDERS_COMPARED) if match is not None else ()
+    return blocks - match.blocks(longest[0]) if match is not None and longest else blocks
