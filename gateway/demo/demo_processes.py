@@ -65,6 +65,11 @@ class DemoProcesses:
         self._gateway: Child | None = None
 
     @property
+    def worker_names(self) -> Sequence[str]:
+        """The ids of all workers in the gateway's settings."""
+        return [worker.name for worker in self._workers]
+
+    @property
     def url(self) -> str:
         """The address of the gateway for tenants."""
         assert self._gateway is not None

@@ -22,6 +22,7 @@ from gateway.demo.demo_processes import (
     DemoLocation,
     DemoProcesses,
 )
+from gateway.demo.live_picture import LivePicture
 from gateway.demo.table import comparison_table, with_ratios
 from gateway.demo.traffic import ChatSession, TrafficScale, make_sessions, run_sessions
 
@@ -51,7 +52,8 @@ async def run_demo(
         scale: amount of traffic.
         json_file: file to write the figures to.
         stay: whether to keep the gateway running after the results until a signal arrives.
-        watch: whether to draw the cached share of both policies while the requests run.
+        watch: whether to draw the cached share of both policies, the prefix tree and the latest requests while
+            the requests run.
         console: where to print.
 
     Raises:
@@ -97,6 +99,9 @@ async def _run_policies(
         await processes.start_workers()
     for worker in processes.children():
         console.print(f"worker      {worker.url}  pid {worker.pid}")
+    console.print(
+        f"console     {processes.admin_url}/ui/  (open it now to see the tree grow)", soft_wrap=True
+    )
     sessions = make_sessions(TENANTS, scale)
     runs: dict[str, Any] = {}
     ratios = CachedShares()
@@ -145,23 +150,32 @@ async def _one_run(
     progress = Progress(*columns)
     task = progress.add_task(policy, total=total)
 
+    picture = LivePicture(processes.admin_url, processes.worker_names)
+
     def drawn() -> Group:
-        return Group(progress, *(chart(ratios.by_policy, total) if watch else ()))
+        if not watch:
+            return Group(progress)
+        return Group(progress, *chart(ratios.by_policy, total), "", picture.drawn())
 
     def done(result: RequestResult) -> None:
         ratios.add(result)
         progress.advance(task)
 
-    with Live(console=console, get_renderable=drawn, transient=watch and policy != POLICIES[-1]):
-        results, seconds = await run_sessions(
-            sessions,
-            url=processes.url,
-            model=processes.location.model_name,
-            keys={tenant: key.text for tenant, key in processes.keys.items()},
-            scale=scale,
-            ideal_cache=IdealCache(processes.location.checkpoint, PAGE_SIZE),
-            done=done,
-        )
+    refreshing = asyncio.create_task(picture.refresh()) if watch else None
+    try:
+        with Live(console=console, get_renderable=drawn, transient=watch and policy != POLICIES[-1]):
+            results, seconds = await run_sessions(
+                sessions,
+                url=processes.url,
+                model=processes.location.model_name,
+                keys={tenant: key.text for tenant, key in processes.keys.items()},
+                scale=scale,
+                ideal_cache=IdealCache(processes.location.checkpoint, PAGE_SIZE),
+                done=done,
+            )
+    finally:
+        if refreshing is not None:
+            refreshing.cancel()
     failed = [result.error for result in results if result.error is not None]
     if failed:
         console.print(f"{len(failed)} requests failed: {', '.join(sorted(set(failed)))}", style="red")
@@ -186,7 +200,7 @@ def _print_next_steps(processes: DemoProcesses, console: Console) -> None:
         f"""
 The gateway keeps running at {processes.url}; Ctrl-C ends everything.
 
-  operator page   {processes.admin_url}/ui/
+  console         {processes.admin_url}/ui/
   metrics         {processes.admin_url}/metrics
   settings        {processes.location.settings_file}
 

@@ -17,6 +17,9 @@ from gateway.process.children import ChildFailed
 from gateway.process.file_locks import lock_file
 from gateway.telemetry import logs
 
+WATCH_LINES_MIN = 42
+"""Lines of a terminal on which the demo draws while requests run."""
+
 
 def demo(
     workers: Annotated[int, typer.Option(help="Number of embedded workers.", min=1, max=16)] = 3,
@@ -38,7 +41,10 @@ def demo(
         int, typer.Option(help="Port of the gateway; a free one if it is taken.", min=0, max=65535)
     ] = 8000,
     admin_port: Annotated[
-        int, typer.Option(help="Port of the operator page; a free one if it is taken.", min=0, max=65535)
+        int,
+        typer.Option(
+            help="Port of the console and the admin API; a free one if it is taken.", min=0, max=65535
+        ),
     ] = 8001,
     directory: Annotated[
         Path, typer.Option(help="Directory for the checkpoint, the settings and the logs.")
@@ -52,8 +58,12 @@ def demo(
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Draw the cached share under both policies while requests run.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Draw the cached share under both policies, the prefix tree and the latest requests meanwhile.",
+            show_default=f"on a terminal of {WATCH_LINES_MIN} lines or more",
+        ),
+    ] = None,
 ) -> None:
     """Compare two policies on this machine.
 
@@ -69,6 +79,9 @@ def demo(
     if json is not None:
         _check_writable(json)
     logs.configure_logging("warning")
+    console = Console()
+    if watch is None:
+        watch = console.is_terminal and console.height >= WATCH_LINES_MIN
     scale = TrafficScale(sessions=sessions, turns=turns, seed=seed)
     with _lock(directory):
         location = DemoLocation(
@@ -86,7 +99,7 @@ def demo(
                     json_file=json,
                     stay=not exit_,
                     watch=watch,
-                    console=Console(),
+                    console=console,
                 )
             )
         except DemoInterrupted as err:
