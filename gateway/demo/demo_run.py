@@ -186,7 +186,7 @@ def _print_next_steps(processes: DemoProcesses, console: Console) -> None:
         f"""
 The gateway keeps running at {processes.url}; Ctrl-C ends everything.
 
-  operator page   {processes.admin_url}/ui/
+  console         {processes.admin_url}/ui/
   metrics         {processes.admin_url}/metrics
   settings        {processes.location.settings_file}
 

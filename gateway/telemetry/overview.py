@@ -1,4 +1,4 @@
-"""Totals for the operator page: since the start and over the last minute, by tenant and by worker.
+"""Totals for the console: since the start and over the last minute, by tenant and by worker.
 
 `Overview` is an observer of request records. The last minute is kept in buckets of one second, so that memory does
 not grow with load.

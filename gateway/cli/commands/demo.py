@@ -38,7 +38,7 @@ def demo(
         int, typer.Option(help="Port of the gateway; a free one if it is taken.", min=0, max=65535)
     ] = 8000,
     admin_port: Annotated[
-        int, typer.Option(help="Port of the operator page; a free one if it is taken.", min=0, max=65535)
+        int, typer.Option(help="Port of the console; a free one if it is taken.", min=0, max=65535)
     ] = 8001,
     directory: Annotated[
         Path, typer.Option(help="Directory for the checkpoint, the settings and the logs.")

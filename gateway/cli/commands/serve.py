@@ -115,7 +115,7 @@ def serve(
             if one_of_several is None:
                 stack.enter_context(announced(replace(known, admin_url=admin_url)))
             print(f"radixgate ready at {url}", flush=True)
-            print(f"  operator page {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
+            print(f"  console {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
             if start is not None:
                 print("\n".join(start.next_steps(url, needs_key=needs_key)), flush=True)
 
