@@ -11,6 +11,7 @@ from redis import from_url as valkey_at
 from gateway.quotas import counter_recovery
 from gateway.runtime.reload import Reloader, differences, notify_gateways, registered_for_reload
 from gateway.settings.models import ModelSettings
+from gateway.settings.sources import LoadedSettings
 from gateway.settings.tenants import ApiKeySettings, LimitSettings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
@@ -24,7 +25,8 @@ replace = msgspec.structs.replace
 def reloader_of(running, **changes):
     """Of a tree that differs in this from what the gateway has."""
     settings = running.here.gateway.settings
-    return Reloader(running.here.gateway, (), lambda: replace(settings, **changes))
+    changed = LoadedSettings(settings=replace(settings, **changes), sources={})
+    return Reloader(running.here.gateway, (), lambda: changed)
 
 
 def with_key(running, tenant, key):
@@ -240,9 +242,8 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
         await running.until(lambda: len(rooms()["m"]) == 2)
         assert await status(running) in (429, 503)
         # A wider window: they have their places at once.
-        reloader._read = lambda: replace(
-            running.here.gateway.settings, queueing=replace(queueing, release_window_tokens=10_000)
-        )
+        wider = reloader_of(running, queueing=replace(queueing, release_window_tokens=10_000))
+        reloader._read = wider._read
         await reloader.reload()
         await running.until(lambda: len(worker.seen) == 3)
         gate.set()
