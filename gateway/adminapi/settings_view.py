@@ -19,6 +19,7 @@ QUERY_PARAMETERS = {
     "offset": "Settings to skip.",
     "limit": f"Settings at most, up to {SETTINGS_MAX}; {SETTINGS} by default.",
 }
+ROOT = "$."
 HASH = ".hash"
 MASKED = '"****"'
 
@@ -78,7 +79,9 @@ async def settings_shown(in_force: SettingsInForce, parameters: Mapping[str, str
 
 def _matching(loaded: LoadedSettings, text: str, changed: bool) -> list[SettingShown]:
     return [
-        SettingShown(setting=path, value=MASKED if path.endswith(HASH) else value, source=source)
+        SettingShown(
+            setting=path.removeprefix(ROOT), value=MASKED if path.endswith(HASH) else value, source=source
+        )
         for path, value, source in loaded.leaves()
-        if (text in path or text in source) and not (changed and source == DEFAULT)
+        if (text in path.removeprefix(ROOT) or text in source) and not (changed and source == DEFAULT)
     ]
