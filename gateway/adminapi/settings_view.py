@@ -9,7 +9,7 @@ import msgspec
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.query_parameters import check_names, flag, number
 from gateway.process.settings_in_force import SettingsInForce
-from gateway.settings.sources import DEFAULT, LoadedSettings
+from gateway.settings.sources import DEFAULT
 
 SETTINGS = 500
 SETTINGS_MAX = 5000
@@ -69,7 +69,7 @@ async def settings_shown(in_force: SettingsInForce, parameters: Mapping[str, str
     offset = number(parameters, "offset", 0, 10**9)
     limit = number(parameters, "limit", SETTINGS, SETTINGS_MAX)
     # A file with thousands of tenants has many leaves.
-    found = await asyncio.to_thread(_matching, in_force.loaded, text, changed)
+    found = await asyncio.to_thread(_matching, in_force, text, changed)
     return SettingsShown(
         data=[*islice(found, offset, offset + limit)],
         total=len(found),
@@ -77,11 +77,11 @@ async def settings_shown(in_force: SettingsInForce, parameters: Mapping[str, str
     )
 
 
-def _matching(loaded: LoadedSettings, text: str, changed: bool) -> list[SettingShown]:
+def _matching(in_force: SettingsInForce, text: str, changed: bool) -> list[SettingShown]:
     return [
         SettingShown(
             setting=path.removeprefix(ROOT), value=MASKED if path.endswith(HASH) else value, source=source
         )
-        for path, value, source in loaded.leaves()
+        for path, value, source in in_force.leaves()
         if (text in path.removeprefix(ROOT) or text in source) and not (changed and source == DEFAULT)
     ]

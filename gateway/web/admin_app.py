@@ -35,6 +35,9 @@ from gateway.web.openai.inference_requests import decode_request
 from gateway.web.operator_views import OperatorViews, readiness
 from gateway.web.playground import playground
 
+SETTINGS_SECONDS = 10.0
+"""How often a page that watches the settings learns of a reload."""
+
 
 def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Application:
     """Return the application behind the `admin` settings.
@@ -115,7 +118,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         ("index", views.index, REFRESH_SECONDS),
         ("requests", views.requests, REFRESH_SECONDS),
         ("policies", views.policies, REFRESH_SECONDS),
-        ("settings", views.settings, REFRESH_SECONDS),
+        ("settings", views.settings, SETTINGS_SECONDS),
         ("workers", views.workers, REFRESH_SECONDS),
     ):
         handler = _guarded(authorization, live.handler(view, refresh_seconds), page=False)

@@ -10,7 +10,7 @@ const SHARES = [
   { head: "recent work", n: true, title: "cost units", cell: (t) => number(t.units) },
   { head: "share", n: true, cell: (t) => share(t.share) },
   { head: "due", n: true, title: "of the weights of all tenants that waited in the last minute", cell: (t) => (t.due ? share(t.due) : "-") },
-  { head: "share; the mark is what is due", cell: (t) => bar(t.share, { mark: t.due || null }) }];
+  { head: "share, due", title: "the mark is what is due", cell: (t) => bar(t.share, { mark: t.due || null }) }];
 
 const WAITING = [
   { head: "tenant", cell: (r) => r.tenant }, { head: "class", cell: (r) => r.class }, { head: "gateway", cell: (r) => r.gateway },
