@@ -99,7 +99,7 @@ async def test_a_tenant_that_left_the_file_has_no_keys(gateway):
         await reloader.reload()
         assert (await status(running), await status(running, "globex")) == (200, 401)
         # And back.
-        reloader._read = lambda: running.here.gateway.settings
+        reloader._read = reloader_of(running)._read
         await reloader.reload()
         assert await status(running, "globex") == 200
 
@@ -168,7 +168,7 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         assert await status(running) == 200
         running.keys["acme"] = in_file
         assert await status(running) == 401
-        reloader._read = lambda: running.here.gateway.settings
+        reloader._read = reloader_of(running)._read
         await reloader.reload()
         assert await status(running) == 200
         running.keys["acme"] = in_database
@@ -327,7 +327,7 @@ async def test_gateways_give_turns_together_as_the_policy_allows(gateway):
         await reloader.reload()
         await one.until(lambda: not queues[0].shared)
         assert await status(one) == 200
-        reloader._read = lambda: settings
+        reloader._read = reloader_of(one)._read
         await reloader.reload()
         await one.until(lambda: queues[0].shared)
         assert await status(one) == 200
