@@ -24,7 +24,6 @@ function navigation(name) {
     h("li", {}, h("a", { href: `#${key}`, "aria-current": key === name ? "page" : null }, title));
   document.querySelector("#pages").replaceChildren(...Object.entries(GROUPS).flatMap(([group, pages]) =>
     [h("li", { class: "group" }, group), ...Object.entries(pages).map(link)]));
-  document.querySelector("#pages a[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 async function show() {
