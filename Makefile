@@ -5,6 +5,7 @@ DEMO_ARGS ?=
 CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
+SCREENSHOT_ARGS ?=
 TEST_PROCESSES ?= 3
 TORCH ?= cpu
 TORCH_VERSION := $(shell sed -n 's/^engine = \["torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
@@ -19,7 +20,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
 	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine ladder docs \
-	docs-site docs-plot clean test-observability test-browser audit
+	docs-site docs-plot clean test-observability test-browser docs-screenshots audit
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +75,9 @@ test-observability: .venv/.dev ## Test alerts with promtool, and every query of 
 
 test-browser: .venv/.dev .tools/browser/.done ## Click through the operator console in Debian's Chromium, and check its accessibility
 	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
+
+docs-screenshots: .venv/.dev .tools/browser/.done ## Take the pictures of the console that README and documentation show, of a real run
+	$(BIN)/python -m tests.browser.docs_screenshots $(SCREENSHOT_ARGS) docs/pages/images
 
 chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fail if a promise is broken (CHAOS_ARGS='--only valkey-full')
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)

@@ -18,10 +18,12 @@ from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import WorkerRegistry
+from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.queue_report import QueueReporter, gateway_name
 from gateway.domain.errors import ShuttingDown
 from gateway.domain.memory_budget import MemoryBudget
 from gateway.explorer.activity import ActivityReporter
+from gateway.explorer.activity_history import ActivityHistory
 from gateway.explorer.request_explorer import RequestExplorer
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
@@ -39,8 +41,10 @@ from gateway.process.drain_state import DrainState
 from gateway.process.embedded_valkey import EmbeddedValkey
 from gateway.process.loop_supervisor import LoopSupervisor
 from gateway.process.secrets import deployment_secret
+from gateway.process.settings_in_force import SettingsInForce
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.turn_stream import TurnReader
+from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.gauge_collector import StateCollector
@@ -75,6 +79,7 @@ class Gateway:
     """A gateway that runs, with the parts that its listeners need."""
 
     settings: Settings
+    in_force: SettingsInForce
     services: Services
     supervisor: LoopSupervisor
     overview: Overview
@@ -89,6 +94,8 @@ class Gateway:
     queues: QueueReporter
     activity: ActivityReporter
     """The activity of all gateways."""
+    history: ActivityHistory
+    """The activity of the last hour."""
     explorer: RequestExplorer | None
     """Finished requests in detail; None where the settings remember none."""
     access_log: AccessLog | None
@@ -119,11 +126,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Gateway]:
+async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
     """Run a gateway with all its parts open; they are closed in reverse order.
 
     Raises SettingsProblem, ValkeyFailed.
     """
+    settings = loaded.settings
     async with AsyncExitStack() as stack:
         secret = deployment_secret(settings)
         supervisor = LoopSupervisor()
@@ -203,6 +211,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         )
         gateway = Gateway(
             settings=settings,
+            in_force=SettingsInForce(loaded),
             services=services,
             supervisor=supervisor,
             overview=overview,
@@ -222,6 +231,15 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
                 QueueKeys(settings.redis.prefix),
                 dispatch.queue.gateway,
                 lambda: dispatch.queue.gateways,
+                lambda: dispatch.router.shadow,
+            ),
+            history=ActivityHistory(
+                overview,
+                partial(_load, dispatch),
+                scripts,
+                QueueKeys(settings.redis.prefix),
+                dispatch.queue.gateway,
+                lambda: dispatch.queue.gateways,
             ),
             explorer=explorer_of(kept, dispatch, scripts, settings),
             access_log=access_log,
@@ -230,6 +248,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         )
         stack.push_async_callback(gateway.queues.close)
         stack.push_async_callback(gateway.activity.close)
+        stack.push_async_callback(gateway.history.close)
         if gateway.explorer is not None:
             stack.push_async_callback(gateway.explorer.close)
         stack.push_async_callback(dispatch.preemption_requests.close)
@@ -277,11 +296,18 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         ("gateways", gateway.quotas.gateway_count.run),
         ("queue", gateway.services.dispatch.queue.membership.run),
         ("turns", turns.run),
+        ("history", gateway.history.run),
         *records.loops(),
     ):
         start(name, loop)
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
+
+
+def _load(dispatch: Dispatch) -> tuple[int, int]:
+    """Return how many requests wait at this gateway, and how many workers answer."""
+    waiting = sum(map(len, dispatch.rooms.all().values()))
+    return waiting, sum(worker.load.streams for worker in dispatch.fleet)
 
 
 def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncExitStack) -> KvEventFeeds:
@@ -306,6 +332,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
         handlers={
             **gateway.queues.heard,
             **gateway.activity.heard,
+            **gateway.history.heard,
             **(gateway.explorer.heard if gateway.explorer is not None else {}),
             b"preempt": dispatch.preemption_requests.heard,
             b"rest": dispatch.provider_backoff.heard,

@@ -82,7 +82,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
     progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
     traceparent = exchange.traceparent
     progress.trace = services.tracing.begin(
-        traceparent, exchange.tracestate if traceparent is not None else None
+        traceparent, exchange.tracestate if traceparent is not None else None, exchange.batch
     )
     try:
         tenant = await authenticate(exchange, services, progress)

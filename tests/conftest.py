@@ -328,7 +328,7 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
         loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
         # Less than the bound of a test: a request that hangs says which it is.
         patience = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
-        async with serving(loaded.settings) as here, aiohttp.ClientSession(timeout=patience) as http:
+        async with serving(loaded) as here, aiohttp.ClientSession(timeout=patience) as http:
             running = RunningGateway(here, http, keys)
             enough = all if all_up else any
             await running.until(lambda: enough(w.health.health.value == "up" for w in here.gateway.fleet))

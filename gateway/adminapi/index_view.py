@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
+from gateway.adminapi.query_parameters import check_names
 from radix_cache.loop_yield import LoopYielder
 from radix_cache.shared.index_counts import UNKNOWN_NAMESPACE, namespaces_of
 from radix_cache.shared.node import ReplicaNode
@@ -76,11 +77,7 @@ def operations(replica: TreeReplica) -> list[Operation]:
 
 async def index_shown(replica: TreeReplica, parameters: Mapping[str, str]) -> IndexShown:
     """Return the most recently used nodes that match the parameters, each with the path to it. Raises Problem."""
-    unknown = next((name for name in parameters if name not in QUERY_PARAMETERS), None)
-    if unknown is not None:
-        raise Problem(
-            400, f"Unknown query parameter {unknown[:100]!r}; known here: {', '.join(QUERY_PARAMETERS)}."
-        )
+    check_names(parameters, QUERY_PARAMETERS)
     limit = parameters.get("nodes", str(NODES))
     if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= NODES_MAX:
         raise Problem(400, f"nodes: expected a whole number from 1 to {NODES_MAX}.")

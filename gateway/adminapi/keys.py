@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse, page_limit
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.resources import LISTING, AdminPage
+from gateway.adminapi.resources import PAGING, AdminPage
 from gateway.database.row_conversion import KeyState, StoredKey, disabled_key, key_from_row, read_or_disable
 from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier, Moment, Name
@@ -84,7 +84,7 @@ def operations() -> list[Operation]:
             summary="List API keys, without their secrets.",
             handle=_list,
             response_type=AdminPage,
-            query_parameters={**LISTING, "tenant": "Only keys of this tenant."},
+            query_parameters={**PAGING, "tenant": "Only keys of this tenant."},
         ),
         Operation(
             method="POST",

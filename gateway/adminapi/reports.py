@@ -10,6 +10,7 @@ from gateway.adminapi.resources import AdminPage
 from gateway.database.audit_log import AuditEntry, AuditLog
 from gateway.database.usage_query import ROW_COLUMNS, UsageReader
 from gateway.ledger.usage_query_parsing import QueryProblem, moment_text, parse_query, shown
+from gateway.models.catalogue import Catalogue
 
 USAGE_PARAMETERS = {
     "since": "A day (from its beginning) or a time.",
@@ -23,7 +24,10 @@ USAGE_PARAMETERS = {
 
 
 class UsageShown(msgspec.Struct, kw_only=True):
-    """Sums of usage. `source`: days, hours or rows; rows are stored most briefly. Costs are in millionths."""
+    """Sums of usage. `source`: days, hours or rows; rows are stored most briefly. Costs are in millionths.
+
+    `saved` of a group: what its cached tokens would have cost more at today's price of other prompt tokens.
+    """
 
     data: list[dict[str, Any]]
     source: str
@@ -51,7 +55,7 @@ class AuditVerified(msgspec.Struct, kw_only=True):
     hash: str
 
 
-def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
+def operations(usage: UsageReader, audit: AuditLog, catalogue: Catalogue) -> list[Operation]:
     """Return the operations that report usage and changes."""
 
     async def sums(request: OperationRequest) -> OperationResponse:
@@ -59,7 +63,7 @@ def operations(usage: UsageReader, audit: AuditLog) -> list[Operation]:
             query = parse_query(request.http.query.items())
         except QueryProblem as err:
             raise Problem(400, f"{err}.") from err
-        found = await usage.sums(query)
+        found = await usage.sums(query, catalogue.discounts())
         return OperationResponse(
             value=UsageShown(data=[shown(group) for group in found], source=query.source)
         )

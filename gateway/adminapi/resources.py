@@ -17,7 +17,8 @@ from gateway.database.row_conversion import organisation_from_row, plan_from_row
 from gateway.database.tenant_store import TenantChange
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
 
-LISTING = {"limit": "Entries at most, 1 to 1000; 100 by default.", "after": "The `next` of the page before."}
+PAGING = {"limit": "Entries at most, 1 to 1000; 100 by default.", "after": "The `next` of the page before."}
+LISTING = {**PAGING, "find": "Only entries with this text in their name."}
 
 
 class AdminPage(msgspec.Struct, kw_only=True):
@@ -109,9 +110,11 @@ def operations(file_plans: Callable[[], Collection[str]]) -> list[Operation]:
 
 def _list(kind: ResourceKind) -> Handle:
     async def handle(request: OperationRequest) -> OperationResponse:
-        parameters = request.query_parameters("limit", "after")
+        parameters = request.query_parameters(*LISTING)
         limit = page_limit(parameters.get("limit"))
-        rows = await request.store.page(kind.name, after=parameters.get("after", ""), limit=limit)
+        rows = await request.store.page(
+            kind.name, after=parameters.get("after", ""), limit=limit, containing=parameters.get("find", "")
+        )
         following = rows[-1][kind.identity] if len(rows) == limit else None
         return OperationResponse(value=AdminPage(data=[kind.of(row) for row in rows], next=following))
 

@@ -11,11 +11,13 @@ from gateway.adminapi import (
     keys,
     openapi,
     operators,
+    policies,
     queues,
     reports,
     requests,
     resources,
     route_explanation,
+    settings_view,
     workers,
 )
 from gateway.adminapi.authorization import Authorization
@@ -30,8 +32,10 @@ from gateway.database.usage_query import UsageReader
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_registry import WorkerRegistry
 from gateway.dispatch.queue_report import QueueReporter
+from gateway.explorer.activity import ActivityReporter
 from gateway.explorer.request_explorer import RequestExplorer
 from gateway.pipeline import Services
+from gateway.process.settings_in_force import SettingsInForce
 from gateway.tenants.key_lifecycle import KeyLifecycle, KeyProblem
 from gateway.tenants.operator_lifecycle import OperatorLifecycle
 from radix_cache.redis.call import RedisDown
@@ -64,6 +68,8 @@ class AdminApiServices:
     """This gateway's copy of the prefix index."""
     explorer: RequestExplorer | None
     """None where finished requests are not remembered."""
+    activity: ActivityReporter
+    in_force: SettingsInForce
     file_plans: Callable[[], Collection[str]]
     """Names of the settings file's plans."""
 
@@ -94,12 +100,14 @@ def all_operations(services: AdminApiServices) -> list[Operation]:
     return [
         *resources.operations(services.file_plans),
         *keys.operations(),
-        *reports.operations(services.usage, services.audit),
+        *reports.operations(services.usage, services.audit, services.gateway_services.catalogue),
         *operators.operations(OperatorLifecycle(services.store, services.pepper)),
         *workers.operations(services.gateway_services.dispatch.fleet, services.discovery, services.registry),
         *route_explanation.operations(services.gateway_services, services.decode),
         *queues.operations(services.queues),
         *index_view.operations(services.replica),
+        *policies.operations(services.activity, services.in_force),
+        *settings_view.operations(services.in_force),
         *(requests.operations(services.explorer) if services.explorer is not None else ()),
     ]
 

@@ -80,5 +80,7 @@ def _api_services(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiSe
         queues=gateway.queues,
         explorer=gateway.explorer,
         replica=gateway.index.index.replica,
+        activity=gateway.activity,
+        in_force=gateway.in_force,
         file_plans=directory.file_plans,
     )

@@ -3,7 +3,7 @@
 Draining and registration apply to all gateways.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
-from gateway.adminapi.resources import AdminPage
+from gateway.adminapi.query_parameters import check_names, number
 from gateway.discovery import worker_sleep
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.file import parse_worker
@@ -23,6 +23,13 @@ from gateway.settings.types import HttpUrl, Name
 from radix_cache.match import WorkerId
 from workers.adapter import SupportsSleep, WorkerUnreachable
 from workers.worker import Health
+
+QUERY_PARAMETERS = {
+    "find": "Only workers with this text in their id, kind, state, or the name of a model.",
+    "offset": "Workers to skip.",
+    "limit": "Workers at most; with it or `offset`, those that do not serve come first, then by id.",
+}
+ORDER = {"down": 0, "suspect": 1, "draining": 2, "asleep": 3}
 
 
 class WorkerShown(msgspec.Struct, kw_only=True):
@@ -53,6 +60,15 @@ class WorkerShown(msgspec.Struct, kw_only=True):
     step_ms: float
 
 
+class WorkerPage(msgspec.Struct, kw_only=True):
+    """Workers that match. `total`: how many there are; `matching`: how many of them match."""
+
+    data: list[WorkerShown]
+    next: None = None
+    total: int
+    matching: int
+
+
 class NewWorker(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A worker to register. `models`: by default those that the worker reports."""
 
@@ -72,8 +88,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
     """Return the operations on workers."""
 
     async def list_(request: OperationRequest) -> OperationResponse:
-        request.query_parameters()
-        return OperationResponse(value=AdminPage(data=[shown(worker, discovery) for worker in fleet]))
+        return OperationResponse(value=worker_page(fleet, discovery, request.http.query))
 
     async def drain(request: OperationRequest) -> OperationResponse:
         return await change_state(request, "drain", Health.DRAINING)
@@ -178,7 +193,8 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             role="viewer",
             summary="List workers, with their health and load.",
             handle=list_,
-            response_type=AdminPage,
+            response_type=WorkerPage,
+            query_parameters=QUERY_PARAMETERS,
         ),
         Operation(
             method="PUT",
@@ -236,6 +252,30 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
     ]
 
 
+def worker_page(fleet: Fleet, discovery: Discovery, parameters: Mapping[str, str]) -> WorkerPage:
+    """Return the workers that match the query parameters. Raises Problem."""
+    check_names(parameters, QUERY_PARAMETERS)
+    text, workers = parameters.get("find", ""), [*fleet]
+    matching = [worker for worker in workers if not text or any(text in name for name in _names(worker))]
+    if "limit" in parameters or "offset" in parameters:
+        matching.sort(key=lambda worker: (ORDER.get(_state(worker), len(ORDER)), worker.id))
+    offset = number(parameters, "offset", 0, 10**6)
+    limit = number(parameters, "limit", len(matching), 10**6)
+    return WorkerPage(
+        data=[shown(worker, discovery) for worker in matching[offset : offset + limit]],
+        total=len(workers),
+        matching=len(matching),
+    )
+
+
+def _names(worker: Worker) -> tuple[str, ...]:
+    return (worker.id, worker.kind, _state(worker), *worker.models)
+
+
+def _state(worker: Worker) -> str:
+    return "asleep" if worker.report.asleep else worker.health.health.value
+
+
 def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
     """Return a worker as the API shows it."""
     load, settings = worker.load, discovery.settings_of(worker.id)
@@ -245,7 +285,7 @@ def shown(worker: Worker, discovery: Discovery) -> WorkerShown:
         url=settings.url if settings is not None else None,
         found=discovery.source_name(worker.id),
         models=sorted(worker.models),
-        state="asleep" if worker.report.asleep else worker.health.health.value,
+        state=_state(worker),
         circuit="open" if worker.health.circuit_open else "trial" if worker.health.on_trial else "closed",
         trouble=worker.trouble,
         streams=load.streams + load.others.streams,

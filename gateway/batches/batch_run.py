@@ -35,6 +35,7 @@ from gateway.database.file_store import MESSAGE_BATCH, StoredFile
 from gateway.domain import errors
 from gateway.files.content_store import ContentLost
 from gateway.files.tenant_files import FileLabel
+from gateway.telemetry.batch_trace import BatchReport
 from gateway.web.request_identity import new_request_id
 from radix_cache.loop_yield import LoopYielder
 
@@ -261,7 +262,12 @@ class BatchRun:
             dialect, request_id = self._services.dialects(self.batch.endpoint), new_request_id()
             caller = (self.batch.tenant, self.batch.key_id)
             exchange = RowExchange(
-                request_id, dialect(request_id), row.body, caller, self._services.requests_memory
+                request_id,
+                dialect(request_id),
+                row.body,
+                caller,
+                self._services.requests_memory,
+                self.batch.id,
             )
             counts.rows += 1
             self._serving.add(task)
@@ -303,6 +309,18 @@ class BatchRun:
         ) as connection:
             for file in files.values():
                 await self._services.tenant_files.store.complete_in(connection, file)
+        self._services.on_ended(
+            BatchReport(
+                id=batch.id,
+                tenant=batch.tenant,
+                endpoint=batch.endpoint,
+                status=status,
+                created=batch.created,
+                ended=self._services.wall(),
+                rows=now.total,
+                failed_rows=now.failed + failed_more,
+            )
+        )
 
     async def _file(self, kind: str, found: AsyncIterator[str]) -> StoredFile:
         label = FileLabel(

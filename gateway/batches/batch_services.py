@@ -10,6 +10,7 @@ from gateway.database.batch_store import BatchStore
 from gateway.domain.memory_budget import MemoryBudget
 from gateway.files.tenant_files import TenantFiles
 from gateway.telemetry.batch_counts import BatchCounts
+from gateway.telemetry.batch_trace import BatchReport
 from gateway.web.dialect import Dialect
 
 LEASE_SECONDS = 12.0
@@ -56,6 +57,7 @@ class BatchServices:
     batch_rows_max: int  # of one batch in memory
     line_bytes_max: int  # in an input file
     counts: BatchCounts
+    on_ended: Callable[[BatchReport], None]
     wall: Callable[[], float] = time.time
     lease_seconds: float = LEASE_SECONDS
     renew_seconds: float = RENEW_SECONDS

@@ -36,6 +36,7 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
         batch_rows_max=settings.running_rows_max,
         line_bytes_max=row_bytes_max(gateway.settings),
         counts=records.batch_counts,
+        on_ended=gateway.services.tracing.observe_batch,
     )
     return BatchClaimer(parts, running_max=settings.running_max, kept_seconds=settings.kept_seconds)
 

@@ -24,10 +24,17 @@ class RowExchange:
     queue_headers = QueueHeaders(service_class=BATCH.name)
 
     def __init__(
-        self, request_id: str, dialect: Dialect, body: bytes, caller: tuple[str, str], memory: MemoryBudget
+        self,
+        request_id: str,
+        dialect: Dialect,
+        body: bytes,
+        caller: tuple[str, str],
+        memory: MemoryBudget,
+        batch: str,
     ) -> None:
         self.id = request_id
         self.caller = caller
+        self.batch = batch
         self.status = 0
         self.body = b""
         self.error: GatewayError | None = None

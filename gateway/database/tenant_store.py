@@ -255,12 +255,17 @@ class TenantStore:
             return dict(row) if row is not None else None
 
     async def page(
-        self, kind: str, *, after: str = "", limit: int = PAGE, **where: str
+        self, kind: str, *, after: str = "", limit: int = PAGE, containing: str = "", **where: str
     ) -> list[Mapping[str, Any]]:
-        """Return rows of that kind (see NAMED_TABLES), in the order of their names, after the name `after`."""
+        """Return rows of that kind (see NAMED_TABLES), in the order of their names, after the name `after`.
+
+        `containing`: only rows with this text in their names.
+        """
         table, identity = NAMED_TABLES[kind]
         column = table.c[identity]
         asked = select(table).where(column > after, _is_here(table)).order_by(column).limit(limit)
+        if containing:
+            asked = asked.where(column.contains(containing, autoescape=True))
         for name, value in where.items():
             asked = asked.where(table.c[name] == value)
         async with self.database.begin() as connection:

@@ -7,7 +7,7 @@
 All three give the same sums where they have them.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +31,8 @@ from gateway.database.usage_tables import MEASURES, usage, usage_days, usage_hou
 PAGE = 1000
 GROUPS_MAX = 10_000
 TAG = "tag:"
+SAVED = "saved"
+"""What cached tokens would have cost more at the price of other prompt tokens, in millionths of the currency."""
 
 COLUMNS = {"organisation": "organisation", "tenant": "tenant", "key": "key_id", "model": "model"}
 ROW_COLUMNS = {**COLUMNS, "user": "user", "worker": "worker", "code": "code"}
@@ -64,13 +66,23 @@ class UsageReader:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def sums(self, query: UsageQuery) -> list[dict[str, Any]]:
-        """Return one mapping for each group, with its groupings and every measure, in the order of `by`."""
+    async def sums(
+        self, query: UsageQuery, discounts: Mapping[str, float] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return one mapping for each group, with its groupings and every measure, in the order of `by`.
+
+        `discounts`: by model, how much less a cached token costs than another one, in millionths of the currency;
+        with them, each group has `saved` too.
+        """
         if not self.database.exists:
             return []
         async with self.database.begin() as connection:
-            found = (await connection.execute(_sums(query))).all()
-        return [_group(query, tuple(row)) for row in found]
+            found = (await connection.execute(_sums(query, discounts))).all()
+        groups = [_group(query, tuple(row)) for row in found]
+        if discounts is not None:
+            for group, row in zip(groups, found, strict=True):
+                group[SAVED] = round(row[-1])
+        return groups
 
     async def rows(self, query: UsageQuery) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the rows themselves, the oldest first, page by page; `by`, `limit` and `offset` are ignored."""
@@ -89,18 +101,27 @@ class UsageReader:
             last = tuple(page[-1][column.name] for column in order)
 
 
-def _sums(query: UsageQuery) -> Select[Any]:
+def _sums(query: UsageQuery, discounts: Mapping[str, float] | None) -> Select[Any]:
     source = query.source
     table = {"days": usage_days, "hours": usage_hours, "rows": usage}[source]
     time = table.c.at_ms if source == "rows" else table.c.start_ms
     groups = [_asked_by(name, table, time).label(f"by_{at}") for at, name in enumerate(query.by)]
     measures = [func.coalesce(func.sum(_measure(name, table)), 0).label(f"sum_{name}") for name in MEASURES]
+    if discounts is not None:
+        measures.append(func.coalesce(func.sum(_saved(table, discounts)), 0).label(f"sum_{SAVED}"))
     asked = select(*groups, *measures).where(_bounds(query, table, time))
     if groups:
         # By position: PostgreSQL does not recognise two texts of one expression with parameters as the same.
         places: list[ColumnElement[Any]] = [literal_column(str(at + 1)) for at in range(len(groups))]
         asked = asked.group_by(*places).order_by(*places)
     return asked.limit(query.limit).offset(query.offset)
+
+
+def _saved(table: Table, discounts: Mapping[str, float]) -> ColumnElement[Any]:
+    """Return what the cached tokens of a row saved, as a floating point number: whole ones may overflow."""
+    cached = func.coalesce(table.c.cached_tokens, 0)
+    of_models = [(table.c.model == model, cached * discount) for model, discount in discounts.items()]
+    return case(*of_models, else_=0.0) if of_models else literal(0.0)
 
 
 def _asked_by(name: str, table: Table, time: ColumnElement[int]) -> ColumnElement[Any]:
@@ -139,5 +160,6 @@ def _measure(name: str, table: Table) -> ColumnElement[int]:
 
 def _group(query: UsageQuery, row: tuple[Any, ...]) -> dict[str, Any]:
     keys = dict(zip(query.by, row[: len(query.by)], strict=True))
+    sums = row[len(query.by) : len(query.by) + len(MEASURES)]
     # PostgreSQL returns sums as decimals.
-    return keys | {name: int(value) for name, value in zip(MEASURES, row[len(query.by) :], strict=True)}
+    return keys | {name: int(value) for name, value in zip(MEASURES, sums, strict=True)}

@@ -42,6 +42,11 @@ class Exchange(Protocol):
         ...
 
     @property
+    def batch(self) -> str:
+        """The id of the batch that the request is a row of; empty for other requests."""
+        ...
+
+    @property
     def api_key(self) -> str | None:
         """The API key as presented; None where the request has none."""
         ...

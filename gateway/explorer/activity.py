@@ -4,7 +4,7 @@ Each gateway reports its own Overview; the sums add up. A median of all gateways
 medians, weighted by the requests of the last minute.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.queueing.shared.gateway_reports import GatewayReports
 from gateway.queueing.shared.keys import QueueKeys
+from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.telemetry.overview import Activity, Overview, RequestTotals
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -24,13 +25,39 @@ SUBJECT = "activity"
 MEDIANS = ("ttft_ms_p50", "ttft_error_p50")
 
 
+class ActivityQuestion(msgspec.Struct, kw_only=True):
+    """What an activity report is to have. `workers`: None for all."""
+
+    workers: Sequence[str] | None = None
+    tenants: int = TENANTS_MAX
+
+
+class ShadowReport(msgspec.Struct, kw_only=True):
+    """How the choices of the shadow policy compare with those of the policy in force.
+
+    `compared`: requests that both ranked; for `differed` of these they chose different workers. The choices of the
+    shadow policy would have cost `regret_seconds` of predicted TTFT more, and `gain_seconds` less, in sum.
+    """
+
+    compared: int = 0
+    differed: int = 0
+    regret_seconds: float = 0.0
+    gain_seconds: float = 0.0
+    failures: int = 0
+
+
 class ActivityReport(msgspec.Struct, kw_only=True):
-    """What one or more gateways have done; each activity as Activity.shown returns it."""
+    """What one or more gateways have done; each activity as Activity.shown returns it.
+
+    `by_shadow`: of requests whose worker the shadow policy chose.
+    """
 
     gateways: list[str]
     all: dict[str, Any]
     tenants: dict[str, dict[str, Any]]
     workers: dict[str, dict[str, Any]]
+    by_shadow: dict[str, Any] | None = None
+    shadow: ShadowReport | None = None
 
 
 class ActivityReporter:
@@ -44,60 +71,114 @@ class ActivityReporter:
         keys: QueueKeys,
         gateway: str,
         gateways: Callable[[], int],
+        shadow: Callable[[], ShadowPolicy | None],
     ) -> None:
-        """`name`: of this gateway in reports; `gateway`: its name in the queue; `gateways`: how many are alive."""
+        """Create the reporter.
+
+        Args:
+            overview: Counts the requests of this gateway.
+            name: The name of this gateway in reports.
+            scripts: Asks Redis.
+            keys: Names of Redis keys.
+            gateway: The name of this gateway in the queue.
+            gateways: Returns how many gateways are alive.
+            shadow: Returns the shadow policy, if there is one.
+        """
         self._overview = overview
         self._name = name
+        self._shadow = shadow
         self._reports = GatewayReports(
             scripts, keys, gateway, subject=SUBJECT, own=self._encoded, gateways=gateways
         )
         self.heard = self._reports.heard
         self.close = self._reports.close
 
-    async def report(self) -> ActivityReport:
-        """Return the report of all gateways, without those that do not answer in time."""
-        reports = [self._own()]
-        for text in await self._reports.gather():
+    async def report(
+        self, workers: Sequence[str] | None = None, tenants: int = TENANTS_MAX
+    ) -> ActivityReport:
+        """Return the report of all gateways, without those that do not answer in time.
+
+        Args:
+            workers: The workers that the report is to have; None for all.
+            tenants: Number of tenants that it is to have.
+        """
+        question = ActivityQuestion(workers=workers, tenants=tenants)
+        reports = [self._own(question)]
+        for text in await self._reports.gather(msgspec.json.encode(question).decode()):
             with suppress(msgspec.DecodeError):  # A gateway of another version reports in another form.
                 reports.append(msgspec.json.decode(text, type=ActivityReport))
-        return merged(reports)
+        return merged(reports, tenants)
 
     def _encoded(self, question: str) -> bytes:
-        return msgspec.json.encode(self._own())
+        asked = ActivityQuestion()
+        with suppress(msgspec.DecodeError):  # A gateway of another version asks for everything.
+            asked = msgspec.json.decode(question, type=ActivityQuestion)
+        return msgspec.json.encode(self._own(asked))
 
-    def _own(self) -> ActivityReport:
-        overview = self._overview
-        tenants = {name: overview.shown(activity) for name, activity in overview.tenants.items()}
+    def _own(self, question: ActivityQuestion) -> ActivityReport:
+        overview, shadow = self._overview, self._shadow()
+        workers: Mapping[str, Activity] = overview.workers
+        if question.workers is not None:
+            workers = {name: workers[name] for name in question.workers if name in workers}
         return ActivityReport(
             gateways=[self._name],
             all=overview.shown(overview.all),
-            tenants=_busiest(tenants, TENANTS_MAX),
-            workers=_busiest(
-                {name: overview.shown(activity) for name, activity in overview.workers.items()}, WORKERS_MAX
-            ),
+            tenants=overview.busiest(overview.tenants, question.tenants),
+            workers=overview.busiest(workers, WORKERS_MAX),
+            by_shadow=overview.shown(overview.by_shadow),
+            shadow=_shadow_report(shadow) if shadow is not None else None,
         )
 
 
-def merged(reports: Iterable[ActivityReport]) -> ActivityReport:
+def merged(reports: Iterable[ActivityReport], tenants: int = TENANTS_MAX) -> ActivityReport:
     """Return one report of several."""
     every = list(reports)
 
     def named(of: Callable[[ActivityReport], Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-        names = dict.fromkeys(name for report in every for name in of(report))
-        return {name: _sum([of(report)[name] for report in every if name in of(report)]) for name in names}
+        by_name: dict[str, list[dict[str, Any]]] = {}
+        for report in every:
+            for name, shown in of(report).items():
+                by_name.setdefault(name, []).append(shown)
+        return {name: _sum(shown) for name, shown in by_name.items()}
 
     return ActivityReport(
         gateways=sorted(name for report in every for name in report.gateways),
         all=_sum([report.all for report in every]),
-        tenants=_busiest(named(lambda report: report.tenants), TENANTS_MAX),
+        tenants=_busiest(named(lambda report: report.tenants), tenants),
         workers=named(lambda report: report.workers),
+        by_shadow=_sum([report.by_shadow for report in every if report.by_shadow is not None]),
+        shadow=_shadows([report.shadow for report in every if report.shadow is not None]),
     )
 
 
 NO_ACTIVITY = Activity().shown(0)
 
 
+def _shadow_report(shadow: ShadowPolicy) -> ShadowReport:
+    return ShadowReport(
+        compared=shadow.compared,
+        differed=shadow.differed,
+        regret_seconds=shadow.regret_seconds,
+        gain_seconds=shadow.gain_seconds,
+        failures=shadow.failures,
+    )
+
+
+def _shadows(reports: Sequence[ShadowReport]) -> ShadowReport | None:
+    if not reports:
+        return None
+    return ShadowReport(
+        compared=sum(report.compared for report in reports),
+        differed=sum(report.differed for report in reports),
+        regret_seconds=sum(report.regret_seconds for report in reports),
+        gain_seconds=sum(report.gain_seconds for report in reports),
+        failures=sum(report.failures for report in reports),
+    )
+
+
 def _sum(shown: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(shown) == 1:
+        return shown[0]
     return {
         "total": _totals([each["total"] for each in shown]),
         "minute": _totals([each["minute"] for each in shown]),

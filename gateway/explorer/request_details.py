@@ -104,6 +104,11 @@ class RequestDetails(msgspec.Struct, frozen=True, kw_only=True):
     limits: list[LimitDetails]
 
 
+def brief(details: RequestDetails) -> RequestDetails:
+    """Return the details without steps, ranking, failed attempts and limits."""
+    return msgspec.structs.replace(details, steps=[], ranking=[], failed_attempts=[], limits=[])
+
+
 def request_details(record: RequestRecord, gateway: str, *, slow: bool) -> RequestDetails:
     """Return the details of a request that this gateway served."""
     trace = record.trace

@@ -25,6 +25,8 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
     """Failed by gateway or workers; with `slow`, requests that are either."""
     limit: int = LIMIT
+    brief: bool = False
+    """Without what only the page of one request shows."""
 
     def matches(self, details: RequestDetails) -> bool:
         """Return whether a request is to be listed."""
@@ -49,6 +51,7 @@ QUERY_PARAMETERS = {
     "trace": "Only the requests of this trace, by its id.",
     "slow": "`true`: only slow requests; with `failed`, requests that are either.",
     "failed": "`true`: only requests that gateway or workers failed.",
+    "brief": "`true`: without steps, ranking, failed attempts and limits.",
     "limit": f"Requests at most, 1 to {LIMIT_MAX}; {LIMIT} by default.",
 }
 
@@ -75,6 +78,7 @@ def parse_request_query(parameters: Mapping[str, str]) -> RequestQuery:
         slow=_flag(parameters, "slow"),
         failed=_flag(parameters, "failed"),
         limit=int(limit),
+        brief=_flag(parameters, "brief"),
     )
 
 

@@ -12,7 +12,7 @@ from heapq import nlargest
 from itertools import chain
 from operator import attrgetter
 
-from gateway.explorer.request_details import RequestDetails, request_details
+from gateway.explorer.request_details import RequestDetails, brief, request_details
 from gateway.explorer.request_query import RequestQuery
 from gateway.telemetry.outcome import is_slow, outcome_of
 from gateway.telemetry.record import OK, RequestRecord
@@ -57,7 +57,8 @@ class RequestStore:
     def search(self, query: RequestQuery) -> list[RequestDetails]:
         """Return the remembered requests that match, the latest first."""
         matching = (each for each in chain(*self._rings.values()) if query.matches(each))
-        return nlargest(query.limit, matching, key=attrgetter("at"))
+        found = nlargest(query.limit, matching, key=attrgetter("at"))
+        return [brief(details) for details in found] if query.brief else found
 
     def _sort(self, record: RequestRecord) -> None:
         """Keep the request in the ring of its kind."""

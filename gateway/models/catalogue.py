@@ -14,7 +14,7 @@ from gateway.domain.model import Model, PromptEncoder
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
 from gateway.models.aliases import ModelAliases, model_aliases
-from gateway.quotas.prices import Prices
+from gateway.quotas.prices import MILLION, Prices
 from gateway.settings.models import ModelSettings
 from gateway.settings.prices import PriceSettings
 from gateway.settings.types import SettingsProblem
@@ -147,6 +147,14 @@ class Catalogue:
         """Return the models by each of their names and exact aliases."""
         exact = self._aliases.shared.exact
         return {**self._by_name, **{alias: self._by_name[name] for alias, name in exact.items()}}
+
+    def discounts(self) -> dict[str, float]:
+        """Return, by model, how much less a cached prompt token costs, in millionths of the currency."""
+        return {
+            name: (model.prices.input - model.prices.cached_input) / MILLION
+            for name, model in self._by_name.items()
+            if model.prices is not None and model.prices.input != model.prices.cached_input
+        }
 
     def names_for(self, tenant: Tenant) -> list[str]:
         """Return the names and aliases that the tenant may request, sorted."""

@@ -30,6 +30,7 @@ from gateway.process.secrets import deployment_secret
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.runtime.certificates import ServerTls
 from gateway.settings.checks import first_problem
+from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry import logs
@@ -61,7 +62,7 @@ DIRECTORY = "gateways"
 class _Prepared:
     """Settings that were read and checked completely, with the parts that are built from them."""
 
-    new: Settings  # as they were read
+    new: LoadedSettings  # as they were read
     taken: Settings  # as they will be in force: without what needs a restart
     models: CatalogueContents
     tenants: TenantRegister
@@ -74,7 +75,7 @@ class Reloader:
     """Swaps the settings of a running gateway; `read` reads them anew and raises SettingsProblem."""
 
     def __init__(
-        self, gateway: Gateway, certificates: tuple[ServerTls, ...], read: Callable[[], Settings]
+        self, gateway: Gateway, certificates: tuple[ServerTls, ...], read: Callable[[], LoadedSettings]
     ) -> None:
         self.settings = gateway.settings
         self._gateway = gateway
@@ -107,14 +108,17 @@ class Reloader:
         self._swap(before, prepared)
         swapped = sorted(differences(before, prepared.taken))
         log.info("the settings are reloaded: %s", ", ".join(swapped) or "no reloadable setting has changed")
-        late = sorted([*differences(prepared.taken, prepared.new), *prepared.models.restart_paths])
+        late = sorted([*differences(prepared.taken, prepared.new.settings), *prepared.models.restart_paths])
+        taken = LoadedSettings(settings=prepared.taken, sources=prepared.new.sources)
+        self._gateway.in_force.replace(taken, late)
         if late:
             log.warning("changed settings that need a restart: %s", ", ".join(late))
         return late
 
     def _prepare(self, before: Settings) -> _Prepared:
         """Read the settings and build what will be swapped in. Raises SettingsProblem."""
-        new = self._read()
+        loaded = self._read()
+        new = loaded.settings
         taken = replace(
             before,
             **{name: getattr(new, name) for name in RELOADABLE_SETTINGS if "." not in name},
@@ -123,7 +127,7 @@ class Reloader:
         at_once = before.queueing.whole_from_streams
         taken = replace(taken, queueing=replace(taken.queueing, whole_from_streams=at_once))
         prepared = _Prepared(
-            new=new,
+            new=loaded,
             taken=taken,
             models=self._gateway.services.catalogue.prepare(new.models),
             tenants=register_from_settings(new, pepper(deployment_secret(before))),

@@ -26,6 +26,7 @@ from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls, certificate_family
 from gateway.runtime.reload import Reloader, registered_for_reload
 from gateway.settings.listeners import AdminSettings, ListenSettings
+from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
@@ -73,10 +74,10 @@ class ServingGateway:
 
 
 async def run(
-    settings: Settings,
+    loaded: LoadedSettings,
     on_ready: Callable[[ServingGateway], None] = lambda _: None,
     process: GatewayProcess | None = None,
-    read_settings: Callable[[], Settings] | None = None,
+    read_settings: Callable[[], LoadedSettings] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends the drain at once.
 
@@ -84,7 +85,7 @@ async def run(
     ends at once.
 
     Args:
-        settings: What to serve, and where.
+        loaded: What to serve, and where.
         on_ready: Called once the listeners are open.
         process: Which of several gateway processes this one is; None where there is only one.
         read_settings: Reads the settings anew for a reload; None keeps them.
@@ -92,6 +93,7 @@ async def run(
     Raises SettingsProblem, ValkeyFailed and ListenAddressUnavailable before it serves, nothing afterwards.
     """
     return_freed_memory()
+    settings = loaded.settings
     stop: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
     at_once = asyncio.Event()
 
@@ -105,10 +107,10 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     _raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    async with serving(settings, process) as here:
+    async with serving(loaded, process) as here:
         _freeze_garbage_collector()
         log.info("serving tenants at %s and operators at %s", here.tenant_url, here.admin_url)
-        reloader = Reloader(here.gateway, here.certificates, read_settings or (lambda: settings))
+        reloader = Reloader(here.gateway, here.certificates, read_settings or (lambda: loaded))
         here.gateway.supervisor.start("reloads", reloader.run)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
         with registered_for_reload(Path(settings.state_directory)) if process is None else nullcontext():
@@ -118,10 +120,13 @@ async def run(
 
 
 @asynccontextmanager
-async def serving(settings: Settings, process: GatewayProcess | None = None) -> AsyncIterator[ServingGateway]:
+async def serving(
+    loaded: LoadedSettings, process: GatewayProcess | None = None
+) -> AsyncIterator[ServingGateway]:
     """Run a gateway with its listeners open; `process` says which of several gateway processes this one is."""
+    settings = loaded.settings
     async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(running(settings))
+        gateway = await stack.enter_async_context(running(loaded))
         bounds, records, batch_claimer = settings.requests, gateway.records, batch_claimer_of(gateway)
         if batch_claimer is not None:
             stack.push_async_callback(batch_claimer.close)

@@ -1,12 +1,13 @@
-"""Totals for the operator page: since the start and over the last minute, by tenant and by worker.
+"""Totals for the console: since the start and over the last minute, by tenant and by worker.
 
 `Overview` is an observer of request records. The last minute is kept in buckets of one second, so that memory does
 not grow with load.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from heapq import nlargest
 from statistics import median
 
 from gateway.telemetry.record import OK, OTHER_TENANTS, RequestRecord
@@ -97,6 +98,12 @@ class Activity:
             "ttft_error_p50": median(self._ttft_errors) if self._ttft_errors else None,
         }
 
+    def requests(self, second: int) -> tuple[int, int]:
+        """Return the requests of the last minute as of this second, and all requests."""
+        self._forget(second)
+        minute = sum(totals.requests for _, totals in self._seconds)
+        return minute, minute + self._past.requests
+
     def _minute(self) -> RequestTotals:
         """Return the sums over the seconds that are kept."""
         minute = RequestTotals()
@@ -117,11 +124,15 @@ class Activity:
 
 
 class Overview:
-    """The activity of all requests, of each tenant and of each worker; `clock` is monotonic, in seconds."""
+    """The activity of all requests, of each tenant and of each worker; `clock` is monotonic, in seconds.
+
+    `by_shadow`: the activity of requests whose worker the shadow policy chose.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.all = Activity()
+        self.by_shadow = Activity()
         self.tenants: defaultdict[str, Activity] = defaultdict(Activity)
         self.workers: defaultdict[str, Activity] = defaultdict(Activity)
 
@@ -137,7 +148,15 @@ class Overview:
             self.tenants[tenant].add(record, second)
         if record.worker is not None:
             self.workers[record.worker].add(record, second)
+        if record.by_shadow:
+            self.by_shadow.add(record, second)
 
     def shown(self, activity: Activity) -> dict[str, object]:
         """Return the totals and medians of one activity as JSON fields, as of now."""
         return activity.shown(int(self._clock()))
+
+    def busiest(self, activities: Mapping[str, Activity], most: int) -> dict[str, dict[str, object]]:
+        """Return, as JSON fields, the activities with the most requests in the last minute, then of all time."""
+        second = int(self._clock())
+        found = nlargest(most, activities.items(), key=lambda each: each[1].requests(second))
+        return {name: activity.shown(second) for name, activity in found}

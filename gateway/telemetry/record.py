@@ -1,6 +1,6 @@
 """The account of one request: `Progress` while it runs, and `RequestRecord` when it has ended.
 
-All steps of a request share and change its `Progress`. Observers (metrics, traces, the ledger, the operator page)
+All steps of a request share and change its `Progress`. Observers (metrics, traces, the ledger, the console)
 get the record, and nothing else.
 """
 

@@ -58,6 +58,7 @@ def attempt_attributes(record: RequestRecord, address_of: AddressOf) -> dict[str
             "radixgate.prefill_worker": record.prefill_worker,
             "radixgate.route.reason": record.policy_reason,
             "radixgate.route.attempts": record.attempts,
+            **queue_attributes(record),
             "radixgate.route.predicted_tokens": record.predicted_tokens,
             "radixgate.route.predicted_ttft": record.predicted_ttft_seconds,
         }

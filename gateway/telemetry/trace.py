@@ -12,6 +12,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker_span_id: int
     sampled: bool
     tracestate: str = ""  # the caller's, for the worker
+    batch: str = ""  # id of the batch that the request is a row of
 
     def attempt_span_id(self, attempt: int) -> int:
         """Return the id of the span of one attempt on a worker; the first attempt is 1."""

@@ -6,21 +6,24 @@
       +- worker                                          CLIENT; its id went out in `traceparent`
            +- first_byte   +- relay
 
+    batch                                                a batch that has ended; the spans of its rows link to it
+
 Traced are requests that the caller's trace samples, a share of the others (head sampling), and every slow or failed
 request (tail rule). Ids are drawn when the request begins, so that the worker can join the trace; spans are made
 from the record when the request has ended. The attributes of spans stand in span_attributes.py.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from gateway.telemetry.batch_trace import BatchReport, batch_attributes, batch_context, batch_links
 from gateway.telemetry.outcome import is_slow, outcome_of
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.span_attributes import (
@@ -75,8 +78,11 @@ class Tracing:
         """Whether finished requests become spans at all."""
         return self._processor is not None
 
-    def begin(self, traceparent: str | None, tracestate: str | None = None) -> Trace | None:
-        """Join the caller's trace and follow its sampling decision, or start a trace; None if there is neither."""
+    def begin(self, traceparent: str | None, tracestate: str | None = None, batch: str = "") -> Trace | None:
+        """Join the caller's trace and follow its sampling decision, or start a trace; None if there is neither.
+
+        `batch`: id of the batch that the request is a row of.
+        """
         if traceparent is None and not self._sample_ratio and self._slow_seconds is None:
             return None
         found = _TRACEPARENT.match(traceparent) if traceparent is not None else None
@@ -94,6 +100,7 @@ class Tracing:
             worker_span_id=self._random.getrandbits(64) or 1,
             sampled=sampled and self._processor is not None,
             tracestate=tracestate if tracestate is not None and _TRACESTATE.match(tracestate) else "",
+            batch=batch,
         )
 
     def observe(self, record: RequestRecord) -> None:
@@ -102,6 +109,15 @@ class Tracing:
         if trace is None or self._processor is None or not (trace.sampled or self._is_kept(record)):
             return
         for span in self._spans(record, trace):
+            self._processor.on_end(span)
+
+    def observe_batch(self, batch: BatchReport) -> None:
+        """Turn a batch that has ended into a span; its rows link to the span."""
+        if self._processor is not None:
+            error = batch.status if batch.status == "failed" else None
+            attributes = batch_attributes(batch)
+            context = batch_context(batch.id)
+            span = self._span("batch", context, None, batch.created, batch.ended, attributes, error=error)
             self._processor.on_end(span)
 
     def close(self) -> None:
@@ -131,6 +147,7 @@ class Tracing:
                 attributes,
                 SpanKind.SERVER,
                 record.code if failed else None,
+                batch_links(trace.batch),
             )
         ]
         for number, attempt in enumerate(record.failures, start=1):
@@ -166,6 +183,7 @@ class Tracing:
         attributes: Mapping[str, Attribute],
         kind: SpanKind = SpanKind.INTERNAL,
         error: str | None = None,
+        links: Sequence[Link] = (),
     ) -> ReadableSpan:
         return ReadableSpan(
             name=name,
@@ -175,6 +193,7 @@ class Tracing:
             resource=self._resource,
             instrumentation_scope=self._scope,
             attributes=attributes,
+            links=links,
             status=Status(StatusCode.ERROR, error) if error is not None else Status(StatusCode.UNSET),
             start_time=int(start * 1e9),
             end_time=int(end * 1e9),
@@ -187,4 +206,6 @@ def batch_processor(exporter: SpanExporter) -> BatchSpanProcessor:
 
 
 def _context(trace: Trace, span_id: int, *, remote: bool = False) -> SpanContext:
-    return SpanContext(trace.trace_id, span_id, is_remote=remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    state = TraceState.from_header([trace.tracestate]) if trace.tracestate else None
+    flags = TraceFlags(TraceFlags.SAMPLED)
+    return SpanContext(trace.trace_id, span_id, is_remote=remote, trace_flags=flags, trace_state=state)

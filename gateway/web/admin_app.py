@@ -1,14 +1,13 @@
-"""The web application of the operators' listener: health, metrics, the dashboard, browser login, the admin API.
+"""The web application of the operators' listener: health, metrics, the console, browser login, the admin API.
 
 /health/* needs no authorization and answers to any host name, as probes ask by address. /metrics has a token of its
 own, if any. Everything else needs authorization; where the settings name no token and no identity provider, every
-caller on this machine is authorized, and then the Host header has to name loopback too. The data of the dashboard
-is below /ui, since only pages send cookies. The admin API itself is in gateway/adminapi.
+caller on this machine is authorized, and then the Host header has to name loopback too. The views of the console
+are in operator_views.py, and live_views.py streams them. The admin API itself is in gateway/adminapi.
 """
 
 import asyncio
 import socket
-from collections.abc import Iterable
 from contextlib import aclosing
 from urllib.parse import urlencode
 
@@ -17,26 +16,27 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
-from gateway.adminapi.index_view import index_shown
 from gateway.adminapi.problems import Problem, database_problem
-from gateway.adminapi.requests import request_list, request_shown
+from gateway.adminapi.requests import request_shown
 from gateway.adminapi.routes import add_routes
 from gateway.adminapi.services import admin_services
 from gateway.app import Gateway
 from gateway.database.database import DatabaseDown
 from gateway.domain.errors import GatewayError
-from gateway.explorer.activity import NO_ACTIVITY, ActivityReport
-from gateway.explorer.request_explorer import RequestExplorer
-from gateway.fleet.worker import Worker
+from gateway.explorer.activity_history import SAMPLE_SECONDS
 from gateway.process.multiprocess import GatewayProcess
+from gateway.settings.token_issuers import Role
 from gateway.telemetry.exposition import expose_in_slices
 from gateway.web.console import SECURITY_HEADERS, console_file
+from gateway.web.live_views import REFRESH_SECONDS, LiveViews
 from gateway.web.metrics_merge import merge_metrics, other_processes_metrics
 from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.openai.inference_requests import decode_request
+from gateway.web.operator_views import OperatorViews, readiness
+from gateway.web.playground import playground
 
-ISSUER_STATES = ("none", "known", "away", "not read", "stale")
-"""From good to bad. `away`: the provider does not answer, but its known keys are used. Later, tokens get 503."""
+SETTINGS_SECONDS = 10.0
+"""How often a page that watches the settings learns of a reload."""
 
 
 def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Application:
@@ -46,8 +46,10 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     """
     services = admin_services(gateway, decode_request)
     authorization = services.authorization
+    views, live = OperatorViews(gateway), LiveViews()
+    try_model = playground(gateway)
 
-    async def live(http: web.Request) -> web.Response:
+    async def alive(http: web.Request) -> web.Response:
         return _json({"live": True})
 
     async def ready(http: web.Request) -> web.Response:
@@ -85,26 +87,8 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
                 http.transport.abort()
         return response
 
-    async def overview(http: web.Request) -> web.Response:
-        queues, activity = await asyncio.gather(gateway.queues.report(), gateway.activity.report())
-        return _json({**overview_of(gateway, activity), "queue": msgspec.to_builtins(queues)})
-
-    async def queue(http: web.Request) -> web.Response:
-        return _json(msgspec.to_builtins(await gateway.queues.report()))
-
-    async def requests(http: web.Request) -> web.Response:
-        return _json(msgspec.to_builtins(await request_list(explorer(), http.query)))
-
-    async def index(http: web.Request) -> web.Response:
-        return _json(msgspec.to_builtins(await index_shown(gateway.index.index.replica, http.query)))
-
-    async def request(http: web.Request) -> web.Response:
-        return _json(msgspec.to_builtins(await request_shown(explorer(), http.match_info["id"])))
-
-    def explorer() -> RequestExplorer:
-        if gateway.explorer is None:
-            raise Problem(404, "No requests are remembered (telemetry.requests.kept_max: 0).")
-        return gateway.explorer
+    async def one_request(http: web.Request) -> web.Response:
+        return _json(await request_shown(views.explorer, http.match_info["id"]))
 
     async def session(http: web.Request) -> web.Response:
         principal = await authorization.authorize(http, "viewer", page=True)
@@ -123,14 +107,26 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
             error_middleware(admin_error, local_names_only=lambda: authorization.open, any_host=health)
         ]
     )
-    app.router.add_get("/health/live", live)
+    app.on_shutdown.append(live.close)
+    app.router.add_get("/health/live", alive)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", _with_problems(all_metrics))
-    app.router.add_get("/admin/v1/overview", _guarded(authorization, overview, page=False))
-    app.router.add_get("/admin/v1/queue", _guarded(authorization, queue, page=False))
-    app.router.add_get("/admin/v1/index", _guarded(authorization, index, page=False))
-    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests, page=False))
-    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request, page=False))
+    for name, view, refresh_seconds in (
+        ("overview", views.overview, REFRESH_SECONDS),
+        ("history", views.history, float(SAMPLE_SECONDS)),
+        ("queue", views.queue, REFRESH_SECONDS),
+        ("index", views.index, REFRESH_SECONDS),
+        ("requests", views.requests, REFRESH_SECONDS),
+        ("policies", views.policies, REFRESH_SECONDS),
+        ("settings", views.settings, SETTINGS_SECONDS),
+        ("workers", views.workers, REFRESH_SECONDS),
+    ):
+        handler = _guarded(authorization, live.handler(view, refresh_seconds), page=False)
+        app.router.add_get(f"/admin/v1/{name}", handler)
+    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, one_request, page=False))
+    app.router.add_post(
+        "/admin/v1/playground", _guarded(authorization, try_model, page=False, role="operator")
+    )
     if services.api is not None:
         add_routes(app, services.api, authorization)
     else:
@@ -174,20 +170,26 @@ def _with_problems(handle: Handler) -> Handler:
 
 
 def _guarded(
-    authorization: Authorization, handle: Handler, *, page: bool = True, to_login: bool = False
+    authorization: Authorization,
+    handle: Handler,
+    *,
+    page: bool = True,
+    to_login: bool = False,
+    role: Role = "viewer",
 ) -> Handler:
-    """Return a handler for viewers.
+    """Return a handler for operators of at least this role.
 
     Args:
         authorization: Authorizes the callers.
         handle: Answers them.
         page: Whether pages may ask, with a cookie in place of a token.
         to_login: Whether other callers are redirected to the login.
+        role: The role that callers need.
     """
 
     async def check(http: web.Request) -> web.StreamResponse:
         try:
-            await authorization.authorize(http, "viewer", page=page)
+            await authorization.authorize(http, role, page=page)
         except Problem as problem:
             if problem.status == 401 and to_login and "Authorization" not in http.headers:
                 raise web.HTTPSeeOther(f"/ui/login?{urlencode({'to': http.path})}") from None
@@ -195,74 +197,12 @@ def _guarded(
         response = await handle(http)
         token = http.query.get("token") if page else None
         if token and authorization.is_admin_token(token, http):
-            # The dashboard's own requests send the cookie from here on.
+            # The page's own requests send the cookie from here on.
             secure = authorization.sessions is not None and authorization.sessions.secure(http)
             response.set_cookie(PAGE_COOKIE, token, httponly=True, samesite="Strict", secure=secure)
         return response
 
     return _with_problems(check)
-
-
-def readiness(gateway: Gateway) -> dict[str, object]:
-    """Return the state of the gateway.
-
-    A gateway is ready while it accepts requests, has a routable worker, and can check API keys.
-    """
-    workers = {worker.id: worker.health.health.value for worker in gateway.fleet}
-    routable = any(worker.health.routable for worker in gateway.fleet)
-    database = gateway.records.directory.state if gateway.records.directory is not None else "none"
-    return {
-        "ready": gateway.drain_state.ready
-        and (routable or not workers)
-        and (gateway.records.directory is None or gateway.records.directory.usable),
-        "draining": not gateway.drain_state.ready,
-        "workers": workers,
-        "redis": "away" if gateway.quotas.store.away else "shared",
-        "database": database,
-        "token_issuers": _worst(issuer.state for issuer in gateway.every_issuer),
-        "index": "following" if gateway.index.reader.up else "standing still",
-        "failing_loops": [name for name, state in gateway.supervisor.loops.items() if state.failing],
-    }
-
-
-def _worst(states: Iterable[str]) -> str:
-    """Return the worst state of all issuers; `none` where there is none."""
-    return max(states, key=ISSUER_STATES.index, default="none")
-
-
-def overview_of(gateway: Gateway, activity: ActivityReport) -> dict[str, object]:
-    """Return everything on the dashboard except the queues; `activity` is that of all gateways."""
-    dispatch = gateway.services.dispatch
-    stats = dispatch.index.stats()
-    return {
-        "version": gateway.version,
-        "policy": dispatch.router.policy_name,
-        **readiness(gateway),
-        "gateways": activity.gateways,
-        "all": activity.all,
-        "workers": [
-            {**_worker(worker), **activity.workers.get(worker.id, NO_ACTIVITY)} for worker in gateway.fleet
-        ],
-        "tenants": [{"id": tenant, **shown} for tenant, shown in sorted(activity.tenants.items())],
-        "waiting": {model: len(room) for model, room in dispatch.rooms.all().items()},
-        "prefixes": {"nodes": stats.nodes, "blocks": stats.blocks, "predictions": stats.predictions},
-        "leases": len(dispatch.reservations.leases),
-    }
-
-
-def _worker(worker: Worker) -> dict[str, object]:
-    return {
-        "id": worker.id,
-        "kind": worker.kind,
-        "health": worker.health.health.value,
-        "models": sorted(worker.models),
-        "streams": worker.load.streams + worker.load.others.streams,
-        "tokens_queued": worker.load.all_tokens_queued,
-        "kv_tokens": worker.load.kv_tokens + worker.load.others.kv_tokens,
-        "kv_tokens_max": worker.report.kv_tokens_max,
-        "prefill_tokens_per_second": 1000 / worker.speed.ms_per_token,
-        "failures": worker.failures,
-    }
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -16,7 +16,7 @@ from gateway.web.error_response import error_response
 INDEX = "index.html"
 TENANT_PAGE = "tenant.html"
 TENANT_FILES = {
-    *(TENANT_PAGE, "tenant.js", "api.js", "chart.js", "dom.js"),
+    *(TENANT_PAGE, "tenant.js", "api.js", "chart.js", "dom.js", "playground.js", "requests.js", "usage.js"),
     *("console.css", "uplot.css", "uplot.js"),
 }
 """The files that the tenants' listener serves."""

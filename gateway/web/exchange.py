@@ -78,6 +78,8 @@ class HttpExchange:
         """Records the prompt's token count for the answer, and the bound of the answer if it is the gateway's."""
         self.caller = None
         """None: the tenant of an HTTP request follows from its API key."""
+        self.batch = ""
+        """Empty: an HTTP request is no row of a batch."""
         self.traceparent: str | None = http.headers.get("traceparent")
         """The caller's W3C trace context."""
         self.response: web.StreamResponse | None = None

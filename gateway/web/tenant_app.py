@@ -169,7 +169,7 @@ def tenant_app(
         return handle
 
     async def usage(http: web.Request, tenant: Tenant) -> UsageList:
-        return await own_usage(services.usage, tenant, http.query.items())
+        return await own_usage(services.usage, tenant, http.query.items(), services.catalogue.discounts())
 
     async def requests(http: web.Request, tenant: Tenant) -> OwnRequestList:
         return await own_requests(explorer, tenant, http.query)

@@ -1,7 +1,7 @@
 """GET /v1/usage: the usage of the tenant that asks. The workers that computed its requests are not shown."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,10 @@ class UsageList:
 
 
 async def own_usage(
-    reader: UsageReader | None, tenant: Tenant, parameters: Iterable[tuple[str, str]]
+    reader: UsageReader | None,
+    tenant: Tenant,
+    parameters: Iterable[tuple[str, str]],
+    discounts: Mapping[str, float],
 ) -> UsageList:
     """Return sums of the tenant's own requests.
 
@@ -36,6 +39,7 @@ async def own_usage(
         reader: Reads the usage ledger; None without a database.
         tenant: The tenant that asks.
         parameters: The query parameters, in their order.
+        discounts: By model, how much less a cached prompt token costs, in millionths of the currency.
 
     Raises:
         BadRequest: A parameter is not valid.
@@ -51,7 +55,7 @@ async def own_usage(
     own = msgspec.structs.replace(query, where={**query.where, "tenant": tenant.id})
     try:
         async with asyncio.timeout(SECONDS_MAX):
-            found = await reader.sums(own)
+            found = await reader.sums(own, discounts)
     except (DatabaseDown, TimeoutError) as err:
         raise UsageUnavailable from err
     return UsageList(data=[shown(group) for group in found], source=query.source)

@@ -1,4 +1,4 @@
-"""Every page of the operator console, as owner, operator and viewer, in Debian's Chromium.
+"""Every page of the console as owner, operator, viewer and tenant, in Debian's Chromium.
 
 Each visit checks that no request leaves the origin, that nothing fails in the page, that axe-core finds nothing to
 object to, and that nothing is cut off on a telephone.
@@ -6,35 +6,26 @@ object to, and that nothing is cut off on a telephone.
 
 import asyncio
 import os
-import shutil
-import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.browser.chromium import ARGUMENTS, CHROMIUM, TOOLS
 from tests.fakes.scripted_worker import ScriptedWorker
 
-TOOLS = Path(__file__).parents[2] / ".tools/browser"
-CHROMIUM = shutil.which("chromium")
-sys.path.append(str(TOOLS / "python"))
 playwright_api = pytest.importorskip("playwright.async_api", reason="make test-browser installs Playwright")
 
-PAGES = ("overview", "requests", "tenants", "usage", "workers", "queue", "tree", "route", "audit")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-]
-ARGUMENTS += ["--disable-component-update", "--disable-sync"]
+PAGES = (
+    *("overview", "requests", "queue", "workers", "tree", "route", "policies", "tenants", "tenants/acme"),
+    *("usage", "playground", "settings", "audit"),
+)
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 PICTURES = os.environ.get("RADIXGATE_SCREENSHOTS")
 """Directory for pictures of the pages; none by default."""
 
-OWNER = "open-sesame"
+OWNER = "f3b1c9d07a5e4c2b8d6f0a1e3c5b7d9f"
 WAIT_MS = 30_000
 
 pytestmark = [
@@ -51,11 +42,13 @@ class Visit:
         self.origin = origin
         self.elsewhere = []
         self.failures = []
+        self.asked = []
         page.on("request", self._requested)
         page.on("pageerror", lambda error: self.failures.append(str(error)))
         page.on("console", lambda line: line.type == "error" and self.failures.append(line.text))
 
     def _requested(self, request):
+        self.asked.append(request.url)
         if urlsplit(request.url).scheme != "data" and not request.url.startswith(self.origin + "/"):
             self.elsewhere.append(request.url)
 
@@ -78,7 +71,7 @@ class Visit:
         assert found == []
         cut_off = await self.page.evaluate(
             "() => document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll('*')]"
-            ".filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.wide'))"
+            ".filter(e => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.wide, nav'))"
             ".map(e => e.outerHTML.slice(0, 120))"
         )
         assert cut_off == []
@@ -94,9 +87,9 @@ class Visit:
 
 
 @asynccontextmanager
-async def console(gateway, tmp_path, *, scheme="light", viewport=DESKTOP):
+async def console(gateway, tmp_path, *, scheme="light", viewport=DESKTOP, **more):
     """A gateway with a database and some traffic, and a function that opens the console with a token."""
-    settings = {"admin.token": OWNER, "database.url": f"sqlite:///{tmp_path}/radixgate.db"}
+    settings = {"admin.token": OWNER, "database.url": f"sqlite:///{tmp_path}/radixgate.db", **more}
     settings["telemetry.requests.slow_seconds"] = "0.000001"
     async with ScriptedWorker() as one, ScriptedWorker() as other:
         async with gateway(one, other, **settings) as running:
@@ -105,6 +98,7 @@ async def console(gateway, tmp_path, *, scheme="light", viewport=DESKTOP):
                     "A long beginning that is shared. " * 20 + str(number), stream=True
                 ) as answer:
                     await answer.read()
+            running.worker, running.other = one, other
             async with playwright_api.async_playwright() as driver:
                 browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
                 context = await browser.new_context(viewport=viewport, color_scheme=scheme)
@@ -181,16 +175,114 @@ async def test_an_operator_makes_a_tenant_and_its_key_which_is_shown_once(gatewa
         assert secret not in await page.content()
 
 
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+async def test_every_page_opens_for_every_role(gateway, tmp_path, role):
+    async with console(gateway, tmp_path) as (running, enter):
+        visit = await enter(await operator_token(running, role))
+        for name in PAGES:
+            await visit.show(name)
+            await visit.check()
+
+
 async def test_a_viewer_sees_everything_and_changes_nothing(gateway, tmp_path):
     async with console(gateway, tmp_path) as (running, enter):
         visit = await enter(await operator_token(running, "viewer"))
-        for name in PAGES:
-            await visit.show(name)
+        page = visit.page
         await visit.show("tenants")
-        assert await visit.page.get_by_role("button", name="Create").count() == 0
+        assert await page.get_by_role("button", name="Create").count() == 0
         await visit.show("workers")
-        assert await visit.page.get_by_role("button", name="drain").count() == 0
+        assert await page.get_by_role("button", name="drain").count() == 0
+        await visit.show("playground")
+        assert await page.get_by_text("This needs the role operator").count() == 1
+        assert await page.get_by_role("button", name="Send").count() == 0
+
+
+async def test_a_page_learns_of_a_change_without_asking_again(gateway, tmp_path):
+    async with console(gateway, tmp_path) as (running, enter):
+        visit = await enter(OWNER)
+        await visit.show("overview")
+        await visit.page.get_by_text("6 since the start", exact=True).wait_for(timeout=WAIT_MS)
+        visit.asked.clear()
+        async with running.chat() as answer:
+            await answer.read()
+        await visit.page.get_by_text("7 since the start", exact=True).wait_for(timeout=WAIT_MS)
+        assert [url for url in visit.asked if "/overview" in url] == []
+
+
+async def test_the_pages_work_by_keyboard_alone(gateway, tmp_path):
+    async with console(gateway, tmp_path) as (_, enter):
+        page = (await enter(OWNER)).page
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        await page.locator("#pages a", has_text="Workers").focus()
+        await page.keyboard.press("Enter")
+        find = page.get_by_label("Find by id")
+        await find.wait_for(timeout=WAIT_MS)
+        await find.focus()
+        await page.keyboard.type("w1")
+        await page.get_by_text("1 of 2 workers").wait_for(timeout=WAIT_MS)
+        assert await page.evaluate("document.activeElement.type") == "search"
+
+
+async def test_an_operator_tries_a_model_with_a_key_and_finds_its_request(gateway, tmp_path):
+    async with console(gateway, tmp_path) as (running, enter):
+        visit = await enter(await operator_token(running, "operator"))
+        page = visit.page
+        await visit.show("playground")
+        await page.get_by_label("API key of a tenant").fill(running.keys["globex"].text)
+        await page.get_by_label("Message").fill("hello")
+        await page.get_by_role("button", name="Send").click()
+        await page.get_by_text("w0 w1 w2 w3").wait_for(timeout=WAIT_MS)
+        await page.get_by_role("link", name="Where the time went").click()
+        await page.get_by_text("Ranking of the workers at that moment").wait_for(timeout=WAIT_MS)
+        assert await page.get_by_role("link", name="globex").count() == 1
         await visit.check()
+
+
+async def test_the_settings_in_force_are_found_with_their_sources(gateway, tmp_path):
+    async with console(gateway, tmp_path) as (_, enter):
+        visit = await enter(OWNER)
+        await visit.show("settings")
+        await visit.page.get_by_text("--set admin.token").wait_for(timeout=WAIT_MS)
+        assert OWNER not in await visit.page.content()
+        await visit.page.get_by_label("Find in path or source").fill("routing.policy")
+        await visit.page.get_by_label("only what is not at its default").uncheck()
+        await visit.page.get_by_text("1 settings").wait_for(timeout=WAIT_MS)
+
+
+async def test_the_policies_are_compared(gateway, tmp_path):
+    shadow = {"routing.shadow.policy": "round_robin"}
+    async with console(gateway, tmp_path, **shadow) as (_, enter):
+        visit = await enter(OWNER)
+        await visit.show("policies")
+        await visit.page.get_by_text("round_robin (shadow)").wait_for(timeout=WAIT_MS)
+        await visit.check()
+
+
+async def test_savings_by_the_cache_are_shown_in_money(gateway, tmp_path):
+    models = '[{"name": "m", "prices": {"input": 40000, "cached_input": 10000, "output": 1}}]'
+    async with console(gateway, tmp_path, models=models) as (running, enter):
+        visit = await enter(OWNER)
+        running.worker.then(prompt_tokens=100, cached_tokens=80, tokens=2)
+        running.other.then(prompt_tokens=100, cached_tokens=80, tokens=2)
+        async with running.chat() as answer:
+            await answer.read()
+        await running.here.gateway.records.ledger.shipper.ship()
+        await visit.show("usage")
+        saved = visit.page.locator(".figures div", has_text="saved by the cache").locator("dd").first
+        assert await saved.inner_text() == "2.40"
+
+
+async def test_without_a_database_the_pages_that_need_one_say_so(gateway):
+    async with ScriptedWorker() as worker, gateway(worker) as running:
+        async with playwright_api.async_playwright() as driver:
+            browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+            page = await browser.new_page()
+            await page.goto(f"{running.admin}/ui/#workers")
+            await page.get_by_text("1 of 1 workers").wait_for(timeout=WAIT_MS)
+            await page.goto(f"{running.admin}/ui/#tenants")
+            await page.get_by_text("come from the settings file only").wait_for(timeout=WAIT_MS)
+            await browser.close()
 
 
 async def test_an_operator_drains_and_resumes_a_worker(gateway, tmp_path):

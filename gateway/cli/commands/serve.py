@@ -24,7 +24,6 @@ from gateway.process.running_gateways import GatewayInfo, announced
 from gateway.runtime import server
 from gateway.runtime.reload import registered_for_reload
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings
-from gateway.settings.tree import Settings
 from gateway.telemetry import logs
 
 log = logging.getLogger(__name__)
@@ -115,12 +114,12 @@ def serve(
             if one_of_several is None:
                 stack.enter_context(announced(replace(known, admin_url=admin_url)))
             print(f"radixgate ready at {url}", flush=True)
-            print(f"  operator page {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
+            print(f"  console {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
             if start is not None:
                 print("\n".join(start.next_steps(url, needs_key=needs_key)), flush=True)
 
         read_settings = partial(_read_settings, config, assignments)
-        _run(loaded.settings, _options(config, assignments), one_of_several, read_settings, ready)
+        _run(loaded, _options(config, assignments), one_of_several, read_settings, ready)
 
 
 class OnReady(Protocol):
@@ -132,16 +131,16 @@ class OnReady(Protocol):
 
 
 def _run(
-    settings: Settings,
+    loaded: LoadedSettings,
     options: Sequence[str],
     process: GatewayProcess | None,
-    read_settings: Callable[[], Settings],
+    read_settings: Callable[[], LoadedSettings],
     on_ready: OnReady,
 ) -> None:
     """Serve until a signal arrives.
 
     Args:
-        settings: the settings to serve with.
+        loaded: the settings to serve with.
         options: command line options to start each process with, where there are several processes.
         process: which of several processes this one is; None for the only or the first one.
         read_settings: reads the settings again for a reload.
@@ -150,6 +149,7 @@ def _run(
     Raises:
         CommandError: the gateway cannot listen, or a process that it needs does not start.
     """
+    settings = loaded.settings
 
     def one_ready(here: server.ServingGateway) -> None:
         needs_key = here.gateway.services.authentication.directory.requires_keys
@@ -162,13 +162,13 @@ def _run(
         if settings.listen.processes > 1 and process is None:
             run_loop(multiprocess.run(settings, options, all_ready, registered_for_reload))
         else:
-            run_loop(server.run(settings, one_ready, process, read_settings))
+            run_loop(server.run(loaded, one_ready, process, read_settings))
     except (server.ListenAddressUnavailable, ValkeyFailed, ChildFailed) as err:
         raise CommandError(str(err)) from err
 
 
-def _read_settings(config: Path | None, assignments: Sequence[str]) -> Settings:
-    return load_settings(config, assignments=assignments).settings
+def _read_settings(config: Path | None, assignments: Sequence[str]) -> LoadedSettings:
+    return load_settings(config, assignments=assignments)
 
 
 def _options(config: Path | None, assignments: Sequence[str]) -> list[str]:

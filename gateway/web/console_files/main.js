@@ -1,72 +1,85 @@
-// Shows one page at a time: `#requests/ID` is the page `requests` with the argument ID. Pages load when shown.
+// Shows one page at a time: `#requests/ID?slow=true` is the page `requests` with an argument and parameters.
+// Pages load when shown. A page watches one view; the stream ends when the page or the tab is left.
 
-import { ApiError, call, hasToken, setToken } from "./api.js";
+import { ApiError, call, hasToken, setToken, watch } from "./api.js";
 import { field, h, notice } from "./dom.js";
+import { showState } from "./state.js";
 
-const PAGES = {
-  overview: "Overview", requests: "Requests", tenants: "Tenants and keys", usage: "Usage", workers: "Workers",
-  queue: "Queue", tree: "Prefix tree", route: "Routing", audit: "Audit",
+const GROUPS = {
+  "Now": { overview: "Overview", requests: "Requests", queue: "Queue", workers: "Workers" },
+  "Cache and routing": { tree: "Prefix tree", route: "Routing", policies: "Policies" },
+  "Tenants": { tenants: "Tenants and keys", usage: "Usage", playground: "Playground" },
+  "Gateway": { settings: "Settings", audit: "Audit" },
 };
-const REFRESH_MS = 2000;
+const PAGES = Object.assign({}, ...Object.values(GROUPS));
+const ROLES = ["viewer", "operator", "owner"];
 
-let shown = null; // the page: {element, refresh}
-let timer = null;
 let session = { role: "none", name: "" };
+let page = { open: new AbortController(), watched: null };
 
-export const may = (role) => ["viewer", "operator", "owner"].indexOf(session.role) >= ["viewer", "operator", "owner"].indexOf(role);
+const may = (role) => ROLES.indexOf(session.role) >= ROLES.indexOf(role);
 
 function navigation(name) {
-  document.querySelector("#pages").replaceChildren(...Object.entries(PAGES).map(([page, title]) =>
-    h("li", {}, h("a", { href: `#${page}`, "aria-current": page === name ? "page" : null }, title))));
+  const link = ([key, title]) =>
+    h("li", {}, h("a", { href: `#${key}`, "aria-current": key === name ? "page" : null }, title));
+  document.querySelector("#pages").replaceChildren(...Object.entries(GROUPS).flatMap(([group, pages]) =>
+    [h("li", { class: "group" }, group), ...Object.entries(pages).map(link)]));
 }
 
 async function show() {
-  clearTimeout(timer);
-  const [name, ...rest] = location.hash.slice(1).split("/");
-  const page = name in PAGES ? name : "overview";
-  navigation(page);
-  document.title = `${PAGES[page]} - radixgate`;
+  page.open.abort();
+  const here = page = { open: new AbortController(), watched: null };
+  const [path, query] = location.hash.slice(1).split("?");
+  const [asked, ...rest] = path.split("/");
+  const name = asked in PAGES ? asked : "overview";
+  navigation(name);
+  document.title = `${PAGES[name]} - radixgate`;
   const main = document.querySelector("#main");
   main.replaceChildren(h("p", { class: "dim" }, "loading"));
+  // Watches a view in place of the one before it, while the tab is visible.
+  const watched = (view, shown) => {
+    here.watched = { view, shown };
+    return follow(here);
+  };
   try {
-    const module = await import(`./${page}.js`);
-    shown = await module.open(decodeURIComponent(rest.join("/")), { may });
-    main.replaceChildren(h("h2", {}, PAGES[page]), shown.element);
-    await refresh();
+    const module = await import(`./${name}.js`);
+    const opened = await module.open(decodeURIComponent(rest.join("/")),
+      { may, watch: watched, parameters: new URLSearchParams(query), signal: here.open.signal });
+    if (here !== page) return;
+    main.replaceChildren(h("h2", {}, PAGES[name]), opened.element);
+    await opened.start?.();
   } catch (error) {
-    failed(error, main);
+    if (here === page) failed(error, main);
   }
 }
 
-async function refresh() {
-  clearTimeout(timer);
-  const page = shown;
-  try {
-    if (!document.hidden && page?.refresh) await page.refresh();
-  } catch (error) {
-    failed(error);
-  }
-  if (page === shown && page?.refresh) timer = setTimeout(refresh, REFRESH_MS);
+function follow(here) {
+  here.stop?.abort();
+  if (!here.watched || document.hidden || here.open.signal.aborted) return Promise.resolve();
+  here.stop = new AbortController();
+  here.open.signal.addEventListener("abort", () => here.stop.abort(), { once: true });
+  return watch(here.watched.view, here.watched.shown, here.stop.signal, failed);
 }
 
 function failed(error, main = null) {
   if (error instanceof ApiError && error.status === 401) return void signIn(error.message);
-  if (main) main.replaceChildren(h("p", { class: "bad" }, error.message));
+  if (main) main.replaceChildren(h("h2", {}, document.title.split(" - ")[0]), h("p", { class: "empty" }, error.message));
   else notice(error.message);
 }
 
 function signIn(why) {
-  clearTimeout(timer);
-  shown = null;
-  const token = h("input", { type: "password", autocomplete: "off", required: true });
+  page.open.abort();
+  const token = h("input", { type: "password", autocomplete: "off", required: true, size: 40 });
   const enter = async (event) => {
     event.preventDefault();
-    setToken(token.value);
+    setToken(token.value.trim());
     await start();
   };
+  document.querySelector("#pages").replaceChildren();
   document.querySelector("#main").replaceChildren(h("h2", {}, "Sign in"), h("p", {}, why),
-    h("form", { onsubmit: enter }, field("Token of an operator", token), h("button", {}, "Sign in")));
+    h("form", { onsubmit: enter }, field("Token of an operator", token), h("button", { class: "main" }, "Sign in")));
   document.querySelector("#state").textContent = "not signed in";
+  token.focus();
 }
 
 async function start() {
@@ -84,8 +97,10 @@ async function start() {
     const left = await call("logout", { method: "POST", base: "/ui/" });
     location.assign(left.url);
   };
-  document.querySelector("#who").replaceChildren(`${session.name.replace(/^\w+:/, "")} (${session.role}) `,
-    ...(session.login || hasToken() ? [h("button", { onclick: leave }, "Sign out")] : []));
+  document.querySelector("#who").replaceChildren(h("span", {}, `${session.name.replace(/^\w+:/, "")} (${session.role})`),
+    ...(session.login || hasToken() ? [h("button", { class: "act", onclick: leave }, "Sign out")] : []));
+  document.querySelector("#state").textContent = "";
+  showState(await call("overview?workers=0&tenants=0"));
   await show();
 }
 
@@ -95,5 +110,8 @@ if (given) {
   history.replaceState(null, "", location.pathname + location.hash);
 }
 window.addEventListener("hashchange", show);
-document.addEventListener("visibilitychange", () => { if (!document.hidden && shown) refresh(); });
-start();
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) page.stop?.abort();
+  else follow(page).catch(failed);
+});
+start().catch((error) => failed(error, document.querySelector("#main")));

@@ -1,16 +1,16 @@
 // Where a request would go now, and why; nothing is sent to a worker.
 
 import { call } from "./api.js";
-import { field, h, millis, notice, number, table } from "./dom.js";
+import { field, figures, h, millis, notice, number, table } from "./dom.js";
 
-const EXAMPLE = JSON.stringify({ model: "", messages: [{ role: "user", content: "Hello" }] }, null, 1);
+const EXAMPLE = { model: "", messages: [{ role: "user", content: "Hello" }] };
 
 export async function open() {
-  const tenant = h("input", { value: "default", size: 16 }), body = h("textarea", { spellcheck: "false" });
-  body.value = EXAMPLE;
+  const { workers } = await call("overview?workers=50&tenants=0");
+  const model = workers.flatMap((worker) => worker.models)[0] ?? "";
+  const tenant = h("input", { value: "default", size: 20 }), body = h("textarea", { class: "code", spellcheck: "false" });
+  body.value = JSON.stringify({ ...EXAMPLE, model }, null, 2);
   const result = h("div", { "aria-live": "polite" });
-  const models = new Set((await call("overview")).workers.flatMap((worker) => worker.models));
-  if (models.size) body.value = EXAMPLE.replace('"model": ""', `"model": ${JSON.stringify([...models][0])}`);
   const ask = async (event) => {
     event.preventDefault();
     try {
@@ -20,14 +20,16 @@ export async function open() {
     }
   };
   const show = (found) => result.replaceChildren(
-    h("p", {}, `${found.model} for ${found.tenant}: ${number(found.prompt_tokens)} prompt tokens in ${number(found.blocks)} blocks; policy ${found.policy}; ${number(found.waiting)} waiting.`),
+    figures([["model", found.model, `for ${found.tenant}`], ["prompt", number(found.prompt_tokens), found.exact ? "tokens" : "tokens, estimated"],
+      ["blocks", number(found.blocks), "of the prefix index"], ["policy", found.policy], ["waiting", number(found.waiting), "requests for the model"]]),
     table("Workers, the best first", [
       { head: "worker", cell: (w) => w.worker }, { head: "rank", n: true, cell: (w) => w.rank ?? "-" },
       { head: "state", cell: (w) => w.state, mark: (w) => w.state }, { head: "cost", n: true, cell: (w) => millis(w.cost_ms) },
       { head: "TTFT", n: true, cell: (w) => millis(w.predicted_ttft_ms) }, { head: "cached", n: true, cell: (w) => number(w.matched_tokens) },
       { head: "room", cell: (w) => (w.has_window ? "yes" : "no") }, { head: "why", text: true, cell: (w) => w.reason },
-      { head: "parts of the cost", text: true, cell: (w) => Object.entries(w.terms).map(([n, v]) => `${n.replace(/_ms$/, "")} ${v.toFixed(1)}`).join(", ") }],
-    found.workers));
-  return { element: h("div", {}, h("form", { onsubmit: ask }, field("Tenant", tenant), field("Request as JSON", body),
-    h("button", {}, "Explain")), result) };
+      { head: "parts of the cost", text: true, cell: (w) => Object.entries(w.terms).map(([n, v]) => `${n.replace(/_ms$/, "")} ${v.toFixed(1)}`).join(", ") || "-" }],
+    found.workers.slice(0, 100)));
+  return { element: h("div", {}, h("p", { class: "dim" }, "Where a request would go now, and why. Nothing is sent to a worker."),
+    h("form", { class: "tall", onsubmit: ask }, h("div", { class: "row" }, field("Tenant", tenant)), field("Request as JSON", body),
+      h("div", {}, h("button", { class: "main" }, "Explain"))), result) };
 }

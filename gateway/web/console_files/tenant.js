@@ -1,83 +1,65 @@
 // A tenant's own page: usage, limits, errors, savings by the cache, and a chat to try a model, all with the tenant's key.
 
 import { ApiError, call, hasToken, setToken } from "./api.js";
-import { Chart } from "./chart.js";
-import { clock, field, h, millis, money, notice, number, share, table } from "./dom.js";
+import { clock, field, h, millis, number, table } from "./dom.js";
+import { parts, playground } from "./playground.js";
+import { limits } from "./requests.js";
+import { sums, UsageOverTime } from "./usage.js";
 
 const V1 = { base: "../v1/" };
-const DAY = 86400000;
+const DAY = 86400;
 const main = document.querySelector("#main");
 
 function signIn(why) {
-  const key = h("input", { type: "password", autocomplete: "off", required: true });
+  const key = h("input", { type: "password", autocomplete: "off", required: true, size: 40 });
   main.replaceChildren(h("h2", {}, "Sign in"), h("p", {}, why),
     h("form", { onsubmit: (event) => { event.preventDefault(); setToken(key.value.trim()); show(); } },
-      field("API key", key), h("button", {}, "Sign in")));
+      field("API key", key), h("button", { class: "main" }, "Sign in")));
 }
 
-async function usage() {
-  const since = new Date(Date.now() - 29 * DAY).toISOString().slice(0, 10);
-  let days, models;
+async function usage(place) {
+  const since = Math.floor(Date.now() / 1000 / DAY - 29) * DAY, day = new Date(1000 * since).toISOString().slice(0, 10);
   try {
-    [days, models] = await Promise.all([
-      call(`usage?by=day&since=${since}`, V1), call(`usage?by=model&since=${since}`, V1)]);
+    const [days, models] = await Promise.all([
+      call(`usage?by=day&since=${day}`, V1), call(`usage?by=model&since=${day}`, V1)]);
+    const over = new UsageOverTime();
+    place.replaceChildren(over.element, table("The last 30 days, by model", sums("model"), models.data, "no request yet"));
+    over.show(days.data, since);
   } catch (error) {
-    if (error instanceof ApiError && error.status === 404) return h("p", { class: "dim" }, "This gateway keeps no usage.");
-    throw error;
+    if (!(error instanceof ApiError) || error.status !== 404) throw error;
+    place.replaceChildren(h("p", { class: "empty" }, "This gateway keeps no usage."));
   }
-  const at = days.data.map((d) => Date.parse(d.day) / 1000);
-  const tokens = new Chart("Tokens a day", ["prompt", "cached", "output"], number, { live: false });
-  queueMicrotask(() => tokens.set(at, ...["prompt_tokens", "cached_tokens", "output_tokens"].map((n) => days.data.map((d) => d[n]))));
-  return h("div", {}, tokens.element, table("The last 30 days, by model", [
-    { head: "model", cell: (g) => g.model || "-" }, { head: "requests", n: true, cell: (g) => number(g.requests) },
-    { head: "prompt tokens", n: true, cell: (g) => number(g.prompt_tokens) },
-    { head: "from cache", n: true, cell: (g) => share(g.prompt_tokens ? g.cached_tokens / g.prompt_tokens : null) },
-    { head: "output tokens", n: true, cell: (g) => number(g.output_tokens) },
-    { head: "spend", n: true, cell: (g) => money(g.cost) }], models.data, "no requests yet"));
 }
+
+const COLUMNS = [
+  { head: "request", cell: (r) => r.id.slice(0, 12), mono: true }, { head: "time (UTC)", cell: (r) => clock(r.at) },
+  { head: "model", cell: (r) => r.model || "-" },
+  { head: "outcome", cell: (r) => `${r.code}${r.slow ? ", slow" : ""}`, mark: (r) => (r.outcome === "failed" ? "bad" : r.slow ? "slow" : "") },
+  { head: "whole", n: true, cell: (r) => millis(r.ms) }, { head: "queue", n: true, cell: (r) => millis(r.wait?.ms) },
+  { head: "TTFT", n: true, cell: (r) => millis(r.ttft_ms) }, { head: "prompt", n: true, cell: (r) => number(r.prompt_tokens) },
+  { head: "cached", n: true, cell: (r) => number(r.cached_tokens) }];
 
 async function requests() {
   const found = (await call("requests?limit=50", V1)).data;
-  const limits = found.find((r) => r.limits.length)?.limits ?? [];
+  const known = found.find((r) => r.limits.length)?.limits ?? [];
+  const errors = found.filter((r) => r.outcome === "failed" || r.outcome === "refused");
   return [
-    h("h2", {}, "Limits"), table("As of your latest request that is remembered", [
-      { head: "scope", cell: (l) => l.scope }, { head: "limit", cell: (l) => l.limit },
-      { head: "left", n: true, cell: (l) => number(l.remaining) }, { head: "of", n: true, cell: (l) => number(l.amount) }], limits,
-    "none is known"),
-    h("h2", {}, "Requests"), table("Failed and slow ones, and a sample of the others", [
-      { head: "request", cell: (r) => r.id }, { head: "time (UTC)", cell: (r) => clock(r.at) }, { head: "model", cell: (r) => r.model || "-" },
-      { head: "outcome", cell: (r) => `${r.code}${r.slow ? ", slow" : ""}`, mark: (r) => (r.outcome === "failed" ? "bad" : r.slow ? "slow" : "") },
-      { head: "whole", n: true, cell: (r) => millis(r.ms) }, { head: "queue", n: true, cell: (r) => millis(r.wait?.ms) },
-      { head: "TTFT", n: true, cell: (r) => millis(r.ttft_ms) }, { head: "prompt", n: true, cell: (r) => number(r.prompt_tokens) },
-      { head: "cached", n: true, cell: (r) => number(r.cached_tokens) }], found)];
-}
-
-async function playground() {
-  const model = h("select", {}, (await call("models", V1)).data.map((m) => h("option", {}, m.id)));
-  const text = h("textarea", { required: true }), answer = h("p", { "aria-live": "polite" });
-  const ask = async (event) => {
-    event.preventDefault();
-    answer.textContent = "…";
-    try {
-      const found = await call("chat/completions", { ...V1, method: "POST",
-        body: { model: model.value, messages: [{ role: "user", content: text.value }] } });
-      answer.textContent = found.choices?.[0]?.message?.content ?? "";
-    } catch (error) {
-      answer.textContent = "";
-      notice(error.message);
-    }
-  };
-  return [h("h2", {}, "Try a model"), h("p", { class: "dim" }, "Sent with your key, and charged like any other request."),
-    h("form", { onsubmit: ask }, field("Model", model), field("Message", text), h("button", {}, "Send")), answer];
+    h("h3", {}, "Limits"), limits(known, "As of your latest request that is remembered"),
+    h("h3", {}, "Errors"), table("Your latest failed and refused requests", COLUMNS, errors.slice(0, 20), "none"),
+    h("h2", {}, "Requests"), table("Failed and slow ones, and a sample of the others", COLUMNS, found, "none yet")];
 }
 
 async function show() {
   if (!hasToken()) return signIn("Enter an API key of yours that may read usage. It is kept for this tab only.");
   try {
-    const parts = [h("h2", {}, "Usage"), await usage(), ...(await requests()), ...(await playground())];
+    const place = h("div");
+    const [of, models] = await Promise.all([requests(), call("models", V1)]);
+    const [datalist, made] = playground(models.data.map((m) => m.id), "../v1/chat/completions", () => ({}));
     document.querySelector("#who").replaceChildren(
-      h("button", { onclick: () => { setToken(null); location.reload(); } }, "Sign out"));
-    main.replaceChildren(...parts);
+      h("button", { class: "act", onclick: () => { setToken(null); location.reload(); } }, "Sign out"));
+    main.replaceChildren(h("h2", {}, "Usage"), place, ...of, h("h3", {}, "Try a model"),
+      h("p", { class: "dim" }, "Sent with your key, and charged like any other request."), ...parts(made, datalist));
+    await usage(place);
   } catch (error) {
     setToken(null);
     signIn(error.message);

@@ -1,60 +1,58 @@
-// The prefix index, drawn as a tree: each box is a run of blocks, as wide as it has tokens; green ones have copies.
+// The prefix index, drawn as a tree: each bar is a run of blocks, as long as it has tokens.
 
-import { call } from "./api.js";
-import { field, h, number, table } from "./dom.js";
+import { field, h, number, paused, redraw, seconds, table } from "./dom.js";
 
-const ROW = 26, INDENT = 18, WIDTH = 1100, TEXT = 520;
-
-export async function open() {
-  const group = h("input", { size: 18 }), model = h("input", { size: 18 }), worker = h("input", { size: 12 });
-  const drawing = h("div");
-  async function refresh() {
-    const query = new URLSearchParams({ nodes: "120" });
-    for (const [name, input] of Object.entries({ group, model, worker })) if (input.value) query.set(name, input.value);
-    draw(await call(`index?${query}`));
-  }
-  function draw(found) {
-    if (drawing.contains(document.activeElement)) return;
-    const below = Map.groupBy ? Map.groupBy(found.nodes, (n) => n.parent) : grouped(found.nodes);
-    const rows = [];
-    const visit = (node, level) => {
-      rows.push([node, level]);
-      (below.get(node.id) ?? []).forEach((child) => visit(child, level + 1));
-    };
-    (below.get(null) ?? []).forEach((root) => visit(root, 0));
-    const widest = Math.max(1, ...found.nodes.map((n) => n.blocks * n.block_tokens));
-    const hot = [...found.nodes].sort((a, b) => b.copies - a.copies || b.blocks - a.blocks).slice(0, 10);
-    drawing.replaceChildren(
-      h("p", {}, `${number(found.nodes_total)} nodes, ${number(found.blocks_total)} blocks; ${number(found.selected)} match, ${rows.length} shown.`),
-      h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Prefix tree" },
-        h("svg:svg", { class: "tree", viewBox: `0 0 ${WIDTH} ${Math.max(1, rows.length) * ROW}`, role: "list" },
-          rows.map(([node, level], at) => box(node, level, at, widest)))),
-      h("h3", {}, "Most copied prefixes"),
-      table("Held by the most workers", [
-        { head: "prefix", cell: (n) => n.id }, { head: "model", cell: (n) => n.model }, { head: "group", cell: (n) => n.group || "(shared)" },
-        { head: "tokens", n: true, cell: (n) => number((n.depth + n.blocks) * n.block_tokens) },
-        { head: "copies", n: true, cell: (n) => number(n.copies) },
-        { head: "held by", text: true, cell: (n) => holders(n) }, { head: "used", n: true, cell: (n) => `${number(n.used_seconds_ago)} s ago` }], hot));
-  }
-  const form = h("form", { onsubmit: (event) => { event.preventDefault(); refresh(); }, onchange: refresh },
-    field("Isolation group", group), field("Model", model), field("Worker", worker), h("button", {}, "Show"));
-  return { element: h("div", {}, h("p", { class: "dim" }, "Hashes and counts only; prompts cannot be read from them."), form, drawing), refresh };
-}
+const NODES = 120, HOT_SECONDS = 60, LEVELS = 12;
 
 const holders = (node) => Object.entries(node.holders).map(([worker, blocks]) => `${worker} ${blocks}`).join(", ") || "no worker";
+const ago = (node) => `${node.used_seconds_ago < 120 ? `${number(node.used_seconds_ago)} s` : seconds(node.used_seconds_ago)} ago`;
+const end = (node) => (node.depth + node.blocks) * node.block_tokens;
+const kind = (node) => (node.copies > 1 ? "shared" : node.used_seconds_ago < HOT_SECONDS ? "hot" : "");
 
-function grouped(nodes) {
-  const found = new Map();
-  for (const node of nodes) found.set(node.parent, [...(found.get(node.parent) ?? []), node]);
-  return found;
+export async function open(_, { watch }) {
+  const group = h("input", { size: 18 }), model = h("input", { size: 18 }), worker = h("input", { size: 12 });
+  const drawing = h("div");
+  const sample = (mark, text) => h("span", { class: mark },
+    h("svg:svg", { viewBox: "0 0 8 8", "aria-hidden": "true" }, h("svg:rect", { width: 8, height: 8, rx: 2 })), text);
+  const draw = (found) => {
+    const below = new Map();
+    for (const node of found.nodes) below.set(node.parent, [...(below.get(node.parent) ?? []), node]);
+    const widest = Math.max(1, ...found.nodes.map((n) => n.blocks * n.block_tokens));
+    const list = (nodes, level) => nodes.length
+      ? h("ul", { class: level > LEVELS ? "deep" : null }, nodes.map((n) => h("li", {}, row(n, widest), list(below.get(n.id) ?? [], level + 1)))) : null;
+    const spaces = new Map();
+    for (const root of below.get(null) ?? []) {
+      const name = `${root.model || "unknown model"}, ${root.group || "shared by all tenants"}`;
+      spaces.set(name, [...(spaces.get(name) ?? []), root]);
+    }
+    const hot = [...found.nodes].sort((a, b) => b.copies - a.copies || b.blocks - a.blocks).slice(0, 10);
+    redraw(drawing,
+      h("p", {}, `${number(found.nodes_total)} prefixes with ${number(found.blocks_total)} blocks; ${number(found.selected)} match, `
+        + `the ${number(found.nodes.length)} used most recently are drawn.`),
+      h("p", { class: "keys" }, sample("shared", "held by several workers"), sample("hot", "used in the last minute"), sample("", "used earlier")),
+      found.nodes.length ? null : h("p", { class: "empty" }, "No worker holds a prefix that matches."),
+      ...[...spaces].map(([name, roots]) => [h("h3", {}, name), h("div", { class: "tree", tabindex: "0", role: "region", "aria-label": name }, list(roots, 0))]).flat(),
+      hot.length ? h("h3", {}, "Held by the most workers") : null,
+      hot.length ? table("Of the drawn prefixes", [
+        { head: "prefix", cell: (n) => n.id, mono: true }, { head: "model", cell: (n) => n.model }, { head: "group", cell: (n) => n.group || "(shared)" },
+        { head: "tokens", n: true, cell: (n) => number(end(n)) }, { head: "copies", n: true, cell: (n) => number(n.copies) },
+        { head: "blocks held by", text: true, cell: holders }, { head: "used", n: true, cell: ago }], hot) : null);
+  };
+  const start = () => {
+    const query = new URLSearchParams({ nodes: NODES });
+    for (const [name, input] of Object.entries({ group, model, worker })) if (input.value) query.set(name, input.value);
+    return watch(`index?${query}`, draw);
+  };
+  const form = h("form", { onsubmit: (event) => { event.preventDefault(); start(); }, oninput: paused(start) },
+    field("Isolation group", group), field("Model", model), field("Worker", worker));
+  return { element: h("div", {}, h("p", { class: "dim" },
+    "Which worker holds which prefixes. Hashes and counts only; prompts cannot be read from them."), form, drawing), start };
 }
 
-function box(node, level, at, widest) {
-  const x = level * INDENT, y = at * ROW + 4;
-  const width = Math.max(4, ((WIDTH - TEXT - x) * node.blocks * node.block_tokens) / widest);
-  const said = `${node.depth * node.block_tokens}-${(node.depth + node.blocks) * node.block_tokens} tokens, ${node.group || "shared"}: ${holders(node)}`;
-  return h("svg:g", { role: "listitem", tabindex: "0", "aria-label": said },
-    level ? h("svg:path", { d: `M${x - INDENT / 2} ${y - 6} V${y + 9} H${x}` }) : "",
-    h("svg:rect", { x, y, width, height: ROW - 8, rx: 3, class: node.copies > 1 ? "shared" : null }),
-    h("svg:text", { x: x + width + 8, y: y + 14 }, said.length > 90 ? `${said.slice(0, 89)}…` : said));
+function row(node, widest) {
+  const width = Math.max(2, (100 * node.blocks * node.block_tokens) / widest);
+  return h("div", { class: `node ${kind(node)}` },
+    h("svg:svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" }, h("svg:rect", { width, height: 8, rx: 1 })),
+    h("span", { class: "span" }, `${number(node.depth * node.block_tokens)} to ${number(end(node))}`),
+    h("span", { class: "dim" }, `${holders(node)}, used ${ago(node)}`));
 }

@@ -1,4 +1,4 @@
-"""`radixgate queue` and the operator page's part of it, on a gateway with waiting requests."""
+"""`radixgate queue` and the console's part of it, on a gateway with waiting requests."""
 
 import asyncio
 import json

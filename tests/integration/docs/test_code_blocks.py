@@ -131,7 +131,7 @@ async def deployment(directory):
         try:
             async with asyncio.timeout(SECONDS_MAX):
                 first, second = [(await process.stdout.readline()).decode() for _ in range(2)]
-            admin = re.search(r"operator page (\S+)/ui/", second)[1]
+            admin = re.search(r"console (\S+)/ui/", second)[1]
             yield re.search(r"ready at (\S+)", first)[1], admin, environment
         finally:
             process.terminate()

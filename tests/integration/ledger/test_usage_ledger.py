@@ -91,6 +91,27 @@ async def test_each_attempt_under_one_idempotency_key_is_paid_in_the_ledger_and_
         assert 9_570 <= int(after) <= 9_620
 
 
+async def test_what_the_cache_has_saved_is_told_in_money(gateway, worker, database_url):
+    models = [
+        {"name": "m", "prices": {"input": 1.0, "cached_input": 0.25, "output": 2.0}},
+        {"name": "same", "prices": {"input": 1.0, "output": 2.0}},
+    ]
+    async with gateway(worker, models=models, **ledger_settings(database_url)) as running:
+        for cached in (80, 40, 0):
+            worker.then(prompt_tokens=100, cached_tokens=cached, tokens=2)
+            async with running.chat() as response:
+                assert response.status == 200
+        await running.here.gateway.records.ledger.shipper.ship()
+        for by in ("model", "day", "key", "user"):
+            url = f"{running.url}/v1/usage?by={by}"
+            async with running.http.get(url, headers=running.headers()) as response:
+                (group,) = (await response.json())["data"]
+            assert (group["cached_tokens"], group["saved"]) == (120, 90)
+        async with running.http.get(f"{running.admin}/admin/v1/usage?by=tenant") as response:
+            (group,) = (await response.json())["data"]
+        assert (group["tenant"], group["saved"]) == ("acme", 90)
+
+
 async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(gateway, worker, database_url):
     async with gateway(worker, **ledger_settings(database_url)) as running:
         worker.then(status=500)

@@ -11,6 +11,7 @@ from redis import from_url as valkey_at
 from gateway.quotas import counter_recovery
 from gateway.runtime.reload import Reloader, differences, notify_gateways, registered_for_reload
 from gateway.settings.models import ModelSettings
+from gateway.settings.sources import LoadedSettings
 from gateway.settings.tenants import ApiKeySettings, LimitSettings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
@@ -24,7 +25,8 @@ replace = msgspec.structs.replace
 def reloader_of(running, **changes):
     """Of a tree that differs in this from what the gateway has."""
     settings = running.here.gateway.settings
-    return Reloader(running.here.gateway, (), lambda: replace(settings, **changes))
+    changed = LoadedSettings(settings=replace(settings, **changes), sources={})
+    return Reloader(running.here.gateway, (), lambda: changed)
 
 
 def with_key(running, tenant, key):
@@ -97,7 +99,7 @@ async def test_a_tenant_that_left_the_file_has_no_keys(gateway):
         await reloader.reload()
         assert (await status(running), await status(running, "globex")) == (200, 401)
         # And back.
-        reloader._read = lambda: running.here.gateway.settings
+        reloader._read = reloader_of(running)._read
         await reloader.reload()
         assert await status(running, "globex") == 200
 
@@ -166,7 +168,7 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         assert await status(running) == 200
         running.keys["acme"] = in_file
         assert await status(running) == 401
-        reloader._read = lambda: running.here.gateway.settings
+        reloader._read = reloader_of(running)._read
         await reloader.reload()
         assert await status(running) == 200
         running.keys["acme"] = in_database
@@ -240,9 +242,8 @@ async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
         await running.until(lambda: len(rooms()["m"]) == 2)
         assert await status(running) in (429, 503)
         # A wider window: they have their places at once.
-        reloader._read = lambda: replace(
-            running.here.gateway.settings, queueing=replace(queueing, release_window_tokens=10_000)
-        )
+        wider = reloader_of(running, queueing=replace(queueing, release_window_tokens=10_000))
+        reloader._read = wider._read
         await reloader.reload()
         await running.until(lambda: len(worker.seen) == 3)
         gate.set()
@@ -326,7 +327,7 @@ async def test_gateways_give_turns_together_as_the_policy_allows(gateway):
         await reloader.reload()
         await one.until(lambda: not queues[0].shared)
         assert await status(one) == 200
-        reloader._read = lambda: settings
+        reloader._read = reloader_of(one)._read
         await reloader.reload()
         await one.until(lambda: queues[0].shared)
         assert await status(one) == 200

@@ -7,6 +7,8 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.integration.batches.test_batches import create, line, show
+from tests.integration.files.test_files_api import with_database
 
 PARENT = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 PROMPT = "a very private question"
@@ -73,6 +75,7 @@ async def test_a_request_is_one_trace_from_the_caller_to_the_worker(gateway):
     assert spans["worker"].parent_span_id == spans["chat m"].span_id
     assert to_worker["traceparent"] == f"00-{'1' * 32}-{spans['worker'].span_id.hex()}-01"
     assert to_worker["tracestate"] == "vendor=opaque"
+    assert {span.trace_state for span in spans.values()} == {"vendor=opaque"}
     attributes = {a.key: a.value for a in spans["chat m"].attributes}
     assert attributes["gen_ai.request.model"].string_value == "m"
     assert attributes["gen_ai.usage.output_tokens"].int_value == 4
@@ -98,3 +101,23 @@ async def test_a_collector_that_is_away_hurts_nobody(gateway):
         async with running.chat() as response:
             assert response.status == 200
         assert running.idle
+
+
+async def test_the_rows_of_a_batch_link_to_the_span_of_the_batch(gateway):
+    async with Collector() as collector, ScriptedWorker() as worker:
+        settings = {"telemetry.otlp_endpoint": collector.url, "telemetry.sample_ratio": "1.0"}
+        async with gateway(worker, **settings, **with_database()) as running:
+            batch = await create(running, line("a"), line("b"))
+            while (await show(running, batch))["status"] != "completed":
+                await asyncio.sleep(0.02)
+            tracing = running.here.gateway.services.tracing
+            await asyncio.wait_for(asyncio.to_thread(tracing.close), 60)
+    of_batch = next(span for span in collector.spans if span.name == "batch")
+    rows = [span for span in collector.spans if span.name == "chat m"]
+    assert len(rows) == 2
+    for row in rows:
+        (link,) = row.links
+        assert (link.trace_id, link.span_id) == (of_batch.trace_id, of_batch.span_id)
+    attributes = {a.key: a.value for a in of_batch.attributes}
+    assert attributes["radixgate.batch.id"].string_value == batch["id"]
+    assert attributes["radixgate.batch.rows"].int_value == 2

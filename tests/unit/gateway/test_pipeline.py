@@ -29,7 +29,7 @@ ENDINGS = {
 class StubExchange:
     """A client that reads everything."""
 
-    id, surface, traceparent, caller = "r", Surface.CHAT, None, None
+    id, surface, traceparent, caller, batch = "r", Surface.CHAT, None, None, ""
     queue_headers = QueueHeaders()
 
     def __init__(self):
@@ -79,7 +79,7 @@ async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monk
     services = SimpleNamespace(
         dispatch=stage,
         prompt_hasher=SimpleNamespace(blocks=blocks),
-        tracing=SimpleNamespace(begin=lambda traceparent, tracestate: None),
+        tracing=SimpleNamespace(begin=lambda traceparent, tracestate, batch: None),
         model_selection=SimpleNamespace(fallbacks=lambda ctx: ()),
         observers=(records.append,),
         clock=stage.clock,

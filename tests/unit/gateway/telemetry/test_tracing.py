@@ -8,7 +8,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.telemetry.batch_trace import BatchReport
 from gateway.telemetry.record import Progress
+from gateway.telemetry.request_events import QueueWait
 from gateway.telemetry.tracing import Tracing
 from tests.fakes.clock import FakeClock
 
@@ -202,3 +204,58 @@ def test_finish_reasons_are_read_from_frames_and_not_from_text(clock):
 )
 def test_the_callers_tracestate_goes_on_with_its_trace(traceparent, tracestate, passed):
     assert tracing(InMemorySpanExporter()).begin(traceparent, tracestate).tracestate == passed
+
+
+def test_the_callers_tracestate_is_exported_with_every_span(clock):
+    exporter = InMemorySpanExporter()
+    at, made = tracing(exporter), answered(clock)
+    made.trace = at.begin(PARENT, "vendor=1,other=2")
+    at.observe(made.record())
+    spans = exporter.get_finished_spans()
+    assert {span.context.trace_state.to_header() for span in spans} == {"vendor=1,other=2"}
+
+
+def test_the_attempt_that_was_answered_names_what_the_request_waited_for(clock):
+    made = answered(clock)
+    made.wait = QueueWait(reason="no worker has room", requests_ahead=3, tokens_ahead=900, tenants_ahead=())
+    _, spans = spans_of(made, None)
+    worker = next(span for span in spans if span.name == "worker")
+    assert worker.attributes["radixgate.queue.reason"] == "no worker has room"
+    assert worker.attributes["radixgate.queue.requests_ahead"] == 3
+
+
+def test_a_row_of_a_batch_links_to_the_span_of_the_batch(clock):
+    exporter = InMemorySpanExporter()
+    at, made = tracing(exporter), answered(clock)
+    made.trace = at.begin(None, None, "batch_1")
+    at.observe(made.record())
+    root, *others = exporter.get_finished_spans()
+    exporter.clear()
+    at.observe_batch(
+        BatchReport(
+            id="batch_1",
+            tenant="acme",
+            endpoint="/v1/chat/completions",
+            status="completed",
+            created=1.0,
+            ended=61.0,
+            rows=5,
+            failed_rows=2,
+        )
+    )
+    (batch,) = exporter.get_finished_spans()
+    (link,) = root.links
+    assert (link.context.trace_id, link.context.span_id) == (batch.context.trace_id, batch.context.span_id)
+    assert link.attributes["radixgate.batch.id"] == "batch_1"
+    assert root.context.trace_id != batch.context.trace_id
+    assert all(not span.links for span in others)
+    assert (batch.name, batch.end_time - batch.start_time) == ("batch", 60_000_000_000)
+    assert (batch.attributes["radixgate.batch.rows"], batch.attributes["radixgate.batch.failed_rows"]) == (
+        5,
+        2,
+    )
+
+
+def test_a_request_of_a_client_links_to_no_batch(clock):
+    _, (root, *_) = spans_of(answered(clock), None)
+    assert not root.links

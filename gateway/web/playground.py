@@ -1,0 +1,71 @@
+"""The playground of the console: an operator sends a chat request with a tenant's API key.
+
+The request takes the same way as one on the tenants' listener: it is authenticated, limited, charged and recorded
+as the key's own.
+"""
+
+import asyncio
+from functools import partial
+
+from aiohttp import web
+
+from gateway.app import Gateway
+from gateway.domain.errors import ShuttingDown
+from gateway.domain.request import Surface
+from gateway.pipeline import serve
+from gateway.settings.types import Address, address_of
+from gateway.web.dialect_factory import dialect_factory
+from gateway.web.exchange import HttpExchange
+from gateway.web.middleware.error_middleware import Handler
+
+KEY_HEADER = "x-radixgate-key"
+"""The header with the tenant's key; `Authorization` has the operator's token."""
+
+
+class PlaygroundExchange(HttpExchange):
+    """The exchange of an operator who sends a request with a tenant's key."""
+
+    @property
+    def api_key(self) -> str | None:
+        """The tenant's API key; None if there is none."""
+        return self._http.headers.get(KEY_HEADER)
+
+
+def playground(gateway: Gateway) -> Handler:
+    """Return the handler of chat requests with a tenant's key."""
+    services, bounds = gateway.services, gateway.settings.requests
+    new_exchange = partial(
+        PlaygroundExchange,
+        dialect=dialect_factory(Surface.CHAT, gateway.records.responses),
+        find_address=_address,
+        memory=gateway.memory,
+        body_bytes_max=bounds.body_bytes_max,
+        body_seconds_max=bounds.body_seconds_max,
+        unread_seconds_max=services.idle_seconds_max,
+        logged=False,
+    )
+
+    under_way = gateway.drain_state.requests
+
+    async def handle(http: web.Request) -> web.StreamResponse:
+        exchange, task = new_exchange(http), asyncio.current_task()
+        assert task is not None
+        under_way.add(task)  # Draining waits for it.
+        try:
+            if gateway.drain_state.accepting:
+                await serve(exchange, services)
+            else:
+                await exchange.fail(ShuttingDown())
+        except ConnectionResetError:
+            return exchange.response or web.Response()
+        finally:
+            under_way.discard(task)
+            exchange.close()
+        assert exchange.response is not None
+        return exchange.response
+
+    return handle
+
+
+def _address(http: web.Request) -> Address | None:
+    return address_of(http.remote or "")
