@@ -150,6 +150,7 @@ async def serving(settings: Settings, process: GatewayProcess | None = None) -> 
                 explorer=gateway.explorer,
                 stores=ObjectStores(
                     responses=records.responses,
+                    conversations=records.conversations,
                     background_responses=background_responses,
                     tenant_files=records.tenant_files,
                     batches=records.batches,
