@@ -57,6 +57,7 @@ class ResponsesDialect:
         self._store = store if store is not None and store.enabled else None
         self._conversations = conversations
         self._conversation: ContinuedConversation | None = None
+        self._adds_items = True
         self._wall = wall
         self._tenant = ""
         self._asked: ResponseRequest | None = None
@@ -79,7 +80,7 @@ class ResponsesDialect:
             body, lambda _: to_chat_request(read, fields, previous, own)
         )
         if read.store is False:
-            self._store = None
+            self._store, self._adds_items = None, False
         self.background, self.streamed = bool(read.background), bool(read.stream)
         if self.background and self._store is None:
             raise BadRequest("A background response has to be stored.", param="background")
@@ -211,7 +212,7 @@ class ResponsesDialect:
         response = self._response = answers.finished_response(
             self._response, output, finish_reason, usage, self._wall()
         )
-        if self._conversation is not None:
+        if self._conversation is not None and self._adds_items:
             items = [*self._asked.context[self._asked.own_from :], *output]
             if not await self._conversation.append(self._id, items):
                 response = self._response = response | {"conversation": None}

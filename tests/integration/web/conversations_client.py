@@ -51,7 +51,7 @@ def continued(client: OpenAI, model: str) -> None:
     asked = {"model": model, "max_output_tokens": 6, "temperature": 0, "conversation": conversation.id}
     first = client.responses.create(input="Hello there", **asked)
     expect(first.conversation.id == conversation.id)
-    second = list(client.responses.create(input="And then?", stream=True, store=False, **asked))[-1].response
+    second = list(client.responses.create(input="And then?", stream=True, **asked))[-1].response
     expect(second.usage.input_tokens > first.usage.input_tokens)
     items = list(client.conversations.items.list(conversation.id, order="asc"))
     expect([item.role for item in items] == ["user", "assistant", "user", "assistant"])

@@ -52,12 +52,13 @@ async def test_a_response_gets_the_items_so_far_and_adds_its_own_and_its_answer(
         identity = await made(running, items=[HELLO])
         asked = {"model": "m", "conversation": {"id": identity}}
         _, first = await call(running, "POST", "responses", {**asked, "input": "one"})
-        await call(running, "POST", "responses", {**asked, "input": "two", "store": False})
+        await call(running, "POST", "responses", {**asked, "input": "two"})
+        await call(running, "POST", "responses", {**asked, "input": "not stored", "store": False})
         assert await texts(running, identity) == ["hello", "one", "w0 w1 w2 w3 ", "two", "w0 w1 w2 w3 "]
         assert first["conversation"] == {"id": identity}
         assert (await call(running, "GET", f"responses/{first['id']}"))[1] == first
     assert [message["role"] for message in worker.seen[-1].body["messages"]] == [
-        *("user", "user", "assistant", "user")
+        *("user", "user", "assistant", "user", "assistant", "user")
     ]
 
 
