@@ -10,7 +10,7 @@ from workers.adapter import WorkerReport, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter
 
 
-class LoadedModel(msgspec.Struct):
+class LoadedModelEntry(msgspec.Struct):
     """One model in the answer of /api/ps."""
 
     name: str
@@ -20,7 +20,7 @@ class LoadedModel(msgspec.Struct):
 class LoadedModels(msgspec.Struct):
     """The answer of /api/ps: the models in memory."""
 
-    models: list[LoadedModel] = msgspec.field(default_factory=list)
+    models: list[LoadedModelEntry] = msgspec.field(default_factory=list)
 
 
 class OllamaAdapter(OpenAIAdapter):
