@@ -22,7 +22,7 @@ def batch_claimer_of(gateway: Gateway) -> BatchClaimer | None:
 
     def dialect(endpoint: str) -> DialectFactory:
         surface = Surface.MESSAGES if endpoint == ENDPOINT else SURFACES[endpoint]
-        return dialect_factory(surface, records.responses)
+        return dialect_factory(surface, records.responses, records.conversations)
 
     parts = BatchServices(
         store=records.batches,

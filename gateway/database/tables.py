@@ -23,7 +23,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0011"
+REVISION = "0012"
 """The newest migration."""
 
 metadata = MetaData(

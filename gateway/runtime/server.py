@@ -155,6 +155,7 @@ async def serving(
                 explorer=gateway.explorer,
                 stores=ObjectStores(
                     responses=records.responses,
+                    conversations=records.conversations,
                     background_responses=background_responses,
                     tenant_files=records.tenant_files,
                     batches=records.batches,

@@ -72,17 +72,20 @@ class DatabaseSettings(Branch, frozen=True, kw_only=True):
 
 
 class StoredResponseSettings(Branch, frozen=True, kw_only=True):
-    """The responses that the Responses API stores in the database."""
+    """The responses and conversations of the Responses API in the database."""
 
     kept_seconds: Annotated[
         NotNegativeSeconds,
-        Meta(description="Time for which a response and its conversation are stored; 0: nothing is stored."),
+        Meta(
+            description="Time for which a response is stored, and a conversation after its last change; "
+            "0: nothing is stored."
+        ),
     ] = 86400.0
     tenant_responses_max: Annotated[
         Positive,
         Meta(
-            description="Stored responses of one tenant, in at most 256 MiB; beyond either bound the oldest are "
-            "deleted."
+            description="Stored responses of one tenant, in at most 256 MiB, and as many conversations in as much "
+            "again; beyond a bound the oldest are deleted."
         ),
     ] = 1000
 

@@ -150,7 +150,8 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
     kind: Annotated[
         str,
         Meta(
-            description="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in. `auto`: the "
+            description="Kind of the worker: sglang, vllm, openai, embedded, llamacpp, lmdeploy, ollama, tgi, "
+            "trtllm, or the kind of a plug-in. `auto`: the "
             "kind that its answers show; the worker gets requests once it has answered."
         ),
     ] = AUTO_KIND

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from gateway.database.conversation_store import ConversationStore
 from gateway.database.response_store import ResponseStore
 from gateway.domain.request import Surface
 from gateway.web.anthropic.dialect import AnthropicDialect
@@ -13,12 +14,20 @@ DialectFactory = Callable[[str], Dialect]
 """Make the dialect of one exchange, from the exchange's request id."""
 
 
-def dialect_factory(surface: Surface, responses: ResponseStore | None) -> DialectFactory:
-    """Return what makes the dialects of an API. `responses`: the store of the Responses API, if there is one."""
+def dialect_factory(
+    surface: Surface, responses: ResponseStore | None, conversations: ConversationStore | None = None
+) -> DialectFactory:
+    """Return what makes the dialects of an API.
+
+    Args:
+        surface: The API.
+        responses: The stored responses of the Responses API; None without a database.
+        conversations: The stored conversations; None without a database.
+    """
     if surface is Surface.MESSAGES:
         return AnthropicDialect
     if surface is Surface.RESPONSES:
-        return lambda request_id: ResponsesDialect(request_id, responses)
+        return lambda request_id: ResponsesDialect(request_id, responses, conversations)
     # OpenAI's dialect keeps no state of an exchange: one object serves all exchanges.
     plain = OpenAIDialect(surface)
     return lambda request_id: plain

@@ -29,11 +29,14 @@ def log_omitted_tools(request_id: str, types: Sequence[str]) -> None:
 
 def tool_not_run(kind: str) -> BadRequest:
     """Return the error for a `tool_choice` that demands a tool of this type."""
-    return BadRequest(
-        f"tool_choice demands a tool of type {kind[:TYPE_LENGTH_MAX]!r}, which this gateway does not run. "
-        "Run the tool in the client, and offer it as a function.",
-        param="tool_choice",
+    refused = (
+        f"tool_choice demands a tool of type {kind[:TYPE_LENGTH_MAX]!r}, which this gateway does not run."
     )
+    if kind.startswith("mcp"):
+        advice = "It calls no MCP servers: call them in the client, and offer their tools as functions."
+    else:
+        advice = "Run the tool in the client, and offer it as a function."
+    return BadRequest(f"{refused} {advice}", param="tool_choice")
 
 
 def _names(types: Sequence[str]) -> str:

@@ -42,6 +42,8 @@ from gateway.web.openapi.document import tenant_api_document
 from gateway.web.own_requests import OwnRequestList, own_request, own_requests
 from gateway.web.paths import AZURE_DEPLOYMENTS, PREFIXES, spellings
 from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
+from gateway.web.responses.compaction import CompactionDialect
+from gateway.web.responses.conversations import ConversationHandlers
 from gateway.web.responses.dialect import InputTokensDialect
 from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
 from gateway.web.responses.stored_responses import StoredResponseHandlers
@@ -141,7 +143,7 @@ def tenant_app(
 
     async def responses_handler(http: web.Request) -> web.StreamResponse:
         """Serve POST /v1/responses in a task that may outlive this handler."""
-        exchange = ResponsesExchange(http, responses, stores.background_responses, **exchange_options)
+        exchange = ResponsesExchange(http, stores, **exchange_options)
         try:
             if not drain_state.accepting:
                 await exchange.fail(ShuttingDown())
@@ -197,7 +199,7 @@ def tenant_app(
         surface.value: inference_handler(
             partial(
                 FormExchange if surface in FORM_SURFACES else HttpExchange,
-                dialect=dialect_factory(surface, responses),
+                dialect=dialect_factory(surface, responses, stores.conversations),
             )
         )
         for surface in Surface
@@ -206,13 +208,29 @@ def tenant_app(
             partial(HttpExchange, dialect=CountTokensDialect), answer_token_count
         ),
         "responses": responses_handler,
+        "responses/compact": inference_handler(
+            partial(
+                HttpExchange,
+                dialect=partial(CompactionDialect, store=responses, conversations=stores.conversations),
+            )
+        ),
         "responses/input_tokens": inference_handler(
-            partial(HttpExchange, dialect=partial(InputTokensDialect, store=responses)), answer_token_count
+            partial(
+                HttpExchange,
+                dialect=partial(InputTokensDialect, store=responses, conversations=stores.conversations),
+            ),
+            answer_token_count,
         ),
     }
     stored_object_routes = [
         *StoredResponseHandlers(
             responses, stores.background_responses, authenticate, idle_seconds_max=services.idle_seconds_max
+        ).routes(),
+        *ConversationHandlers(
+            stores.conversations,
+            authenticate,
+            memory=memory,
+            body_seconds_max=body_seconds_max,
         ).routes(),
         *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
         *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.database.background_store import BackgroundStore
 from gateway.database.batch_store import BatchStore
+from gateway.database.conversation_store import ConversationStore
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.file_store import FileStore
 from gateway.database.response_store import ResponseStore
@@ -37,6 +38,7 @@ class Records:
     """The tenants of the settings and of the database together; `tenants` reads it where it exists."""
     ledger: Ledger | None
     responses: ResponseStore | None
+    conversations: ConversationStore | None
     background: BackgroundStore | None
     """Responses that are made in the background."""
     tenant_files: TenantFiles | None
@@ -53,6 +55,9 @@ class Records:
             directory=directory,
             ledger=_ledger(settings, stack),
             responses=_responses(settings, responses_database) if responses_database is not None else None,
+            conversations=_conversations(settings, responses_database)
+            if responses_database is not None
+            else None,
             background=BackgroundStore(responses_database) if responses_database is not None else None,
             tenant_files=_tenant_files(settings, files_database) if files_database is not None else None,
             batches=BatchStore(files_database, secrets.token_hex(8)) if files_database is not None else None,
@@ -63,6 +68,8 @@ class Records:
         """Yield the background loops with their names; the loop of the directory is started earlier."""
         if self.responses is not None:
             yield "responses", self.responses.run
+        if self.conversations is not None:
+            yield "conversations", self.conversations.run
         if self.tenant_files is not None:
             yield "files", self.tenant_files.run
         if self.ledger is not None:
@@ -107,6 +114,14 @@ def _responses(settings: Settings, database: Database) -> ResponseStore:
         database,
         kept_seconds=settings.responses.kept_seconds,
         tenant_responses_max=settings.responses.tenant_responses_max,
+    )
+
+
+def _conversations(settings: Settings, database: Database) -> ConversationStore:
+    return ConversationStore(
+        database,
+        kept_seconds=settings.responses.kept_seconds,
+        tenant_conversations_max=settings.responses.tenant_responses_max,
     )
 
 

@@ -21,6 +21,7 @@ from workers.adapters.registry import BUILT_IN
 pytestmark = pytest.mark.any_loop
 
 KNOWS_SALT = {"sglang", "embedded", "vllm"}
+TAKES_TOKENS = KNOWS_SALT
 
 
 @pytest.fixture(params=sorted(BUILT_IN))
@@ -110,7 +111,7 @@ async def test_tokens_stand_for_a_prompt_where_the_engine_takes_them(adapter, wo
     fields = dict(call().fields, prompt=msgspec.Raw(b'"hi"'))
     await read(adapter, call(path=path, fields=fields, prompt_ids=b"[5,4294967295]"))
     body = worker.seen[0].body
-    ids = [5, 2**32 - 1] if kind != "openai" else "hi"
+    ids = [5, 2**32 - 1] if kind in TAKES_TOKENS else "hi"
     assert body["prompt"] == (ids if path == "v1/completions" else "hi")
     assert body.get("input_ids") == (
         [5, 2**32 - 1] if (path, kind) == ("v1/chat/completions", "sglang") else None
@@ -319,8 +320,8 @@ async def test_a_probe_tells_what_is_served(adapter, worker, kind):
 
 
 async def test_a_worker_that_is_not_ready_says_so(adapter, worker, kind):
-    if kind == "openai":
-        pytest.skip("an OpenAI-compatible server has no way to say that it is not ready")
+    if kind in ("openai", "ollama"):
+        pytest.skip("an OpenAI-compatible server and Ollama have no way to say that they are not ready")
     worker.ready = False
     with pytest.raises(WorkerUnreachable):
         await adapter.probe()

@@ -6,6 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
 from workers.adapter import WorkerAdapter, WorkerTarget
+from workers.adapters.metered import LlamaCppAdapter, LmdeployAdapter, TgiAdapter, TrtllmAdapter
+from workers.adapters.ollama import OllamaAdapter
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import EmbeddedAdapter, SglangAdapter
 from workers.adapters.vllm import VllmAdapter
@@ -20,6 +22,11 @@ BUILT_IN: Mapping[str, NewAdapter] = {
     "vllm": VllmAdapter,
     "sglang": SglangAdapter,
     "embedded": EmbeddedAdapter,
+    "llamacpp": LlamaCppAdapter,
+    "lmdeploy": LmdeployAdapter,
+    "ollama": OllamaAdapter,
+    "tgi": TgiAdapter,
+    "trtllm": TrtllmAdapter,
 }
 
 

@@ -78,6 +78,15 @@ _GAUGE = re.compile(
 )
 
 
+def load_in_gauges(metrics: bytes, gauges: re.Pattern[bytes]) -> EngineLoad | None:
+    """Return the load as the sum of gauges that count requests; None if the metrics lack them.
+
+    `gauges`: matches the line of each gauge, with its value as the group.
+    """
+    values = [float(value) for value in gauges.findall(metrics)]
+    return EngineLoad(streams=int(sum(values))) if values else None
+
+
 def load_in_vllm_metrics(metrics: bytes, kv_tokens_max: int | None) -> EngineLoad | None:
     """Return the load in vLLM's /metrics, over all engines behind the server; None if the metrics lack it.
 

@@ -23,7 +23,10 @@ FIRST_COMPLETION, REPEATED_COMPLETION, PRIORITY_COMPLETION = (
 )
 """Keys of the replies to completions: twice the same prompt, then (vLLM only) one with a priority."""
 
-KINDS = ("sglang", "vllm", "embedded", "openai")
+KINDS = ("sglang", "vllm", "embedded", "llamacpp", "lmdeploy", "ollama", "tgi", "trtllm", "openai")
+
+OWNERS = {"vllm": "vllm", "llamacpp": "llamacpp", "lmdeploy": "lmdeploy", "tensorrt_llm": "trtllm"}
+"""Owner that an engine writes into its list of models -> kind of worker."""
 
 PROMPT = "A doctor looks at an engine and asks it twice the same, to see what it remembers. " * 12
 """The prompt of the completions: longer than two blocks of 64 tokens in any tokenizer."""
@@ -67,11 +70,13 @@ def kind_of(replies: Replies) -> str:
     info = server_info_of(replies)
     if "radixgate" in owners and "instance_id" in info:
         return "embedded"
-    if "vllm" in owners:
-        return "vllm"
     if "sglang" in owners or {"page_size", "max_total_num_tokens"} <= info.keys():
         return "sglang"
-    return "openai"
+    if {"max_total_tokens", "max_concurrent_requests"} <= _object(replies, "info").keys():
+        return "tgi"
+    if "library" in owners and "version" in _object(replies, "api/version"):
+        return "ollama"
+    return next((kind for owner, kind in OWNERS.items() if owner in owners), "openai")
 
 
 def most_cached_tokens(replies: Replies) -> int | None:
@@ -82,11 +87,13 @@ def most_cached_tokens(replies: Replies) -> int | None:
 
 def server_info_of(replies: Replies) -> Mapping[str, Any]:
     """Return /server_info, or the older /get_server_info; empty if there is neither."""
-    for path in ("server_info", "get_server_info"):
-        body = replies[path].json if path in replies else None
-        if isinstance(body, dict):
-            return body
-    return {}
+    return _object(replies, "server_info") or _object(replies, "get_server_info")
+
+
+def _object(replies: Replies, path: str) -> Mapping[str, Any]:
+    """Return the JSON object that a path answered; empty if it answered none."""
+    body = replies[path].json if path in replies else None
+    return body if isinstance(body, dict) else {}
 
 
 def _model_entries(replies: Replies) -> list[Mapping[str, Any]]:

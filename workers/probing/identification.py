@@ -1,6 +1,6 @@
 """Finds out what serves at an address: the kind of engine, its models, its cache, and what it tells a gateway.
 
-ask_kind      two small requests: enough to choose the adapter
+ask_kind      a few small requests: enough to choose the adapter
 find_engine   the adapter's own probe as well, and whether the engine tokenizes prompts
 """
 
@@ -16,6 +16,8 @@ from workers.probing.doctor import diagnose
 from workers.probing.engine_replies import EngineReply, kind_of
 
 IDENTIFYING_PATHS = ("v1/models", "server_info", "get_server_info")
+OTHER_PATHS = ("info", "api/version")
+"""Paths by which TGI and Ollama are known, asked of a server whose list of models names no engine."""
 DESCRIBING_PATHS = ("version", "metrics")
 DEFAULT_BLOCK_SIZE = 64
 
@@ -45,7 +47,7 @@ async def ask_kind(target: WorkerTarget) -> str:
     """Return the kind of the engine at an address; `openai` if only its API is known. Raises WorkerUnreachable."""
     http = HttpWorker(target)
     try:
-        return kind_of(await _replies(http, IDENTIFYING_PATHS))
+        return kind_of(await _identified(http, IDENTIFYING_PATHS))
     finally:
         http.close()
 
@@ -54,7 +56,7 @@ async def find_engine(target: WorkerTarget) -> FoundEngine:
     """Return everything that an engine says about itself. Raises WorkerUnreachable."""
     http = HttpWorker(target)
     try:
-        replies = await _replies(http, (*IDENTIFYING_PATHS, *DESCRIBING_PATHS))
+        replies = await _identified(http, (*IDENTIFYING_PATHS, *DESCRIBING_PATHS))
     finally:
         http.close()
     kind = kind_of(replies)
@@ -76,6 +78,12 @@ async def find_engine(target: WorkerTarget) -> FoundEngine:
         )
     finally:
         adapter.close()
+
+
+async def _identified(http: HttpWorker, paths: tuple[str, ...]) -> dict[str, EngineReply]:
+    """GET these paths, and further ones where they do not show the kind. Raises WorkerUnreachable."""
+    replies = await _replies(http, paths)
+    return {**replies, **await _replies(http, OTHER_PATHS)} if kind_of(replies) == "openai" else replies
 
 
 async def _replies(http: HttpWorker, paths: tuple[str, ...]) -> dict[str, EngineReply]:

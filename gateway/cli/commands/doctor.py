@@ -28,7 +28,17 @@ SECONDS_MAX = 10.0
 COMPLETION_SECONDS_MAX = 60.0
 BODY_BYTES_MAX = 8 * 1024**2
 
-NAMES = {"sglang": "SGLang", "vllm": "vLLM", "embedded": "radixgate's embedded engine", "openai": "unknown"}
+NAMES = {
+    "sglang": "SGLang",
+    "vllm": "vLLM",
+    "embedded": "radixgate's embedded engine",
+    "llamacpp": "llama.cpp",
+    "lmdeploy": "LMDeploy",
+    "ollama": "Ollama",
+    "tgi": "Text Generation Inference",
+    "trtllm": "TensorRT-LLM",
+    "openai": "unknown",
+}
 
 
 def doctor(

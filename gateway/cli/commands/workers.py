@@ -71,7 +71,8 @@ def add(
     kind: Annotated[
         str,
         typer.Option(
-            help="Kind of the worker: sglang, vllm, openai, embedded, or the kind of a plug-in; auto: the kind "
+            help="Kind of the worker: sglang, vllm, openai, embedded, llamacpp, lmdeploy, ollama, tgi, trtllm, "
+            "or the kind of a plug-in; auto: the kind "
             "that its answers show."
         ),
     ] = AUTO_KIND,

@@ -26,6 +26,11 @@ ENGINE_NAMES = {
     "sglang": "SGLang",
     "vllm": "vLLM",
     "embedded": "radixgate's embedded engine",
+    "llamacpp": "llama.cpp",
+    "lmdeploy": "LMDeploy",
+    "ollama": "Ollama",
+    "tgi": "Text Generation Inference",
+    "trtllm": "TensorRT-LLM",
     "openai": "unknown (a server with an OpenAI API)",
 }
 ASK_SECONDS = 1.0

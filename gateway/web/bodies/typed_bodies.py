@@ -12,7 +12,7 @@ from gateway.web.bodies.body_limits import FIELDS_MAX, check_depth, check_size, 
 
 _Body = TypeVar("_Body")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LOCATION = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_LOCATION = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"required field `(?P<name>\w+)`")
 
 

@@ -77,6 +77,12 @@ def tenant_api_document(version: str) -> Json:
         "post": operation("Count the tokens of a response's prompt", _token_count())
         | json_body(schemas[Surface.RESPONSES])
     }
+    paths["/v1/responses/compact"] = {
+        "post": operation(
+            "Compact a conversation", json_answer(object_schema(["id", "object", "output", "usage"]))
+        )
+        | json_body(schemas[Surface.RESPONSES])
+    }
     return {
         "openapi": "3.1.0",
         "info": {

@@ -1,4 +1,4 @@
-"""The OpenAPI document's paths of stored objects: responses, files, batches of both APIs."""
+"""The OpenAPI document's paths of stored objects: responses, conversations, files, batches of both APIs."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from gateway.web.openapi.descriptions import (
     operation,
     parameter,
 )
+from gateway.web.responses.conversations import ADDED_MAX
 
 Json = dict[str, Any]
 
@@ -49,7 +50,7 @@ MESSAGE_BATCH = object_schema(
 
 def paths() -> Json:
     """Return the operations of each path."""
-    return _responses() | _files() | _batches() | _message_batches()
+    return _responses() | _conversations() | _files() | _batches() | _message_batches()
 
 
 def _responses() -> Json:
@@ -67,6 +68,47 @@ def _responses() -> Json:
                 "List the input items of a response", json_answer(list_schema({"type": "object"}))
             )
             | {"parameters": [*here, *_page(100)]}
+        },
+    }
+
+
+def _conversations() -> Json:
+    conversation = json_answer(
+        object_schema(["id", "object", "created_at", "metadata"], object={"const": "conversation"})
+    )
+    item, items = json_answer(object_schema(["id", "type"])), json_answer(list_schema({"type": "object"}))
+    given = {"type": "array", "items": {"type": "object"}, "maxItems": ADDED_MAX}
+    metadata = {"type": ["object", "null"], "additionalProperties": {"type": "string"}}
+    here, one = [parameter("path", "conversation")], "/v1/conversations/{conversation}"
+    there = [*here, parameter("path", "item")]
+
+    def body(required: list[str], **fields: Json) -> Json:
+        schema = object_schema(required, **fields)
+        return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+    return {
+        "/v1/conversations": {
+            "post": operation("Create a conversation", conversation)
+            | body([], items={**given, "type": ["array", "null"]}, metadata=metadata)
+        },
+        one: {
+            "get": operation("Show a conversation", conversation) | {"parameters": here},
+            "post": operation("Replace the metadata of a conversation", conversation)
+            | {"parameters": here}
+            | body([], metadata=metadata),
+            "delete": operation("Delete a conversation", json_answer(object_schema(["id", "deleted"])))
+            | {"parameters": here},
+        },
+        f"{one}/items": {
+            "get": operation("List the items of a conversation", items)
+            | {"parameters": [*here, *_page(100)]},
+            "post": operation("Add items to a conversation", items)
+            | {"parameters": here}
+            | body(["items"], items={**given, "minItems": 1}),
+        },
+        f"{one}/items/{{item}}": {
+            "get": operation("Show an item of a conversation", item) | {"parameters": there},
+            "delete": operation("Delete an item of a conversation", conversation) | {"parameters": there},
         },
     }
 

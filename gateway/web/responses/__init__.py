@@ -9,4 +9,5 @@ worker. Here responses belong to a tenant and are stored in the gateway's databa
 - How does a chat completion become a response, or a stream of events? answers.py, events.py
 - How do these work together in one exchange, also in the background? dialect.py, exchange.py
 - How are stored responses shown, cancelled and deleted? stored_responses.py
+- How are conversations kept, continued and compacted? conversations.py, continued_conversation.py, compaction.py
 """

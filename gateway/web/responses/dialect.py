@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.database.conversation_store import ConversationStore
 from gateway.database.database import DatabaseConflict, DatabaseDown
 from gateway.database.response_store import BYTES_MAX, ResponseStore, StoredResponse
 from gateway.domain.errors import BadRequest, GatewayError, PreviousResponseNotFound, ResponsesUnavailable
@@ -20,7 +21,8 @@ from gateway.domain.token_usage import TokenUsage
 from gateway.web.bodies.body_decoding import decode_in_thread_if_long
 from gateway.web.omitted_tools import log_omitted_tools, omitted_tools_header
 from gateway.web.openai import chat_completions
-from gateway.web.responses import answers, references
+from gateway.web.responses import answers, references, wire
+from gateway.web.responses.continued_conversation import ContinuedConversation, continued_conversation
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.items import input_items
 from gateway.web.responses.requests import ResponseRequest, decode_responses_body, to_chat_request
@@ -36,18 +38,26 @@ class ResponsesDialect:
     surface = Surface.RESPONSES
 
     def __init__(
-        self, request_id: str, store: ResponseStore | None, wall: Callable[[], float] = time.time
+        self,
+        request_id: str,
+        store: ResponseStore | None,
+        conversations: ConversationStore | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Begin an exchange.
 
         Args:
             request_id: Of the exchange; the response's id is made of it.
             store: The stored responses; None without a database.
+            conversations: The stored conversations; None without a database.
             wall: Unix time in seconds.
         """
         self._request_id = request_id
         self._id = f"resp_{request_id.removeprefix('req-')}"
         self._store = store if store is not None and store.enabled else None
+        self._conversations = conversations
+        self._conversation: ContinuedConversation | None = None
+        self._adds_items = True
         self._wall = wall
         self._tenant = ""
         self._asked: ResponseRequest | None = None
@@ -62,30 +72,28 @@ class ResponsesDialect:
         """
         self._tenant = tenant.id
         read, fields = await decode_in_thread_if_long(body, decode_responses_body)
-        previous = await self._previous_items(read.previous_response_id) if read.previous_response_id else []
-        own = await references.resolve_references(
-            await decode_in_thread_if_long(body, lambda _: input_items(read.input, self._id)),
-            self._get_response,
-        )
+        self._conversation = continued_conversation(self._conversations, tenant.id, read.conversation)
+        previous, own = await self._items(read, body)
+        if self._conversation is not None:
+            self._conversation.check_own_items(previous, own)
         asked = self._asked = await decode_in_thread_if_long(
             body, lambda _: to_chat_request(read, fields, previous, own)
         )
         if read.store is False:
-            self._store = None
+            self._store, self._adds_items = None, False
         self.background, self.streamed = bool(read.background), bool(read.stream)
         if self.background and self._store is None:
             raise BadRequest("A background response has to be stored.", param="background")
-        if self._store is not None:
+        if self._store is not None or self._conversation is not None:
             written = await decode_in_thread_if_long(body, lambda _: msgspec.json.encode(asked.context))
             if len(written) > BYTES_MAX:
-                raise BadRequest(
-                    f"A conversation of more than {BYTES_MAX} bytes is not stored; send `store: false`.",
-                    param="store",
-                )
+                raise self._conversation_too_long()
         log_omitted_tools(self._request_id, asked.tools.omitted)
         self._response = answers.new_response(
             self._id, self._wall(), read, asked.tools.offered, stored=self._store is not None
         )
+        if self._conversation is not None:
+            self._response["conversation"] = {"id": self._conversation.id}
         if self.background:
             self._events = ResponseEvents(self._response, asked.tools)
         return asked.chat
@@ -158,6 +166,24 @@ class ResponsesDialect:
         assert self._events is not None
         return self._events.last(self._response)
 
+    async def _items(self, read: wire.ResponsesBody, body: bytes) -> tuple[list[Json], list[Json]]:
+        """Return the items that come before the request's own input, and those of its own input."""
+        previous = await self._earlier_items(read)
+        own = await decode_in_thread_if_long(body, lambda _: input_items(read.input, self._id))
+        return previous, await references.resolve_references(own, self._get_response)
+
+    async def _earlier_items(self, read: wire.ResponsesBody) -> list[Json]:
+        """Return the items that come before the request's own input."""
+        if self._conversation is not None:
+            return await self._conversation.items()
+        return await self._previous_items(read.previous_response_id) if read.previous_response_id else []
+
+    def _conversation_too_long(self) -> BadRequest:
+        text = f"A conversation of more than {BYTES_MAX} bytes is not stored"
+        if self._conversation is not None:
+            return BadRequest(f"{text}.", param="conversation")
+        return BadRequest(f"{text}; send `store: false`.", param="store")
+
     async def _previous_items(self, identity: str) -> list[Json]:
         """Return the items of the conversation up to the end of a previous response."""
         stored = await self._get_response(identity)
@@ -186,6 +212,10 @@ class ResponsesDialect:
         response = self._response = answers.finished_response(
             self._response, output, finish_reason, usage, self._wall()
         )
+        if self._conversation is not None and self._adds_items:
+            items = [*self._asked.context[self._asked.own_from :], *output]
+            if not await self._conversation.append(self._id, items):
+                response = self._response = response | {"conversation": None}
         if self._store is None or self.background:
             return response
         try:

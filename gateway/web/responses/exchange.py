@@ -9,14 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.database.response_store import ResponseStore
 from gateway.domain.errors import BadRequest, GatewayError
 from gateway.domain.request import InferenceRequest, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.web.exchange import HttpExchange
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.stored_responses import stream_background_response
-from gateway.web.stored.background_responses import BackgroundResponse, BackgroundResponses
+from gateway.web.stored.background_responses import BackgroundResponse
+from gateway.web.stored.object_stores import ObjectStores
 
 
 class ResponsesExchange(HttpExchange):
@@ -29,14 +29,16 @@ class ResponsesExchange(HttpExchange):
     def __init__(
         self,
         http: web.Request,
-        store: ResponseStore | None,
-        background_responses: BackgroundResponses | None,
+        stores: ObjectStores,
         **more: Any,
     ) -> None:
-        super().__init__(http, lambda request_id: ResponsesDialect(request_id, store), **more)
+        def dialect(request_id: str) -> ResponsesDialect:
+            return ResponsesDialect(request_id, stores.responses, stores.conversations)
+
+        super().__init__(http, dialect, **more)
         assert isinstance(self._dialect, ResponsesDialect)
         self._responses = self._dialect
-        self._background_responses = background_responses
+        self._background_responses = stores.background_responses
         self.detached = asyncio.Event()
         """Set when the exchange goes on in the background."""
         self.background: BackgroundResponse | None = None

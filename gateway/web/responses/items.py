@@ -6,8 +6,11 @@ items                                       messages
   reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
   custom_tool_call                   ->       the same: see tools.py
   function_call_output               ->       tool; its images and files become the user's next turn
+  compaction                         ->       user, with the summary of what came before
 """
 
+import base64
+import binascii
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -28,6 +31,7 @@ _ID_PREFIXES = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
+    "compaction": "cmp",
 }
 _RESULTS = wire.FunctionCallOutputItem | wire.CustomToolCallOutputItem
 
@@ -35,19 +39,28 @@ _RESULTS = wire.FunctionCallOutputItem | wire.CustomToolCallOutputItem
 REFERENCE = "item_reference"
 """The type of an item that only names another item: see references.py."""
 
+SUMMARY = "Summary of the conversation until here:\n"
+"""The beginning of the message that stands for a compacted conversation."""
+
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{16}")
 
 
-def input_items(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]:
+def input_items(given: str | Sequence[msgspec.Raw], owner: str, field: str = "input") -> list[Json]:
     """Return a request's own input as items that each have a type and an id.
 
-    `response` is the id of the response that answers the input. Raises BadRequest that names the item.
+    Args:
+        given: A text, or items.
+        owner: The id of the response that answers the input, or of the conversation that gets the items.
+        field: The field of the request, for error messages.
+
+    Raises:
+        BadRequest: An item cannot be read.
     """
     if isinstance(given, str):
         return [
             {
                 "type": "message",
-                "id": new_item_id("message", response),
+                "id": new_item_id("message", owner),
                 "status": "completed",
                 "role": "user",
                 "content": [{"type": "input_text", "text": given}],
@@ -58,24 +71,24 @@ def input_items(given: str | Sequence[msgspec.Raw], response: str) -> list[Json]
         try:
             item = msgspec.json.decode(raw, type=dict[str, Any])
         except msgspec.ValidationError as err:
-            raise BadRequest(f"input[{at}]: an item is an object.", param=f"input[{at}]") from err
+            raise BadRequest(f"{field}[{at}]: an item is an object.", param=f"{field}[{at}]") from err
         # Clients may send a message without its type, and any item without an id.
         kind = item.setdefault("type", "message")
         if kind == REFERENCE and isinstance(item.get("id"), str):
             items.append(item)
             continue
         if not isinstance(kind, str) or kind not in _ID_PREFIXES:
-            raise BadRequest(
-                f"input[{at}]: items of type {str(kind)[:50]!r} are not supported.", param=f"input[{at}].type"
-            )
+            raise _unsupported(str(kind), f"{field}[{at}]")
         if not isinstance(item.get("id"), str):
-            item["id"] = new_item_id(kind, response)
+            item["id"] = new_item_id(kind, owner)
         items.append(item)
     return items
 
 
 def item_object(item: Json) -> Json:
     """Return an item of a request as the API shows it: with all optional fields, and texts as content parts."""
+    if item["type"] == "compaction":
+        return item
     shown = {"status": "completed", **({"summary": []} if item["type"] == "reasoning" else {}), **item}
     if item["type"] == "message" and isinstance(item["content"], str):
         assistant_part: Json = {"type": "output_text", "annotations": [], "logprobs": []}
@@ -87,9 +100,9 @@ def item_object(item: Json) -> Json:
     return shown
 
 
-def new_item_id(kind: str, response: str) -> str:
-    """Return a new id for an item of the given type, which contains the id of its response."""
-    return f"{_ID_PREFIXES[kind]}_{response.removeprefix('resp_')}{secrets.token_hex(8)}"
+def new_item_id(kind: str, owner: str) -> str:
+    """Return a new id for an item of the given type, which contains the id of its response or conversation."""
+    return f"{_ID_PREFIXES[kind]}_{owner.removeprefix('resp_').removeprefix('conv_')}{secrets.token_hex(8)}"
 
 
 def response_id_of(item_id: str) -> str | None:
@@ -98,13 +111,16 @@ def response_id_of(item_id: str) -> str | None:
     return f"resp_{found[1]}" if found is not None else None
 
 
-def chat_messages(items: Iterable[Json], instructions: str | None, own_from: int = 0) -> list[Json]:
+def chat_messages(
+    items: Iterable[Json], instructions: str | None, own_from: int = 0, field: str = "input"
+) -> list[Json]:
     """Return the messages of the chat that these items are.
 
     Args:
         items: All items of the conversation.
         instructions: A system message that comes before them.
         own_from: Index of the first item of the request's own input; errors count from there.
+        field: The field of the request that has the input, for error messages.
 
     Raises:
         BadRequest: An item is malformed.
@@ -116,7 +132,7 @@ def chat_messages(items: Iterable[Json], instructions: str | None, own_from: int
         try:
             read = msgspec.convert(item, wire.InputItem)
         except msgspec.ValidationError as err:
-            where = f"input[{at - own_from}]"
+            where = f"{field}[{at - own_from}]"
             raise BadRequest(f"{where}: {err}.", param=where) from err
         if media and not isinstance(read, _RESULTS):
             # All results of one turn come before the media of any of them.
@@ -127,7 +143,7 @@ def chat_messages(items: Iterable[Json], instructions: str | None, own_from: int
                 parts = _parts(content)
                 text = "\n".join(part["text"] for part in parts if part["type"] == "text")
                 if any(part["type"] != "text" for part in parts):
-                    where = f"input[{at - own_from}]"
+                    where = f"{field}[{at - own_from}]"
                     raise BadRequest(f"{where}: a message of role {read.role!r} is text.", param=where)
                 if turns:
                     turns.append({"role": "system", "content": text})
@@ -159,6 +175,8 @@ def chat_messages(items: Iterable[Json], instructions: str | None, own_from: int
                 texts = [part["text"] for part in parts if part["type"] == "text"]
                 turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
                 media += [part for part in parts if part["type"] != "text"]
+            case wire.CompactionItem(encrypted_content=content):
+                turns.append({"role": "user", "content": _summary(content, f"{field}[{at - own_from}]")})
             case wire.ReasoningItem():
                 texts = [part.text for part in read.content or read.summary or ()]
                 if texts:
@@ -169,6 +187,34 @@ def chat_messages(items: Iterable[Json], instructions: str | None, own_from: int
         turns.append({"role": "user", "content": media})
     first = [{"role": "system", "content": "\n".join(system)}] if system else []
     return first + [{"content": "", **turn} for turn in turns]
+
+
+def compaction_item(identity: str, summary: str) -> Json:
+    """Return the item that stands for a conversation, with its summary."""
+    return {
+        "id": identity,
+        "type": "compaction",
+        "encrypted_content": base64.b64encode(summary.encode()).decode(),
+    }
+
+
+def _summary(content: str, where: str) -> str:
+    """Return the text that a compaction item stands for. Raises BadRequest for one of another server."""
+    try:
+        return SUMMARY + base64.b64decode(content, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError) as err:
+        raise BadRequest(
+            f"{where}: this compaction was not made by this gateway.", param=f"{where}.encrypted_content"
+        ) from err
+
+
+def _unsupported(kind: str, where: str) -> BadRequest:
+    text = f"{where}: items of type {kind[:50]!r} are not supported."
+    if kind.startswith("mcp_"):
+        text += (
+            " This gateway calls no MCP servers. Call them in the client, and offer their tools as functions."
+        )
+    return BadRequest(text, param=f"{where}.type")
 
 
 def _assistant_turn(turns: list[Json], new_field: str = "") -> Json:

@@ -34,9 +34,12 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
 def decode_responses_body(body: bytes) -> tuple[wire.ResponsesBody, dict[str, msgspec.Raw]]:
     """Return the decoded body, and its fields as raw JSON. Raises BadRequest that names the field."""
     read, fields = decode_typed_body(body, _BODY)
-    for name in ("conversation", "prompt"):
-        if getattr(read, name) is not None:
-            raise BadRequest(f"{name} is not supported; send the items themselves.", param=name)
+    if read.prompt is not None:
+        raise BadRequest("prompt is not supported; send the items themselves.", param="prompt")
+    if read.conversation is not None and read.previous_response_id is not None:
+        raise BadRequest(
+            "A request has either a conversation or a previous_response_id.", param="previous_response_id"
+        )
     return read, dict(fields)
 
 

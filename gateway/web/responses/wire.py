@@ -95,6 +95,12 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag="reasoning", tag_field="typ
     summary: list[ReasoningTextPart] | None = None
 
 
+class CompactionItem(msgspec.Struct, frozen=True, tag="compaction", tag_field="type"):
+    """The summary of a conversation: see compaction.py."""
+
+    encrypted_content: str
+
+
 InputItem = (
     MessageItem
     | FunctionCallItem
@@ -102,6 +108,7 @@ InputItem = (
     | CustomToolCallItem
     | CustomToolCallOutputItem
     | ReasoningItem
+    | CompactionItem
 )
 
 
@@ -196,6 +203,12 @@ class ReasoningOptions(msgspec.Struct, frozen=True):
     summary: str | None = None
 
 
+class ConversationReference(msgspec.Struct, frozen=True):
+    """The `conversation` of a request as an object."""
+
+    id: str
+
+
 class ResponsesBody(msgspec.Struct, frozen=True):
     """The body of POST /v1/responses. `input` is decoded in items.py, `tools` and `tool_choice` in tools.py."""
 
@@ -215,7 +228,7 @@ class ResponsesBody(msgspec.Struct, frozen=True):
     stream: bool | None = None
     metadata: dict[str, str] | None = None
     background: bool | None = None
-    conversation: Any = None
+    conversation: str | ConversationReference | None = None
     prompt: Any = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None

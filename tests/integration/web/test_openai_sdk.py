@@ -31,7 +31,9 @@ async def use_sdk(major: str, script: str, url: str, key: str) -> None:
     assert output.decode().startswith(f"{major}.")
 
 
-@pytest.mark.parametrize("script", ["sdk_client.py", "sdk_tools_client.py", "responses_client.py"])
+@pytest.mark.parametrize(
+    "script", ["sdk_client.py", "sdk_tools_client.py", "responses_client.py", "conversations_client.py"]
+)
 @pytest.mark.parametrize("major", ["2", "3"])
 async def test_the_sdk_works_unchanged(gateway, embedded, model_settings, major, script):
     database = {"database.url": "sqlite:///radixgate.db"}  # where responses are kept

@@ -1,0 +1,126 @@
+"""Adapters of engines with OpenAI's API, a cheap /health, and gauges of their requests in Prometheus' format.
+
+    kind       gauges                                           longest prompt and answer
+    llamacpp   /metrics, with its flag --metrics                /props
+    tgi        /metrics                                         /info
+    trtllm     /prometheus/metrics                              not reported
+    lmdeploy   /metrics, with its flag --enable-metrics         not reported
+
+They share their prefix caches among all tenants: none of them has a salt.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from workers.adapter import WorkerReport, WorkerTarget, WorkerUnreachable
+from workers.adapters.openai import ModelList, OpenAIAdapter
+from workers.adapters.vllm import PROBES_PER_METRICS
+from workers.load_reports.engine_loads import EngineLoad, load_in_gauges
+
+
+class MeteredAdapter(OpenAIAdapter):
+    """The base of these WorkerAdapters."""
+
+    metrics_path = "metrics"
+    gauges: re.Pattern[bytes]
+    """Gauges that together count the requests that run or wait."""
+
+    def __init__(self, target: WorkerTarget) -> None:
+        super().__init__(target)
+        self._load: EngineLoad | None = None
+        self._contexts: Mapping[str, int] | None = None
+        self._probes = 0
+
+    async def probe(self) -> WorkerReport:
+        """Ask whether the worker serves, and for its load. Raises WorkerUnreachable."""
+        try:
+            await self.http.get_json("health", None)
+        except WorkerUnreachable:
+            self._contexts = None  # after a restart the engine may have another context
+            raise
+        listed = await self.models()
+        if self._contexts is None:
+            self._contexts = await self._context_lengths(listed)
+        if self._probes % PROBES_PER_METRICS == 0:
+            self._load = await self._read_load()
+        self._probes += 1
+        return WorkerReport(
+            models=listed.names,
+            context_lengths={**self._contexts, **listed.context_lengths},
+            load=self._load,
+        )
+
+    async def longest_context(self) -> int | None:
+        """Return the tokens of the longest prompt and answer together; None if the engine does not say."""
+        return None
+
+    async def _context_lengths(self, listed: ModelList) -> Mapping[str, int]:
+        try:
+            longest = await self.longest_context()
+        except WorkerUnreachable:
+            longest = None
+        return dict.fromkeys(listed.names, longest) if longest is not None and longest > 0 else {}
+
+    async def _read_load(self) -> EngineLoad | None:
+        try:
+            return load_in_gauges(await self.http.get(self.metrics_path), self.gauges)
+        except WorkerUnreachable:
+            return None
+
+
+class GenerationSettings(msgspec.Struct):
+    """The object `default_generation_settings` of llama.cpp's /props."""
+
+    n_ctx: int | None = None
+
+
+class ServerProperties(msgspec.Struct):
+    """The answer of llama.cpp's /props."""
+
+    default_generation_settings: GenerationSettings = msgspec.field(default_factory=GenerationSettings)
+
+
+class LlamaCppAdapter(MeteredAdapter):
+    """The WorkerAdapter of kind `llamacpp`: llama-server of llama.cpp."""
+
+    gauges = re.compile(rb"^llamacpp:requests_(?:processing|deferred)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
+
+    async def longest_context(self) -> int | None:
+        """Return the context of one slot."""
+        properties: ServerProperties = await self.http.get_json("props", ServerProperties)
+        return properties.default_generation_settings.n_ctx
+
+
+class RouterInfo(msgspec.Struct):
+    """The answer of TGI's /info."""
+
+    max_total_tokens: int | None = None
+
+
+class TgiAdapter(MeteredAdapter):
+    """The WorkerAdapter of kind `tgi`: Hugging Face's Text Generation Inference."""
+
+    gauges = re.compile(rb"^tgi_(?:queue_size|batch_current_size)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
+
+    async def longest_context(self) -> int | None:
+        """Return the tokens that a prompt and its answer may have."""
+        info: RouterInfo = await self.http.get_json("info", RouterInfo)
+        return info.max_total_tokens
+
+
+class TrtllmAdapter(MeteredAdapter):
+    """The WorkerAdapter of kind `trtllm`: trtllm-serve of TensorRT-LLM.
+
+    Its /metrics gives each statistic to one reader only, so the gauges of /prometheus/metrics are read.
+    """
+
+    metrics_path = "prometheus/metrics"
+    gauges = re.compile(rb"^trtllm_num_requests_(?:running|waiting)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
+
+
+class LmdeployAdapter(MeteredAdapter):
+    """The WorkerAdapter of kind `lmdeploy`: LMDeploy's api_server."""
+
+    gauges = re.compile(rb"^lmdeploy:num_requests_(?:running|waiting)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)

@@ -1,0 +1,37 @@
+"""The adapter of kind `ollama`: OpenAI's API, and the context of each model that is loaded.
+
+Ollama cuts a prompt that is too long instead of refusing it. With the context of the loaded models known, the
+gateway refuses such a prompt before. Ollama reports no load and no cached tokens.
+"""
+
+import msgspec
+
+from workers.adapter import WorkerReport, WorkerUnreachable
+from workers.adapters.openai import OpenAIAdapter
+
+
+class LoadedModelEntry(msgspec.Struct):
+    """One model in the answer of /api/ps."""
+
+    name: str
+    context_length: int | None = None
+
+
+class LoadedModels(msgspec.Struct):
+    """The answer of /api/ps: the models in memory."""
+
+    models: list[LoadedModelEntry] = msgspec.field(default_factory=list)
+
+
+class OllamaAdapter(OpenAIAdapter):
+    """The WorkerAdapter of kind `ollama`."""
+
+    async def probe(self) -> WorkerReport:
+        """Ask for the models, and for the contexts of those in memory. Raises WorkerUnreachable."""
+        listed = await self.models()
+        try:
+            loaded: LoadedModels = await self.http.get_json("api/ps", LoadedModels)
+        except WorkerUnreachable:
+            loaded = LoadedModels()
+        contexts = {model.name: model.context_length for model in loaded.models if model.context_length}
+        return WorkerReport(models=listed.names, context_lengths=contexts)
