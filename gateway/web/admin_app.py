@@ -3,7 +3,7 @@
 /health/* needs no authorization and answers to any host name, as probes ask by address. /metrics has a token of its
 own, if any. Everything else needs authorization; where the settings name no token and no identity provider, every
 caller on this machine is authorized, and then the Host header has to name loopback too. The data of the dashboard
-is below /ui, since only pages send cookies. The admin API itself is in gateway/adminapi.
+is below /ui and /admin/v1. The admin API itself is in gateway/adminapi.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
+from gateway.adminapi.authorization import Authorization
 from gateway.adminapi.index_view import index_shown
 from gateway.adminapi.problems import Problem, database_problem
 from gateway.adminapi.requests import request_list, request_shown
@@ -30,7 +30,7 @@ from gateway.explorer.request_explorer import RequestExplorer
 from gateway.fleet.worker import Worker
 from gateway.process.multiprocess import GatewayProcess
 from gateway.telemetry.exposition import expose_in_slices
-from gateway.web.console import SECURITY_HEADERS, console_file
+from gateway.web.console import SECURITY_HEADERS, console_file, is_page
 from gateway.web.metrics_merge import merge_metrics, other_processes_metrics
 from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.openai.inference_requests import decode_request
@@ -107,7 +107,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         return gateway.explorer
 
     async def session(http: web.Request) -> web.Response:
-        principal = await authorization.authorize(http, "viewer", page=True)
+        principal = await authorization.authorize(http, "viewer")
         logged_in = authorization.sessions is not None and await authorization.sessions.find(http) is not None
         return _json({"name": principal.name, "role": principal.role, "login": logged_in})
 
@@ -126,11 +126,11 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     app.router.add_get("/health/live", live)
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/metrics", _with_problems(all_metrics))
-    app.router.add_get("/admin/v1/overview", _guarded(authorization, overview, page=False))
-    app.router.add_get("/admin/v1/queue", _guarded(authorization, queue, page=False))
-    app.router.add_get("/admin/v1/index", _guarded(authorization, index, page=False))
-    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests, page=False))
-    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request, page=False))
+    app.router.add_get("/admin/v1/overview", _guarded(authorization, overview))
+    app.router.add_get("/admin/v1/queue", _guarded(authorization, queue))
+    app.router.add_get("/admin/v1/index", _guarded(authorization, index))
+    app.router.add_get("/admin/v1/requests", _guarded(authorization, requests))
+    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, request))
     if services.api is not None:
         add_routes(app, services.api, authorization)
     else:
@@ -140,11 +140,14 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         app.router.add_get("/ui/callback", _with_problems(services.login.callback))
         app.router.add_post("/ui/logout", _with_problems(services.login.logout))
     app.router.add_get("/ui/session", _guarded(authorization, session))
-    # The files contain no data: the page asks for a token by itself.
-    public = services.login is None and authorization.has_admin_token
-    page = (
-        console_file if public else _guarded(authorization, console_file, to_login=services.login is not None)
-    )
+    guarded_page = _guarded(authorization, console_file, to_login=services.login is not None)
+
+    async def page(http: web.Request) -> web.StreamResponse:
+        # The files contain no data: pages ask for a token by themselves, or take it from their address.
+        begins_at_login = services.login is not None and is_page(http) and "token" not in http.query
+        is_public = authorization.has_admin_token and not begins_at_login
+        return await (console_file if is_public else guarded_page)(http)
+
     app.router.add_get("/ui/{file:.*}", _with_problems(page))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
@@ -173,32 +176,17 @@ def _with_problems(handle: Handler) -> Handler:
     return answer
 
 
-def _guarded(
-    authorization: Authorization, handle: Handler, *, page: bool = True, to_login: bool = False
-) -> Handler:
-    """Return a handler for viewers.
-
-    Args:
-        authorization: Authorizes the callers.
-        handle: Answers them.
-        page: Whether pages may ask, with a cookie in place of a token.
-        to_login: Whether other callers are redirected to the login.
-    """
+def _guarded(authorization: Authorization, handle: Handler, *, to_login: bool = False) -> Handler:
+    """Return a handler for viewers; with `to_login`, other callers are redirected to the login."""
 
     async def check(http: web.Request) -> web.StreamResponse:
         try:
-            await authorization.authorize(http, "viewer", page=page)
+            await authorization.authorize(http, "viewer")
         except Problem as problem:
             if problem.status == 401 and to_login and "Authorization" not in http.headers:
                 raise web.HTTPSeeOther(f"/ui/login?{urlencode({'to': http.path})}") from None
             raise
-        response = await handle(http)
-        token = http.query.get("token") if page else None
-        if token and authorization.is_admin_token(token, http):
-            # The dashboard's own requests send the cookie from here on.
-            secure = authorization.sessions is not None and authorization.sessions.secure(http)
-            response.set_cookie(PAGE_COOKIE, token, httponly=True, samesite="Strict", secure=secure)
-        return response
+        return await handle(http)
 
     return _with_problems(check)
 

@@ -17,7 +17,7 @@ SLOW_SECONDS = 0.05
 """The delay in each direction: every reply of Redis comes later than `redis.timeout_ms`, which is 50."""
 
 WORKER_STALL_SECONDS = 15.0
-"""Three probes of three seconds have to fail before a worker counts as down."""
+"""Longer than BROKEN_SECONDS of gateway/fleet/stalls.py, after which begun streams are broken off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +204,12 @@ FAULTS = (
     Fault(name="valkey-emptied", inject=kill_valkey, heal=start_valkey_empty, forgets_quotas=True),
     Fault(name="worker-killed", inject=kill_worker, heal=start_victim, cuts=True),
     Fault(name="worker-stopped", inject=stop_worker, heal=start_victim, cuts=True),
-    Fault(name="worker-stalled", inject=stall_worker, heal=continue_victim, seconds_min=WORKER_STALL_SECONDS),
+    Fault(
+        name="worker-stalled",
+        inject=stall_worker,
+        heal=continue_victim,
+        seconds_min=WORKER_STALL_SECONDS,
+        cuts=True,
+    ),
     Fault(name="events-cut", inject=cut_events, heal=nothing),
 )
