@@ -280,6 +280,8 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         *records.loops(),
     ):
         start(name, loop)
+    if gateway.quotas.restorer is not None:
+        start("recounts", gateway.quotas.restorer.run)
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
 
