@@ -34,7 +34,7 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 PICTURES = os.environ.get("RADIXGATE_SCREENSHOTS")
 """Directory for pictures of the pages; none by default."""
 
-OWNER = "open-sesame"
+OWNER = "7be41c0d9a5f4e3288c6d1b0f7a9e253"
 WAIT_MS = 30_000
 
 pytestmark = [

@@ -106,6 +106,23 @@ async def cut_link(scene: Scene) -> None:
     scene.link.cut()
 
 
+async def stop_link(scene: Scene) -> None:
+    """Let no bytes pass between the gateways and Valkey; connections stay open."""
+    scene.link.stop()
+
+
+async def resume_link(scene: Scene) -> None:
+    """Let bytes pass again."""
+    scene.link.resume()
+
+
+async def cut_link_often(scene: Scene) -> None:
+    """Cut the gateways' connections to Valkey again and again, ten times a second for three seconds."""
+    for _ in range(30):
+        scene.link.cut()
+        await asyncio.sleep(0.1)
+
+
 async def _answers(scene: Scene) -> None:
     async with asyncio.timeout(10):
         while True:
@@ -200,6 +217,8 @@ FAULTS = (
     Fault(name="valkey-full", inject=fill_valkey, heal=make_room_in_valkey),
     Fault(name="valkey-slow", inject=slow_link, heal=fast_link),
     Fault(name="valkey-cut", inject=cut_link, heal=nothing),
+    Fault(name="valkey-cut-often", inject=cut_link_often, heal=nothing),
+    Fault(name="valkey-unreachable", inject=stop_link, heal=resume_link),
     Fault(name="valkey-flushed", inject=flush_valkey, heal=nothing, forgets_quotas=True),
     Fault(name="valkey-emptied", inject=kill_valkey, heal=start_valkey_empty, forgets_quotas=True),
     Fault(name="worker-killed", inject=kill_worker, heal=start_victim, cuts=True),
