@@ -300,6 +300,8 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         *records.loops(),
     ):
         start(name, loop)
+    if gateway.quotas.restorer is not None:
+        start("recounts", gateway.quotas.restorer.run)
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
 
@@ -325,7 +327,12 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncEx
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
     dispatch = gateway.services.dispatch
-    queue = dispatch.queue
+    queue, news = dispatch.queue, gateway.discovery.registry.news
+
+    def missed() -> None:
+        queue.ask_again()
+        news.heard()
+
     return TurnReader(
         scripts,
         QueueKeys(gateway.settings.redis.prefix).turns,
@@ -336,10 +343,11 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
             **(gateway.explorer.heard if gateway.explorer is not None else {}),
             b"preempt": dispatch.preemption_requests.heard,
             b"rest": dispatch.provider_backoff.heard,
+            b"workers": news.heard,
         },
         on_turn=queue.turn_granted,
         on_gateways=queue.membership.gateways_changed,
-        on_missed=queue.ask_again,
+        on_missed=missed,
     )
 
 

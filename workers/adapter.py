@@ -223,6 +223,28 @@ class SupportsSleep(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsStallDetection(Protocol):
+    """A WorkerAdapter that tells whether its worker is silent."""
+
+    @property
+    def received(self) -> int:
+        """A number that rises whenever bytes come from the worker, answers to probes included."""
+        ...
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anything waits for bytes of the worker; an answer that its client reads slowly does not."""
+        ...
+
+    def break_off(self) -> None:
+        """Fail all calls, also those whose answer has begun, because the worker has stalled.
+
+        These calls raise WorkerUnreachable before their first byte, and StreamBroken after it.
+        """
+        ...
+
+
 class WorkerAdapter(Protocol):
     """The interface for talking to one worker; see the top of this file."""
 

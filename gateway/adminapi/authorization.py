@@ -6,9 +6,9 @@
     a session of a login at such an issuer  the role that it had at its login
     none, on loopback, without admin.token  viewer, unless a browser login is configured
 
-A token is sent as a bearer token. Pages also take admin.token as ?token=, and from a cookie, which the API never
-takes. Addresses that present wrong tokens too often have to wait: meanwhile admin.token is not accepted from them
-either, so that it cannot be found by trying. Tokens of operators are, as tenants' API keys are: they are random.
+A token is sent as a bearer token, never in a cookie or in an address. Addresses that present wrong tokens too
+often have to wait: meanwhile admin.token is not accepted from them either, so that it cannot be found by trying.
+Tokens of operators are, as tenants' API keys are: they are random.
 """
 
 import hmac
@@ -33,9 +33,6 @@ from gateway.tenants.token_errors import IssuerUnavailable
 
 if TYPE_CHECKING:  # imports PyJWT, which is needed only where issuers are configured
     from gateway.adminapi.issuer_tokens import IssuerTokenVerifier
-
-PAGE_COOKIE = "radixgate_admin"
-"""The cookie in which pages send admin.token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +79,12 @@ class Authorization:
         self._tokens = tokens
         self._wall = wall
 
-    async def authorize(self, http: web.Request, least: Role, *, page: bool = False) -> Principal:
+    async def authorize(self, http: web.Request, least: Role) -> Principal:
         """Return the principal of a request, if it has at least the given role.
 
         Args:
             http: The request.
             least: The role that is needed.
-            page: Whether the request is for a page or its data, which also take admin.token from a cookie.
 
         Raises:
             Problem: With status 401, 403, 429 or 503.
@@ -98,9 +94,7 @@ class Authorization:
         scheme, _, token = http.headers.get("Authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
         try:
-            principal = (
-                await self._principal_of(token, http) if token else await self._without_token(http, page)
-            )
+            principal = await (self._principal_of(token, http) if token else self._without_token(http))
         except IssuerUnavailable as err:
             raise Problem(
                 503,
@@ -108,7 +102,7 @@ class Authorization:
                 {"retry-after": "1"},
             ) from err
         if principal is None:
-            raise self._problem(http, token or (page and http.query.get("token")), page)
+            raise self._problem(http, token)
         if not principal.has_role(least):
             raise Problem(403, f"This needs the role {least}; yours is {principal.role}.")
         return principal
@@ -133,7 +127,7 @@ class Authorization:
             or self._matches_admin_token(token)
         ):
             return
-        raise self._problem(http, token, page=False)
+        raise self._problem(http, token)
 
     def is_admin_token(self, token: str, http: web.Request) -> bool:
         """Return whether a token is admin.token of the settings, and may be tried from this address now."""
@@ -167,32 +161,25 @@ class Authorization:
             return None
         return Principal(name=f"operator:{found.id}", role=found.role)
 
-    async def _without_token(self, http: web.Request, page: bool) -> Principal | None:
-        given = http.query.get("token") or http.cookies.get(PAGE_COOKIE) if page else None
-        if given and self.is_admin_token(given, http):
-            return Principal(name="admin.token", role="owner")
+    async def _without_token(self, http: web.Request) -> Principal | None:
         session = await self.sessions.find(http) if self.sessions is not None else None
         if session is not None:
             return Principal(name=session.name, role=session.role)
         return Principal(name="loopback", role="viewer") if self.open else None
 
-    def _problem(self, http: web.Request, given: object, page: bool) -> Problem:
-        wait = self._auth_throttle.record_failure(address_of(http.remote or "")) if given else 0.0
+    def _problem(self, http: web.Request, token: str) -> Problem:
+        wait = self._auth_throttle.record_failure(address_of(http.remote or "")) if token else 0.0
         if wait:
             return Problem(
                 429, "Too many wrong tokens came from your address.", {"retry-after": str(int(wait) + 1)}
             )
-        if page and not given and self._token is None and self.sessions is None:
-            return Problem(
-                403,
-                "Set admin.token or admin.issuers[].login to use this address on a listener that others can reach.",
-            )
         ways = ["a token of an operator, as `Authorization: Bearer`"]
-        if page and self._token is not None:
-            ways.append("the admin token as ?token=")
         if self.sessions is not None:
             ways.append("a login at /ui/login")
-        return Problem(401, f"This address needs {', or '.join(ways)}.", {"www-authenticate": "Bearer"})
+        needs = f"This address needs {', or '.join(ways)}."
+        if self._token is None and self.sessions is None:
+            needs += " The settings may name one: admin.token; or a login: admin.issuers[].login."
+        return Problem(401, needs, {"www-authenticate": "Bearer"})
 
 
 def _bytes(text: str) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gateway.discovery.source import SourceUnavailable, WorkerSource
 from gateway.discovery.worker_kinds import ASK_SECONDS, WorkerKinds
-from gateway.discovery.worker_registry import POLL_SECONDS, RedisSource, WorkerRegistry
+from gateway.discovery.worker_registry import DRAINED_SECONDS, RedisSource, WorkerRegistry
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.settings.workers import WorkerSettings
@@ -28,6 +28,9 @@ from workers.worker import Health
 log = logging.getLogger(__name__)
 
 WORKERS_MAX = 10_000
+
+REST_SECONDS = 0.1
+"""Rest after a query of a source, so that many changes at once are one change of the fleet."""
 
 
 @dataclass(slots=True)
@@ -123,9 +126,10 @@ class Discovery:
 
     async def _follow(self, source: WorkerSource) -> None:
         while True:
-            await asyncio.sleep(source.seconds)
+            await source.wait()
             await self._query(source)
             self.reconcile()
+            await asyncio.sleep(REST_SECONDS)
 
     async def _query(self, source: WorkerSource) -> None:
         state = self._states[source.name]
@@ -147,6 +151,7 @@ class Discovery:
     async def _follow_drained(self) -> None:
         """Drain and resume workers as operators say, and remove leaving workers without streams."""
         while True:
+            seen = self.registry.news.count
             try:
                 drained = await self.registry.draining()
             except RedisDown:
@@ -160,7 +165,8 @@ class Discovery:
                     self._fleet.resume(worker.id)
             self._drained = drained
             self.reconcile()
-            await asyncio.sleep(POLL_SECONDS)
+            await self.registry.news.wait(seen, DRAINED_SECONDS)
+            await asyncio.sleep(REST_SECONDS)
 
     async def _follow_unknown(self) -> None:
         """Ask workers for their kinds until all have answered, also those that join later."""

@@ -15,7 +15,6 @@ class DnsSource:
 
     def __init__(self, settings: DiscoverySettings) -> None:
         self.name = f"DNS name {settings.name}"
-        self.seconds = settings.every_seconds
         self._settings = settings
 
     async def find(self) -> list[WorkerSettings]:
@@ -34,3 +33,7 @@ class DnsSource:
             raise SourceUnavailable(f"the name cannot be resolved: {err}") from err
         addresses = sorted({str(address[0]) for *_, address in found})
         return [settings.worker(address, settings.port or 8000) for address in addresses]
+
+    async def wait(self) -> None:
+        """Wait until the name is resolved again."""
+        await asyncio.sleep(self._settings.every_seconds)

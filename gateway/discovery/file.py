@@ -25,7 +25,7 @@ class FileSource:
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.name = f"file {path}"
-        self.seconds = seconds
+        self._seconds = seconds
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._found: list[WorkerSettings] = []
@@ -33,6 +33,10 @@ class FileSource:
     async def find(self) -> list[WorkerSettings]:
         """Return the workers of the file. Raises SourceUnavailable if it cannot be read or is wrong."""
         return await asyncio.to_thread(self._read)
+
+    async def wait(self) -> None:
+        """Wait until the file is looked at again."""
+        await asyncio.sleep(self._seconds)
 
     def _read(self) -> list[WorkerSettings]:
         try:

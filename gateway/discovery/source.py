@@ -1,4 +1,4 @@
-"""The protocol of sources of workers, which are queried again and again."""
+"""The protocol of sources of workers, which are queried whenever their workers may have changed."""
 
 from typing import Protocol
 
@@ -15,9 +15,10 @@ class WorkerSource(Protocol):
     name: str
     """Name in logs."""
 
-    seconds: float
-    """Time between two queries."""
-
     async def find(self) -> list[WorkerSettings]:
         """Return all workers of the source, with checked settings. Raises SourceUnavailable."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until the source should be queried again, because of news or of time."""
         ...

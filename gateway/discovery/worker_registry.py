@@ -4,35 +4,64 @@
     {rg:workers}:at:<id>        JSON of one worker; expires unless it was added by hand
     {rg:workers}:draining       set of ids that get no new requests, from any source
 
-Every gateway reads the registry once a second, so that a drained worker is drained in all gateways, also in those
-that start later.
+Every change is told to all gateways on the stream of messages between them, and they read the registry then. They
+also read it from time to time: leases expire without news, and news may be lost.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from gateway.discovery.file import parse_worker
 from gateway.discovery.source import SourceUnavailable
+from gateway.queueing.shared.keys import QueueKeys
+from gateway.queueing.shared.turn_stream import STREAM_MAX
 from gateway.settings.workers import WorkerSettings
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
+DRAINED_SECONDS = 1.0
+"""Time between two looks at the drained workers, without news."""
 LEASE_SECONDS = 15
+READ_SECONDS = LEASE_SECONDS / 3
+"""Time between two looks at the registered workers, without news."""
 WORKERS_MAX = 10_000
+
+
+class RegistryNews:
+    """The news of changes of the registry, as far as this process has heard them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._arrived = asyncio.Event()
+
+    def heard(self, _change: str = "") -> None:
+        """Wake all that wait for news."""
+        self.count += 1
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+
+    async def wait(self, seen: int, seconds: float) -> None:
+        """Wait until there are more news than `seen`, but no longer than so many seconds."""
+        if self.count == seen:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), seconds)
 
 
 class WorkerRegistry:
     """Reads and changes the registry. All methods raise RedisDown if Redis does not answer."""
 
     def __init__(self, redis: ScriptCaller, prefix: str) -> None:
+        self.news = RegistryNews()
         self._redis = redis
         self._tag = f"{{{prefix}:workers}}"
+        self._stream = QueueKeys(prefix).turns
 
     async def registered(self) -> list[dict[str, Any]]:
         """Return the workers as they were registered, and remove the ids of workers with an expired lease."""
@@ -70,13 +99,17 @@ class WorkerRegistry:
         """Register a worker for the time of a lease; with None, until it is removed."""
         name, text = f"{self._tag}:at:{worker['id']}", msgspec.json.encode(worker)
         lease = () if lease_seconds is None else ("PX", lease_seconds * 1000)
-        await self._redis.ask("SET", name, text, *lease)
-        await self._redis.ask("SADD", f"{self._tag}:ids", worker["id"])
+        before = await self._redis.ask("SET", name, text, *lease, "GET")
+        added = await self._redis.ask("SADD", f"{self._tag}:ids", worker["id"])
+        if added or before != text:  # A renewed lease is no news.
+            await self._tell("registered")
 
     async def remove(self, worker: str) -> bool:
         """Remove a worker, and return whether it was registered."""
         await self._redis.ask("SREM", f"{self._tag}:ids", worker)
-        return bool(await self._redis.ask("DEL", f"{self._tag}:at:{worker}"))
+        was_registered = bool(await self._redis.ask("DEL", f"{self._tag}:at:{worker}"))
+        await self._tell("removed")
+        return was_registered
 
     async def draining(self) -> frozenset[str]:
         """Return the ids of the workers that operators drain."""
@@ -85,24 +118,31 @@ class WorkerRegistry:
     async def drain(self, workers: Iterable[str]) -> None:
         """Make all gateways send no new requests to these workers."""
         await self._redis.ask("SADD", f"{self._tag}:draining", *workers)
+        await self._tell("drained")
 
     async def resume(self, workers: Iterable[str]) -> None:
         """Make all gateways send requests to these workers again."""
         await self._redis.ask("SREM", f"{self._tag}:draining", *workers)
+        await self._tell("resumed")
+
+    async def _tell(self, change: str) -> None:
+        """Tell all gateways that the registry has changed."""
+        await self._redis.ask("XADD", self._stream, "MAXLEN", "~", STREAM_MAX, "*", "workers", change)
 
 
 class RedisSource:
     """A source with the registered workers. Workers that are not valid are logged and left out."""
 
     name = "registry in Redis"
-    seconds = POLL_SECONDS
 
     def __init__(self, registry: WorkerRegistry) -> None:
         self._registry = registry
+        self._news_seen = 0
         self._refused: dict[str, str] = {}
 
     async def find(self) -> list[WorkerSettings]:
         """Return the valid registered workers. Raises SourceUnavailable if Redis does not answer."""
+        self._news_seen = self._registry.news.count
         try:
             found, refused = await self._registry.workers()
         except RedisDown as err:
@@ -112,6 +152,10 @@ class RedisSource:
                 log.warning("worker %s is registered, but its entry is invalid: %s", worker, why)
         self._refused = refused
         return found
+
+    async def wait(self) -> None:
+        """Wait until the registry has changed, or leases may have expired."""
+        await self._registry.news.wait(self._news_seen, READ_SECONDS)
 
 
 def _worker(identity: str, text: bytes) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from gateway.discovery.worker_registry import POLL_SECONDS, WorkerRegistry
+from gateway.discovery.worker_registry import DRAINED_SECONDS, WorkerRegistry
 from workers.adapter import SupportsSleep, WorkerUnreachable
 
-NOTICE_SECONDS = 2 * POLL_SECONDS
+NOTICE_SECONDS = 2 * DRAINED_SECONDS
 """Time within which every gateway has read that a worker is drained."""
 
 

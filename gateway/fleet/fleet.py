@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.speeds import FleetSpeeds
+from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
@@ -245,6 +246,15 @@ class Fleet:
         """Blame a worker for an unclear failure: another worker has answered the same request."""
         self._failed(worker, f"{cause}, where another worker answered")
 
+    def stalled(self, worker: Worker, seconds: float) -> None:
+        """Note that nothing has come from a worker for so long, while requests and a probe waited."""
+        reason = f"nothing has come from it for {seconds:g} seconds, not even the answer to a probe"
+        self._move(worker, worker.health.stalled(), reason)
+
+    def is_dispensable(self, worker: Worker) -> bool:
+        """Return whether other workers can serve what this one does not."""
+        return all(any(other is not worker for other in self.serving(model)) for model in worker.models)
+
     def first_token(self, worker: Worker, *, tokens: int, ttft_ms: float) -> None:
         """Learn from a first token that came `ttft_ms` after dispatch, with `tokens` uncached tokens to compute."""
         self._speeds.first_token(worker.models, worker.learnt, tokens=tokens, ttft_ms=ttft_ms)
@@ -271,6 +281,7 @@ class Fleet:
             async with asyncio.TaskGroup() as self._group:
                 for worker in self._workers.values():
                     self._start_probing(worker)
+                self._group.create_task(StallDetector(self).run())
                 # Workers may join later.
                 await asyncio.get_running_loop().create_future()
         finally:
@@ -408,7 +419,7 @@ class Fleet:
             # It may come back with an empty cache, and its kind does not report that.
             for listener in self._listeners:
                 listener.cache_lost(worker.id)
-        if down and not state.circuit_open and all(self.serving(model) for model in worker.models):
+        if down and not state.circuit_open and self.is_dispensable(worker):
             # Other workers can serve what it has not begun to answer. Without others it may yet come back.
             worker.adapter.abandon()
         # A worker that is back has room; a worker that is gone may leave nothing to wait for.

@@ -5,17 +5,21 @@
                           +-- cannot be read: decided without      +-- the first gateway does it; the larger counts
 
 The ledger knows what was settled, by hours: a window of the calendar comes back as it was, a smooth or rolling one
-as if each hour's usage had come at once. Not in the ledger yet, and so free, are requests under way at the loss,
-and those that other gateways have recorded within SHIP_SECONDS (gateway/ledger/shipper.py) before; this gateway
-ships its own first. Windows up to an hour begin again; so does everything where there is no database.
+as if each hour's usage had come at once. Windows up to an hour begin again; so does everything where there is no
+database. Not in the ledger yet are requests under way at the loss, and those that other gateways have recorded
+within SHIP_SECONDS (gateway/ledger/shipper.py) before; this gateway ships its own first. So the account is counted
+again RECOUNT_SECONDS after the loss, when those are in the ledger, and the larger count holds. What is missing
+after that was in the ledger at none of these counts: at most what other gateways have settled within SHIP_SECONDS
+before a count, and nothing where one of the counts falls into a quiet second.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from typing import Protocol
 
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
@@ -32,11 +36,22 @@ WAIT_SECONDS_MAX = 1.0
 REST_SECONDS = 5.0
 AT_ONCE_MAX = 4
 RESTORING_MAX = 10_000
+RECOUNT_SECONDS = (5.0, 60.0, 600.0)
+"""When an account is counted again after a loss: soon for what was being shipped, later for long requests."""
+RECOUNTS_MAX = 30_000
+LOOK_SECONDS = 1.0
 INLINE_HOURS_MAX = 250
 """The usage of so many hours is counted at once, in a few milliseconds; of more, in a thread."""
 
-PutBack = Callable[[str, str, Sequence[tuple[Limit, WindowUsage]]], Awaitable[bool]]
-"""Puts back the usage of each limit of a scope of an organisation; returns whether Redis knew of less."""
+
+class PutBack(Protocol):
+    """Puts back the usage of each limit of a scope of an organisation."""
+
+    def __call__(
+        self, organisation: str, scope: str, found: Sequence[tuple[Limit, WindowUsage]], /, *, again: bool
+    ) -> Awaitable[bool]:
+        """Return whether Redis knew of less; without `again`, nothing is put back a second time."""
+        ...
 
 
 class SpentUnknown(Exception):
@@ -64,6 +79,16 @@ class SpentReader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Recount:
+    """An account that is to be counted again."""
+
+    due: float
+    organisation: str = field(compare=False)
+    scope: Scope = field(compare=False)
+    put_back: PutBack = field(compare=False)
+
+
 class Restorer:
     """Puts back what accounts have used: each account once at a time, a few accounts together."""
 
@@ -79,6 +104,7 @@ class Restorer:
         self._clock = clock
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(AT_ONCE_MAX)
+        self._recounts: list[_Recount] = []
         self._rest_until = float("-inf")
         self._failing = False
 
@@ -95,6 +121,18 @@ class Restorer:
         if waited:
             await asyncio.wait(waited, timeout=WAIT_SECONDS_MAX)
 
+    async def run(self) -> None:
+        """Count accounts again after their loss, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.recount()
+
+    async def recount(self) -> None:
+        """Count again the accounts for which it is time."""
+        while self._recounts and self._recounts[0].due <= self._clock():
+            one = heappop(self._recounts)
+            await self._counted_and_put_back(one.organisation, one.scope, one.put_back, again=True)
+
     def _task(self, organisation: str, scope: Scope, put_back: PutBack) -> "asyncio.Task[None] | None":
         key = (organisation, scope.name)
         task = self._running.get(key)
@@ -105,6 +143,17 @@ class Restorer:
         return task
 
     async def _restored(self, organisation: str, scope: Scope, put_back: PutBack) -> None:
+        # An account without earlier usage has lost none.
+        if await self._counted_and_put_back(organisation, scope, put_back, again=False):
+            now = self._clock()
+            for seconds in RECOUNT_SECONDS:
+                if len(self._recounts) < RECOUNTS_MAX:
+                    heappush(self._recounts, _Recount(now + seconds, organisation, scope, put_back))
+
+    async def _counted_and_put_back(
+        self, organisation: str, scope: Scope, put_back: PutBack, *, again: bool
+    ) -> bool:
+        """Count an account in the ledger, put that back, and return whether the ledger knows of any usage."""
         limits = [limit for limit in scope.limits if is_long(limit)]
         try:
             async with self._turns:
@@ -112,7 +161,7 @@ class Restorer:
                 hours = await self._ledger.hours(scope.name, now - max(map(_look_back, limits)))
                 count = partial(_counted, limits, hours, now)
                 found = count() if len(hours) <= INLINE_HOURS_MAX else await asyncio.to_thread(count)
-                if await put_back(organisation, scope.name, found):
+                if await put_back(organisation, scope.name, found, again=again):
                     log.warning(
                         "Redis knew of less than %s has used: it is as in the usage ledger", scope.name
                     )
@@ -123,6 +172,8 @@ class Restorer:
             level = logging.DEBUG if self._failing else logging.WARNING
             log.log(level, "what %s has used before cannot be put back yet: %s", scope.name, err)
             self._failing = True
+            return False
+        return any(usage.used for _, usage in found)
 
 
 def is_long(limit: Limit) -> bool:

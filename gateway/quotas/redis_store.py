@@ -242,15 +242,23 @@ class RedisQuotaStore:
         released.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _put_back(
-        self, organisation: str, scope: str, found: Sequence[tuple[Limit, WindowUsage]]
+        self,
+        organisation: str,
+        scope: str,
+        found: Sequence[tuple[Limit, WindowUsage]],
+        /,
+        *,
+        again: bool = False,
     ) -> bool:
         """Put back the usage of these limits, all of one scope, and return whether that changed anything.
 
-        It does not where it was done before, or where one of these windows has ended meanwhile. Raises RedisDown.
+        It does not where it was done before, unless it is done `again`, or where one of these windows has ended
+        meanwhile. Raises RedisDown.
         """
         tag = f"{self._prefix}:{{{organisation}}}"
         limits = [limit for limit, _ in found]
-        arguments: list[CommandArgument] = [RESTORED_MS, packed_limits(limits, [2] * len(limits))]
+        packed = packed_limits(limits, [2] * len(limits))
+        arguments: list[CommandArgument] = [RESTORED_MS, int(again), packed]
         for _, usage in found:
             arguments += (usage.used, round(usage.mark * 1e6))
         called = self._scripts.call(self._restore, [f"{tag}:whole", f"{tag}:used:{scope}"], arguments)

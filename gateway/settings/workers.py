@@ -313,7 +313,13 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
             "defaults."
         ),
     ] = None
-    every_seconds: Annotated[Seconds, Meta(description="Seconds between two queries of the source.")] = 5.0
+    every_seconds: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds between two queries of the source (file, dns). The others tell of changes; "
+            "kubernetes is queried as often where the service account may list EndpointSlices, but not watch them."
+        ),
+    ] = 5.0
 
     def worker(self, address: str, port: int, *, name: str | None = None) -> WorkerSettings:
         """Return the settings of the worker at an address; its id is `name`, or made of the address."""

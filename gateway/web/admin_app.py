@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from gateway.adminapi.authorization import PAGE_COOKIE, Authorization
+from gateway.adminapi.authorization import Authorization
 from gateway.adminapi.problems import Problem, database_problem
 from gateway.adminapi.requests import request_shown
 from gateway.adminapi.routes import add_routes
@@ -27,7 +27,7 @@ from gateway.explorer.activity_history import SAMPLE_SECONDS
 from gateway.process.multiprocess import GatewayProcess
 from gateway.settings.token_issuers import Role
 from gateway.telemetry.exposition import expose_in_slices
-from gateway.web.console import SECURITY_HEADERS, console_file
+from gateway.web.console import SECURITY_HEADERS, console_file, is_page
 from gateway.web.live_views import REFRESH_SECONDS, LiveViews
 from gateway.web.metrics_merge import merge_metrics, other_processes_metrics
 from gateway.web.middleware.error_middleware import Handler, error_middleware
@@ -91,7 +91,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         return _json(await request_shown(views.explorer, http.match_info["id"]))
 
     async def session(http: web.Request) -> web.Response:
-        principal = await authorization.authorize(http, "viewer", page=True)
+        principal = await authorization.authorize(http, "viewer")
         logged_in = authorization.sessions is not None and await authorization.sessions.find(http) is not None
         return _json({"name": principal.name, "role": principal.role, "login": logged_in})
 
@@ -121,12 +121,10 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         ("settings", views.settings, SETTINGS_SECONDS),
         ("workers", views.workers, REFRESH_SECONDS),
     ):
-        handler = _guarded(authorization, live.handler(view, refresh_seconds), page=False)
+        handler = _guarded(authorization, live.handler(view, refresh_seconds))
         app.router.add_get(f"/admin/v1/{name}", handler)
-    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, one_request, page=False))
-    app.router.add_post(
-        "/admin/v1/playground", _guarded(authorization, try_model, page=False, role="operator")
-    )
+    app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, one_request))
+    app.router.add_post("/admin/v1/playground", _guarded(authorization, try_model, role="operator"))
     if services.api is not None:
         add_routes(app, services.api, authorization)
     else:
@@ -136,11 +134,14 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         app.router.add_get("/ui/callback", _with_problems(services.login.callback))
         app.router.add_post("/ui/logout", _with_problems(services.login.logout))
     app.router.add_get("/ui/session", _guarded(authorization, session))
-    # The files contain no data: the page asks for a token by itself.
-    public = services.login is None and authorization.has_admin_token
-    page = (
-        console_file if public else _guarded(authorization, console_file, to_login=services.login is not None)
-    )
+    guarded_page = _guarded(authorization, console_file, to_login=services.login is not None)
+
+    async def page(http: web.Request) -> web.StreamResponse:
+        # The files contain no data: pages ask for a token by themselves, or take it from their address.
+        begins_at_login = services.login is not None and is_page(http) and "token" not in http.query
+        is_public = authorization.has_admin_token and not begins_at_login
+        return await (console_file if is_public else guarded_page)(http)
+
     app.router.add_get("/ui/{file:.*}", _with_problems(page))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
@@ -170,37 +171,25 @@ def _with_problems(handle: Handler) -> Handler:
 
 
 def _guarded(
-    authorization: Authorization,
-    handle: Handler,
-    *,
-    page: bool = True,
-    to_login: bool = False,
-    role: Role = "viewer",
+    authorization: Authorization, handle: Handler, *, to_login: bool = False, role: Role = "viewer"
 ) -> Handler:
     """Return a handler for operators of at least this role.
 
     Args:
         authorization: Authorizes the callers.
         handle: Answers them.
-        page: Whether pages may ask, with a cookie in place of a token.
         to_login: Whether other callers are redirected to the login.
         role: The role that callers need.
     """
 
     async def check(http: web.Request) -> web.StreamResponse:
         try:
-            await authorization.authorize(http, role, page=page)
+            await authorization.authorize(http, role)
         except Problem as problem:
             if problem.status == 401 and to_login and "Authorization" not in http.headers:
                 raise web.HTTPSeeOther(f"/ui/login?{urlencode({'to': http.path})}") from None
             raise
-        response = await handle(http)
-        token = http.query.get("token") if page else None
-        if token and authorization.is_admin_token(token, http):
-            # The page's own requests send the cookie from here on.
-            secure = authorization.sessions is not None and authorization.sessions.secure(http)
-            response.set_cookie(PAGE_COOKIE, token, httponly=True, samesite="Strict", secure=secure)
-        return response
+        return await handle(http)
 
     return _with_problems(check)
 

@@ -40,6 +40,11 @@ async def console_file(http: web.Request) -> web.Response:
     return response
 
 
+def is_page(http: web.Request) -> bool:
+    """Return whether a request is for a page of the console, not for a part of one."""
+    return (http.match_info.get("file", "") or INDEX).endswith(".html")
+
+
 async def tenant_page_file(http: web.Request) -> web.Response:
     """Answer with a file of the tenants' page."""
     name = http.match_info.get("file", "") or TENANT_PAGE

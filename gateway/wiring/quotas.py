@@ -18,13 +18,15 @@ from radix_cache.redis.scripts import ScriptCaller
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaParts:
-    """What counts the quotas of one gateway. The store, the escrow, the leases and the count each have a loop."""
+    """What counts the quotas of one gateway; each part has a loop, but for the events."""
 
     store: FailoverQuotaStore
     escrow: Escrow
     leases: Leases
     gateway_count: GatewayCount
     events: LimitEvents
+    restorer: Restorer | None
+    """Puts back what Redis has lost; None without a usage ledger."""
 
     @classmethod
     def create(
@@ -40,12 +42,13 @@ class QuotaParts:
         """
         events, gateway_count = LimitEvents(), GatewayCount(scripts, redis.prefix)
         timeout_seconds = redis.timeout_ms / 1000
+        restorer = Restorer(spent) if spent is not None else None
         shared = RedisQuotaStore(
             scripts,
             timeout_seconds,
             prefix=redis.prefix,
             events=events,
-            restorer=Restorer(spent) if spent is not None else None,
+            restorer=restorer,
         )
         store = FailoverQuotaStore(
             shared,
@@ -64,4 +67,11 @@ class QuotaParts:
         leases = Leases(escrow, events)
         stack.push_async_callback(leases.close)
         stack.push_async_callback(escrow.close)
-        return cls(store=store, escrow=escrow, leases=leases, gateway_count=gateway_count, events=events)
+        return cls(
+            store=store,
+            escrow=escrow,
+            leases=leases,
+            gateway_count=gateway_count,
+            events=events,
+            restorer=restorer,
+        )

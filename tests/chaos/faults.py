@@ -17,7 +17,7 @@ SLOW_SECONDS = 0.05
 """The delay in each direction: every reply of Redis comes later than `redis.timeout_ms`, which is 50."""
 
 WORKER_STALL_SECONDS = 15.0
-"""Three probes of three seconds have to fail before a worker counts as down."""
+"""Longer than BROKEN_SECONDS of gateway/fleet/stalls.py, after which begun streams are broken off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +104,23 @@ async def fast_link(scene: Scene) -> None:
 async def cut_link(scene: Scene) -> None:
     """Cut the gateways' connections to Valkey; new ones are accepted."""
     scene.link.cut()
+
+
+async def stop_link(scene: Scene) -> None:
+    """Let no bytes pass between the gateways and Valkey; connections stay open."""
+    scene.link.stop()
+
+
+async def resume_link(scene: Scene) -> None:
+    """Let bytes pass again."""
+    scene.link.resume()
+
+
+async def cut_link_often(scene: Scene) -> None:
+    """Cut the gateways' connections to Valkey again and again, ten times a second for three seconds."""
+    for _ in range(30):
+        scene.link.cut()
+        await asyncio.sleep(0.1)
 
 
 async def _answers(scene: Scene) -> None:
@@ -200,10 +217,18 @@ FAULTS = (
     Fault(name="valkey-full", inject=fill_valkey, heal=make_room_in_valkey),
     Fault(name="valkey-slow", inject=slow_link, heal=fast_link),
     Fault(name="valkey-cut", inject=cut_link, heal=nothing),
+    Fault(name="valkey-cut-often", inject=cut_link_often, heal=nothing),
+    Fault(name="valkey-unreachable", inject=stop_link, heal=resume_link),
     Fault(name="valkey-flushed", inject=flush_valkey, heal=nothing, forgets_quotas=True),
     Fault(name="valkey-emptied", inject=kill_valkey, heal=start_valkey_empty, forgets_quotas=True),
     Fault(name="worker-killed", inject=kill_worker, heal=start_victim, cuts=True),
     Fault(name="worker-stopped", inject=stop_worker, heal=start_victim, cuts=True),
-    Fault(name="worker-stalled", inject=stall_worker, heal=continue_victim, seconds_min=WORKER_STALL_SECONDS),
+    Fault(
+        name="worker-stalled",
+        inject=stall_worker,
+        heal=continue_victim,
+        seconds_min=WORKER_STALL_SECONDS,
+        cuts=True,
+    ),
     Fault(name="events-cut", inject=cut_events, heal=nothing),
 )

@@ -6,7 +6,7 @@ script is one value that a test may replace between requests.
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +89,7 @@ class ScriptedWorker:
         self.listed: bytes | None = None  # the body of /v1/models, in place of the list of `models`
         self.kv_tokens_max: int | None = 100_000
         self.ranks = 1  # data-parallel ranks
+        self.frozen: asyncio.Event | None = None  # until it is set nothing is sent, on any connection
         self.info: dict[str, Any] = {}  # more fields of /server_info
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -106,7 +107,7 @@ class ScriptedWorker:
 
     async def start(self, port: int = 0) -> None:
         """Listen on the port, or on a free one."""
-        app = web.Application(client_max_size=64 * 1024**2)
+        app = web.Application(client_max_size=64 * 1024**2, middlewares=[self._wait_while_frozen])
         for path in ("/v1/chat/completions", "/v1/completions"):
             app.router.add_post(path, self._infer)
         for path in self.others:
@@ -125,6 +126,14 @@ class ScriptedWorker:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    @web.middleware
+    async def _wait_while_frozen(
+        self, http: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.frozen is not None:
+            await self.frozen.wait()
+        return await handler(http)
 
     async def _ready(self, http: web.Request) -> web.Response:
         return web.Response(status=200 if self.ready else 503)
@@ -187,6 +196,8 @@ class ScriptedWorker:
         response = web.StreamResponse(headers={**script.headers, "content-type": "text/event-stream"})
         await response.prepare(http)
         for frame in self._frames(script, seen, chat=chat):
+            if self.frozen is not None:
+                await self.frozen.wait()
             await response.write(frame)
             seen.frames += 1
             if seen.frames == script.break_after:

@@ -1,4 +1,4 @@
-"""A link between two unix sockets that a test can slow down, cut, or take down. Bytes keep their order."""
+"""A link between two unix sockets that a test can slow down, stop, cut, or take down. Bytes keep their order."""
 
 import asyncio
 from collections import deque
@@ -43,12 +43,16 @@ class _End(asyncio.Protocol):
         if self.transport is None or self._timer is not None:
             return
         loop = asyncio.get_running_loop()
-        while self._late and self._late[0][0] <= loop.time():
+        while self._late and not self.link.stopped and self._late[0][0] <= loop.time():
             _, data = self._late.popleft()
             if not self.transport.is_closing():
                 self.transport.write(data)
-        if self._late:
+        if self._late and not self.link.stopped:
             self._timer = loop.call_at(self._late[0][0], self._due)
+
+    def resume(self) -> None:
+        """Send what was held while the link was stopped."""
+        self._send()
 
     def _due(self) -> None:
         self._timer = None
@@ -61,6 +65,7 @@ class Link:
     def __init__(self, near: Path, far: Path) -> None:
         self.delay_seconds = 0.0  # in each direction
         self.up = True  # False: new connections are closed at once
+        self.stopped = False  # connections stay open and new ones are accepted, but no bytes pass
         self.ends: set[_End] = set()
         self._near = near
         self._far = far
@@ -71,6 +76,16 @@ class Link:
         """Listen on the near socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _End(self), str(self._near))
+
+    def stop(self) -> None:
+        """Let no bytes pass, as a network that drops all packets."""
+        self.stopped = True
+
+    def resume(self) -> None:
+        """Let bytes pass again, those that were held first."""
+        self.stopped = False
+        for end in list(self.ends):
+            end.resume()
 
     def cut(self) -> None:
         """Cut all connections; new ones may come while the link is up."""

@@ -58,15 +58,15 @@ class Connection(asyncio.Protocol):
     Use `ask`, `read`, then `release`; the other public methods are callbacks of asyncio and httptools.
     """
 
-    def __init__(self, released: Callable[["Connection"], None], unanswered: set["Connection"]) -> None:
+    def __init__(self, released: Callable[["Connection"], None], traffic: "PoolTraffic") -> None:
         """Make a connection of a pool.
 
         Args:
             released: Takes the connection back once its answer was read to the end.
-            unanswered: The connections of the pool that wait for a first byte.
+            traffic: The traffic of the pool.
         """
         self._released = released
-        self._unanswered = unanswered
+        self._traffic = traffic
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._headers: dict[bytes, bytes] = {}
@@ -90,6 +90,8 @@ class Connection(asyncio.Protocol):
         self.date = ""
         self.nothing_received = True
         """Whether no byte of the answer has come yet."""
+        self.answered = False
+        """Whether the head of the answer was read."""
         self.complete = False
         """Whether the answer has arrived to its end."""
         self._sized = False
@@ -113,16 +115,17 @@ class Connection(asyncio.Protocol):
             self._transport.write(request[0])
         else:
             self._transport.writelines(request)
-        self._unanswered.add(self)
+        self._traffic.asked.add(self)
         timer = self._loop.call_later(seconds, self._expire)
         try:
-            return await self.read()
+            first = await self.read()
         except (ConnectionBroken, asyncio.CancelledError):
             self.close()
             raise
         finally:
             timer.cancel()
-            self._unanswered.discard(self)
+        self.answered = True
+        return first
 
     async def read(self) -> bytes:
         """Return the next piece of the body; empty at its end. Raises ConnectionBroken."""
@@ -152,15 +155,22 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """Give the connection back to the pool; with an unread rest close it instead, so that the worker stops."""
         if self._reusable and not self._pieces and self.usable:
+            self._traffic.asked.discard(self)
             self._released(self)
         else:
             self.close()
 
     def close(self) -> None:
         """Close the connection at once."""
+        self._traffic.asked.discard(self)
         self._lost = self._lost or ConnectionBroken("closed")
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a reader waits for bytes of the worker."""
+        return self._waiter is not None
 
     @property
     def usable(self) -> bool:
@@ -188,6 +198,7 @@ class Connection(asyncio.Protocol):
             return
         assert self._parser is not None
         self.nothing_received = False
+        self._traffic.received += 1
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
@@ -269,6 +280,23 @@ def _copy_of(error: ConnectionBroken) -> ConnectionBroken:
     return type(error)(*error.args)
 
 
+class PoolTraffic:
+    """The traffic of one pool: which connections are in use, and whether bytes come."""
+
+    __slots__ = ("asked", "received")
+
+    def __init__(self) -> None:
+        self.asked: set[Connection] = set()
+        """The connections whose answer is waited for, or read."""
+        self.received = 0
+        """Rises whenever bytes come from the worker."""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anything waits for bytes of the worker; a reader that its client holds up does not."""
+        return any(connection.awaited for connection in self.asked)
+
+
 class ConnectionPool:
     """The connections to one worker: opened when none is idle, and kept for a while."""
 
@@ -279,7 +307,7 @@ class ConnectionPool:
         self._tls = ClientTls(files or TlsFiles()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls is not None else 80)
         self._idle: deque[Connection] = deque()
-        self._unanswered: set[Connection] = set()
+        self.traffic = PoolTraffic()
         self._sweep: asyncio.TimerHandle | None = None
         self.host = parts.netloc.rpartition("@")[2]
         self.base = parts.path.rstrip("/")
@@ -309,8 +337,15 @@ class ConnectionPool:
 
     def abandon(self) -> None:
         """Fail every request that waits for a first byte with ConnectionAbandoned."""
-        for connection in self._unanswered:
-            connection.fail(ConnectionAbandoned("the worker is down"))
+        for connection in list(self.traffic.asked):
+            if not connection.answered:
+                connection.fail(ConnectionAbandoned("the worker is down"))
+
+    def break_off(self) -> None:
+        """Fail every request, also those whose answer has begun."""
+        self.abandon()
+        for connection in list(self.traffic.asked):
+            connection.fail(ConnectionTimedOut("the worker has stalled"))
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -332,7 +367,7 @@ class ConnectionPool:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 tls = self._tls.context() if self._tls is not None else None
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._keep, self._unanswered), self._host, self._port, ssl=tls
+                    lambda: Connection(self._keep, self.traffic), self._host, self._port, ssl=tls
                 )
         except TimeoutError as err:
             raise ConnectionBroken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err

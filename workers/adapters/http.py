@@ -21,7 +21,13 @@ from workers.adapter import (
     WorkerUnreachable,
 )
 from workers.adapters.body_buffers import Buffers, total_bytes
-from workers.adapters.connection import Connection, ConnectionBroken, ConnectionPool, ConnectionTimedOut
+from workers.adapters.connection import (
+    Connection,
+    ConnectionBroken,
+    ConnectionPool,
+    ConnectionTimedOut,
+    PoolTraffic,
+)
 from workers.adapters.retry_after import retry_after_seconds
 
 PROBE_SECONDS_MAX = 3.0
@@ -133,6 +139,15 @@ class HttpWorker:
     def abandon(self) -> None:
         """Fail all requests that wait for a first byte."""
         self._pool.abandon()
+
+    def break_off(self) -> None:
+        """Fail all requests, also those whose answer has begun."""
+        self._pool.break_off()
+
+    @property
+    def traffic(self) -> PoolTraffic:
+        """The traffic with the worker."""
+        return self._pool.traffic
 
     def close(self) -> None:
         """Close idle connections."""

@@ -117,6 +117,20 @@ class OpenAIAdapter:
         """Fail all calls that wait for a first byte; see WorkerAdapter."""
         self.http.abandon()
 
+    @property
+    def received(self) -> int:
+        """A number that rises with the worker's bytes; see SupportsStallDetection."""
+        return self.http.traffic.received
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anything waits for bytes of the worker; see SupportsStallDetection."""
+        return self.http.traffic.awaited
+
+    def break_off(self) -> None:
+        """Fail all calls; see SupportsStallDetection."""
+        self.http.break_off()
+
     def close(self) -> None:
         """Close idle connections."""
         self.http.close()

@@ -8,6 +8,8 @@
     on trial    on trial         up                open, for twice as long           draining    -
     draining    -                -                 -                                 -           suspect
 
+A worker that has stalled (gateway/fleet/stalls.py) is down at once, unless it is draining.
+
 A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
 down gets nothing but probes. An answer of any kind, a refusal included, proves that the worker lives; an error of
 the client (4xx) is therefore never a failure.
@@ -118,6 +120,12 @@ class HealthState:
         return HealthState(
             Health.DOWN, strain=strain, open_until=now + seconds, openings=min(self.openings + 1, 10)
         )
+
+    def stalled(self) -> "HealthState":
+        """Return the state after the worker was silent while probes and requests waited: it is down at once."""
+        if self.health is Health.DRAINING:
+            return self
+        return replace(self, health=Health.DOWN, failures=FAILURES_MAX, on_trial=False, open_until=None)
 
     def drained(self) -> "HealthState":
         """Return the state after an operator asked that no more requests be sent to the worker."""

@@ -8,7 +8,7 @@ import typer
 
 from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
 from gateway.cli.support.columns import format_columns
-from gateway.cli.support.deployment import ADMIN, find_deployment
+from gateway.cli.support.deployment import find_admin_api
 from gateway.cli.support.options import Assignments, ConfigFile
 
 LINES = 20
@@ -33,7 +33,7 @@ def queue(
     had requests waiting in the last minute; evenness is Jain's index of the work that those tenants received over
     their weights.
     """
-    deployment = find_deployment(config, set_, ADMIN, must_exist=False)
+    deployment = find_admin_api(config, set_, url)
     found = call_admin_api(deployment.settings, url or deployment.admin_url, token, "queue")
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

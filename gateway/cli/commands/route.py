@@ -10,7 +10,7 @@ import typer
 from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.deployment import ADMIN, find_deployment
+from gateway.cli.support.deployment import find_admin_api
 from gateway.cli.support.options import Assignments, ConfigFile
 
 PROMPT_BYTES_MAX = 200 * 1024
@@ -41,7 +41,7 @@ def route(
     For each worker it shows how much of the prompt is cached there, and why it is the best or not. The command
     calls the admin API of a running gateway; the request is not sent to any worker.
     """
-    deployment = find_deployment(config, set_, ADMIN, must_exist=False)
+    deployment = find_admin_api(config, set_, url)
     body = _body(prompt, model)
     api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
     asked = {"body": body, "tenant": tenant, "api": api}

@@ -75,6 +75,17 @@ def find_deployment(
     return DeploymentAccess(settings=loaded.settings)
 
 
+def find_admin_api(config: ConfigFile, assignments: Assignments, url: str | None) -> DeploymentAccess:
+    """Return the deployment whose admin API a command calls; of a URL that is given, no gateway is looked for.
+
+    Raises SettingsProblem, CommandError.
+    """
+    if url is None:
+        return find_deployment(config, assignments, ADMIN, must_exist=False)
+    loaded = load_settings(config, assignments=list(assignments or ()), complete=False)
+    return DeploymentAccess(settings=loaded.settings)
+
+
 def print_deployment(deployment: DeploymentAccess) -> None:
     """Print on standard error which database and which secret a command works with."""
     settings = deployment.settings

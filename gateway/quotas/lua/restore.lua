@@ -1,8 +1,9 @@
--- Puts back the usage of long windows from the ledger, once.
+-- Puts back the usage of long windows from the ledger, once, or again.
 --
 -- keys  1: hash: key of meters -> ms at which their long windows were put back, or were whole  2: these meters
--- args  1: ms for which that is remembered  2: the limits, packed as for reserve; then for every limit its usage, and
---       when its window ends in us (0: of a smooth one)
+-- args  1: ms for which that is remembered  2: 1 to do it again where it was done before
+--       3: the limits, packed as for reserve; then for every limit its usage, and when its window ends in us (0: of a
+--       smooth one)
 -- Returns 1; 0 if it was done before, or if no less is known here; -1 if a window of the calendar has ended
 -- meanwhile: nothing is done.
 --
@@ -10,11 +11,11 @@
 -- two counts, never both.
 verbs.restore = function(keys, args)
   local now = now_us()
-  if redis.call('HEXISTS', keys[1], keys[2]) == 1 then
+  if args[2] == '0' and redis.call('HEXISTS', keys[1], keys[2]) == 1 then
     return 0
   end
-  local layout, used, marks = layout_of(args[2]), {}, {}
-  for at = 3, #args, 2 do
+  local layout, used, marks = layout_of(args[3]), {}, {}
+  for at = 4, #args, 2 do
     used[#used + 1] = tonumber(args[at])
     marks[#marks + 1] = tonumber(args[at + 1])
   end

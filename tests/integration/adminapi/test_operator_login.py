@@ -282,6 +282,15 @@ async def test_where_people_can_log_in_nobody_looks_for_being_on_this_machine(of
         assert (await browser.get("/health/ready"))[0] == 200
 
 
+async def test_beside_a_login_the_page_takes_the_admin_token_of_its_address(office):
+    async with office(**{"admin.token": "7be41c0d9a5f4e3288c6d1b0f7a9e253"}) as browser:
+        status, _, headers = await browser.get("/ui/", follow=False)
+        assert (status, headers["location"]) == (303, "/ui/login?to=/ui/")
+        for path in ("/ui/?token=7be41c0d9a5f4e3288c6d1b0f7a9e253", "/ui/main.js", "/ui/console.css"):
+            status, _, headers = await browser.get(path, follow=False)
+            assert (status, "set-cookie" in headers) == (200, False)
+
+
 async def test_a_login_needs_no_database(office):
     async with office(**{"database.url": "none"}) as browser:
         assert (await browser.get("/ui/"))[0] == 200

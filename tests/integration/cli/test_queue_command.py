@@ -7,8 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.cli.support import deployment
 from gateway.process import running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
+
+TOKEN = "7be41c0d9a5f4e3288c6d1b0f7a9e253"
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,22 @@ async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
 async def test_it_says_that_no_gateway_answers():
     result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("command", [["queue"], ["route"]], ids=["queue", "route"])
+async def test_a_gateway_that_is_named_by_its_url_is_not_looked_for(gateway, command, tmp_path, monkeypatch):
+    def several():
+        raise AssertionError("the gateways of this machine were looked for")
+
+    monkeypatch.setattr(deployment, "running_gateways", several)
+    prompt = tmp_path / "prompt.json"
+    prompt.write_text('{"model": "m", "prompt": "hello"}')
+    given = {"queue": [], "route": [str(prompt), "--tenant", "acme"]}[command[0]]
+    database = {"database.url": f"sqlite:///{tmp_path}/t.db"}
+    async with ScriptedWorker() as worker, gateway(worker, **database, **{"admin.token": TOKEN}) as running:
+        arguments = [*command, *given, "--url", running.admin, "--token", TOKEN]
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+        assert result.exit_code == 0, result.output
 
 
 async def two_waiting(running, other, worker):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from gateway.discovery import discovery, worker_registry
 from gateway.discovery.registration import keep_registered
 from gateway.discovery.worker_registry import WorkerRegistry
 from radix_cache.redis.scripts import ScriptCaller
@@ -114,6 +115,33 @@ async def test_a_worker_that_no_more_renews_its_lease_leaves(gateway):
             await running.until(lambda: "lent" not in running.here.gateway.fleet, 60)
             assert await registry.registered() == []
             await redis.close()
+
+
+async def test_changes_of_the_registry_are_told_and_renewed_leases_are_not(gateway, monkeypatch):
+    # Without the news, nothing would be read again before the test is over.
+    monkeypatch.setattr(worker_registry, "READ_SECONDS", 600)
+    monkeypatch.setattr(discovery, "DRAINED_SECONDS", 600)
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with gateway(one, discovery="[{kind: redis}]") as running:
+            settings = running.here.gateway.settings
+            redis = ScriptCaller(settings.redis.url)
+            registry = WorkerRegistry(redis, settings.redis.prefix)
+            fleet, news = running.here.gateway.fleet, running.here.gateway.discovery.registry.news
+            lent = {"id": "lent", "kind": "sglang", "url": two.url}
+            try:
+                await registry.put(lent, lease_seconds=600)
+                await running.until(lambda: up(running, "lent"))
+                heard = news.count
+                await registry.put(lent, lease_seconds=600)
+                await registry.drain(["lent"])
+                await running.until(lambda: fleet["lent"].health.health.value == "draining")
+                assert news.count == heard + 1
+                await registry.resume(["lent"])
+                await running.until(lambda: up(running, "lent"))
+                await registry.remove("lent")
+                await running.until(lambda: "lent" not in fleet)
+            finally:
+                await redis.close()
 
 
 async def test_one_that_is_added_while_its_old_lease_is_dropped_stays(gateway):

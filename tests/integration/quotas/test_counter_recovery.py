@@ -29,6 +29,7 @@ from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_lifecycle import KeyLifecycle
 from policies.admission.limit_windows import Window, WindowUsage
 from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.clock import FakeClock
 from tests.fakes.scripted_worker import ScriptedWorker
 
 numbers = itertools.count()
@@ -50,10 +51,11 @@ class House:
         self.scripts = ScriptCaller(valkey.url)
         self.spent = LedgerAccountUsage(self.shipper, AccountHours(self.database))
         self.valkey = valkey
+        self.clock = FakeClock()
 
     def store(self, ledger=None):
         """Another gateway's."""
-        return RedisQuotaStore(self.scripts, 5.0, restorer=Restorer(ledger or self.spent))
+        return RedisQuotaStore(self.scripts, 5.0, restorer=Restorer(ledger or self.spent, clock=self.clock))
 
     def asked(self, *limits, tokens=100, scope="tenant:t"):
         return Reservation(
@@ -71,7 +73,7 @@ class House:
         await store.settle(lease, Cost(prompt_tokens=tokens, spend=10 * tokens))
         self.note(tokens, key_id=key_id)
 
-    def note(self, tokens, key_id="k", ago=0.0, status=200, worker="w"):
+    def note(self, tokens, key_id="k", ago=0.0, status=200, worker="w", journal=None):
         """A row of the ledger."""
         entry = UsageEntry(
             request_id=f"q{next(numbers)}",
@@ -93,7 +95,7 @@ class House:
             status=status,
             code="ok" if status == 200 else "rate_limit_exceeded",
         )
-        self.journal.append(entry)
+        (journal or self.journal).append(entry)
 
     def lose(self, keys="*"):
         with redis.from_url(self.valkey.url) as client:
@@ -366,6 +368,81 @@ async def test_whatever_is_lost_whenever_nothing_counts_twice_and_only_what_was_
     assert used - lost <= budget.amount - left <= used
     house.lose()
     assert await house.left(stores[0], budget) == [budget.amount - used]
+    await house.close()
+
+
+class Neighbour:
+    """Another gateway: a store, and a journal that is shipped when the test says so."""
+
+    def __init__(self, house, directory):
+        self.journal = Journal(directory, bytes_max=10**7)
+        self.shipper = Shipper(self.journal, UsageStore(house.database))
+        ledger = LedgerAccountUsage(self.shipper, AccountHours(house.database))
+        self.restorer = Restorer(ledger, clock=house.clock)
+        self.store = RedisQuotaStore(house.scripts, 5.0, restorer=self.restorer)
+
+
+async def test_what_was_under_way_or_not_shipped_at_a_loss_is_counted_again(house, tmp_path):
+    here, there = Neighbour(house, tmp_path / "here"), Neighbour(house, tmp_path / "there")
+    await house.left(here.store, MONTH)
+    house.note(100, journal=here.journal)
+    house.note(38, journal=there.journal)
+    running = await there.store.reserve(house.asked(MONTH, tokens=24))
+    house.lose()
+    assert await house.left(here.store, MONTH) == [900]
+    await there.store.settle(running, Cost(prompt_tokens=24))
+    house.note(24, journal=there.journal)
+    await there.shipper.ship()
+    house.clock.advance(5)
+    await here.restorer.recount()
+    assert await house.left(here.store, MONTH) == [1000 - 100 - 38 - 24]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whenever_redis_is_lost_a_count_in_a_quiet_moment_makes_it_exact(valkey, tmp_path, seed):
+    """Never more than was used or reserved; after a loss, less by what was under way or not shipped, until then."""
+    chance = random.Random(seed)
+    house = House(f"sqlite:///{tmp_path}/usage.db", valkey, tmp_path / "journal")
+    await schema.upgrade(house.database)
+    budget = Limit(unit="total_tokens", amount=10**9, window=Window.of("month", "calendar"))
+    gateways = [Neighbour(house, tmp_path / f"g{at}") for at in range(3)]
+    under_way, used = [], 0
+
+    async def ends(one):
+        nonlocal used
+        lease, tokens, gateway = one
+        actual = chance.randint(0, tokens)
+        await gateway.store.settle(lease, Cost(prompt_tokens=actual))
+        house.note(actual, journal=gateway.journal)
+        used += actual
+
+    for _ in range(50):
+        what, gateway = chance.random(), chance.choice(gateways)
+        if what < 0.4:
+            tokens = chance.randint(1, 1000)
+            lease = await gateway.store.reserve(house.asked(budget, tokens=tokens))
+            under_way.append((lease, tokens, gateway))
+        elif what < 0.7 and under_way:
+            await ends(under_way.pop(chance.randrange(len(under_way))))
+        elif what < 0.8:
+            await gateway.shipper.ship()
+        elif what < 0.9:
+            house.lose()
+        else:
+            house.clock.advance(chance.choice([1, 10, 100]))
+            await gateway.restorer.recount()
+        (left,) = await house.left(gateways[0].store, budget)
+        assert budget.amount - left <= used + sum(tokens for _, tokens, _ in under_way)
+    for one in under_way:
+        await ends(one)
+    for gateway in gateways:
+        await gateway.shipper.ship()
+    house.clock.advance(1000)
+    for gateway in gateways:
+        await gateway.restorer.recount()
+    assert await house.left(gateways[0].store, budget) == [budget.amount - used]
+    for gateway in gateways:
+        gateway.journal.close()
     await house.close()
 
 

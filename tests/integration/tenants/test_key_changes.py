@@ -113,6 +113,23 @@ async def test_what_one_gateway_is_told_to_change_is_so_in_the_other(pair):
     await pair.until(new, 401)
 
 
+async def test_a_key_expires_in_both_gateways_at_its_time_also_where_it_is_known_and_the_database_is_away(
+    valkey, tmp_path, own_postgres: PostgresServer
+):
+    async for pair in paired(own_postgres.url(), valkey, tmp_path):
+        key, lasting = (new_key(pepper(SECRET.encode())) for _ in range(2))
+        await pair.put(lasting)
+        await pair.put(key)
+        await pair.until(key, 200)
+        ends = time.time() + 4
+        await KeyLifecycle(pair.store, pepper(SECRET.encode())).expire(key.id, Moment.at(ends))
+        await asyncio.sleep(PROMISED_SECONDS)
+        own_postgres.stop()
+        await pair.until(key, 401)
+        assert time.time() >= ends - 1
+        await pair.until(lasting, 200)
+
+
 async def test_an_outage_of_the_database_is_no_end_of_known_keys(
     valkey, tmp_path, own_postgres: PostgresServer
 ):

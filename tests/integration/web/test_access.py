@@ -79,7 +79,18 @@ async def test_guesses_at_the_admin_token_are_slowed_and_the_right_one_is_no_exc
         wrong = [await status_of(running, url, **bearer(f"{at:032x}")) for at in range(8)]
         assert wrong == [401] * 5 + [429] * 3
         assert await status_of(running, url, **bearer(TOKEN)) == 429
-        assert await status_of(running, f"{url}?token={TOKEN}") == (429 if path == "ui/session" else 401)
+        assert await status_of(running, f"{url}?token={TOKEN}") == 401
+
+
+async def test_the_admin_token_is_taken_from_the_header_only_and_never_put_into_a_cookie(gateway):
+    async with ScriptedWorker() as worker, gateway(worker, **{"admin.token": TOKEN}) as running:
+        async with running.http.get(f"{running.admin}/ui/?token={TOKEN}") as answer:
+            assert (answer.status, answer.cookies) == (200, {})
+        for path in ("ui/session", "admin/v1/overview", "admin/v1/requests"):
+            url = f"{running.admin}/{path}"
+            assert await status_of(running, f"{url}?token={TOKEN}") == 401
+            assert await status_of(running, url, Cookie=f"radixgate_admin={TOKEN}") == 401
+            assert await status_of(running, url, **bearer(TOKEN)) == 200
 
 
 @pytest.mark.parametrize("weak", ["sesame", "x" * 64, "12345678901234567890", "an operator's token"])

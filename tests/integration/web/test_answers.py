@@ -456,7 +456,7 @@ async def test_a_key_that_is_no_text_is_an_unknown_one(gateway, header):
             assert (status, body["error"]["code"]) == (401, "invalid_api_key")
         status, _, body = await raw(running.admin, "/admin/v1/overview", header, method="GET")
         assert (status, body["status"]) == (401, 401)
-        cookie = b"Cookie: radixgate_admin=\xff"
+        cookie = b"Cookie: radixgate_session=\xff"
         status, _, body = await raw(running.admin, "/admin/v1/overview", cookie, method="GET")
         assert status == 401
 

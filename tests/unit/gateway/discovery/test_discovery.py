@@ -4,9 +4,8 @@ import logging
 
 import msgspec
 import pytest
-from aiohttp import web
 
-from gateway.discovery import dns, kubernetes
+from gateway.discovery import dns
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.dns import DnsSource
 from gateway.discovery.file import FileSource
@@ -29,7 +28,7 @@ class Told:
     """A source that says what it is told to say."""
 
     def __init__(self, *names, name="told"):
-        self.name, self.seconds = name, 5.0
+        self.name = name
         self.says = [settings(one) for one in names]
 
     async def find(self):
@@ -271,81 +270,6 @@ async def test_every_address_of_a_name_is_a_worker():
     assert len({worker.id for worker in found}) == len(found)
     with pytest.raises(SourceUnavailable, match="cannot be resolved"):
         await DnsSource(Settings(kind="dns", name="nowhere.invalid")).find()
-
-
-@pytest.fixture
-async def api(tmp_path):
-    """An API server that lists `pages` of EndpointSlices, one after the other, to clients with the token."""
-    (tmp_path / "token").write_text("t0ken\n")
-    (tmp_path / "namespace").write_text("inference")
-    pages, asked = [], []
-
-    async def slices(request):
-        asked.append((request.path, dict(request.query)))
-        if request.headers["Authorization"] != "Bearer t0ken":
-            return web.json_response({}, status=403)
-        at = int(request.query.get("continue", 0))
-        more = {"continue": str(at + 1)} if at + 1 < len(pages) else {}
-        return web.json_response({"items": pages[at], "metadata": more})
-
-    app = web.Application()
-    app.router.add_get("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", slices)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    def source(**more):
-        return kubernetes.KubernetesSource(Settings(kind="kubernetes", name="vllm", **more), url, tmp_path)
-
-    yield source, pages, asked
-    await runner.cleanup()
-
-
-def endpoint(address, pod, **conditions):
-    return {"addresses": [address], "targetRef": {"name": pod}, "conditions": conditions}
-
-
-async def test_ready_endpoints_of_a_service_are_workers_by_the_names_of_their_pods(api):
-    source, pages, asked = api
-    ports = [{"name": "metrics", "port": 9}, {"name": "http", "port": 8000}]
-    pages += [
-        [
-            {
-                "ports": ports,
-                "endpoints": [endpoint("10.0.0.2", "vllm-1", ready=True), endpoint("10.0.0.3", "vllm-2")],
-            }
-        ],
-        [
-            {"ports": ports, "endpoints": [endpoint("10.0.0.4", "vllm-3", ready=False)]},
-            {"ports": ports, "endpoints": [endpoint("fd00::5", "vllm-4", ready=True, terminating=True)]},
-            {"ports": ports, "endpoints": [endpoint("fd00::6", "vllm-5", ready=None)]},
-            {"ports": None, "endpoints": None},
-        ],
-    ]
-    found = await source(port_name="http").find()
-    assert {worker.id: worker.url for worker in found} == {
-        "vllm-1": "http://10.0.0.2:8000",
-        "vllm-2": "http://10.0.0.3:8000",
-        "vllm-5": "http://[fd00::6]:8000",
-    }
-    assert "/namespaces/inference/" in asked[0][0]
-    assert asked[0][1]["labelSelector"] == "kubernetes.io/service-name=vllm"
-
-
-async def test_an_api_server_that_refuses_is_a_source_that_is_away(api, tmp_path):
-    source, pages, _ = api
-    pages.append([])
-    assert await source(namespace="other").find() == []
-    (tmp_path / "token").write_text("stolen")
-    with pytest.raises(SourceUnavailable, match="403: the service account may not list endpointslices"):
-        await source().find()
-
-
-async def test_outside_of_kubernetes_there_is_nothing_to_ask(tmp_path):
-    source = kubernetes.KubernetesSource(Settings(kind="kubernetes", name="vllm"), account=tmp_path)
-    with pytest.raises(SourceUnavailable, match="the service account cannot be read"):
-        await source.find()
 
 
 def test_a_workers_id_is_one_that_settings_allow():

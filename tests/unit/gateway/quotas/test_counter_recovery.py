@@ -90,7 +90,7 @@ def asked(*names):
     return Reservation(id="r", organisation="o", scopes=scopes, cost=Cost(prompt_tokens=1))
 
 
-async def put_back(*_):
+async def put_back(*_, again):
     return True
 
 
@@ -107,7 +107,7 @@ async def test_many_requests_of_an_account_read_the_ledger_once():
 async def test_a_request_that_leaves_keeps_nobody_from_what_it_had_begun():
     books, put = Books(), []
 
-    async def note(organisation, scope, found):
+    async def note(organisation, scope, found, *, again):
         put.append(scope)
         return True
 
@@ -148,6 +148,28 @@ async def test_a_ledger_that_is_away_is_left_alone_for_a_moment():
     assert restorer.ready
 
 
+@pytest.mark.parametrize("usage", [[], [at(18, 10, 5)]], ids=["new", "with usage"])
+async def test_an_account_is_counted_again_after_a_loss_a_few_times(usage):
+    clock, puts = FakeClock(), []
+
+    class History(Books):
+        async def hours(self, scope, since):
+            return usage
+
+    async def note(organisation, scope, found, *, again):
+        puts.append(again)
+        return not again
+
+    restorer = Restorer(History(), wall=lambda: NOW, clock=clock)
+    await restorer.restore(asked("tenant:a"), note)
+    await restorer.recount()
+    assert puts == [False]
+    for seconds in (*counter_recovery.RECOUNT_SECONDS, 86_400.0):
+        clock.advance(seconds)
+        await restorer.recount()
+    assert puts == [False] + [True] * (len(counter_recovery.RECOUNT_SECONDS) if usage else 0)
+
+
 async def test_the_event_loop_goes_on_while_a_long_history_is_counted(monkeypatch):
     # A request waits a second at most for the count; this test waits for the end of it.
     monkeypatch.setattr(counter_recovery, "WAIT_SECONDS_MAX", 60.0)
@@ -170,7 +192,7 @@ async def test_the_event_loop_goes_on_while_a_long_history_is_counted(monkeypatc
             await asyncio.sleep(0.001)
         loop_went_on.set()
 
-    async def note(organisation, scope, found):
+    async def note(organisation, scope, found, *, again):
         put.extend(meter.used for _, meter in found)
         return True
 
