@@ -342,6 +342,76 @@ def test_network_policies_let_in_the_test_and_keep_others_from_valkey() -> None:
         assert "egress" not in spec
 
 
+def test_tls_of_the_admin_port_is_followed_by_probes_and_monitor() -> None:
+    values = {
+        "gateway": {
+            "tls": {"admin": {"existingSecret": "admin-tls"}, "tenants": {"existingSecret": "llm-tls"}}
+        },
+        "metrics": {"serviceMonitor": {"enabled": True}},
+    }
+    objects = render(values)
+    container = gateway(objects)
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[kind]["httpGet"]["scheme"] == "HTTPS"
+    (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    volumes = {v["name"]: v.get("secret", {}).get("secretName") for v in template(objects)["spec"]["volumes"]}
+    for listener, name in (("admin", "admin"), ("listen", "tenants")):
+        assert config[listener]["tls"]["certificate"] == f"{mounts[f'tls-{name}']}/tls.crt"
+    assert (volumes["tls-admin"], volumes["tls-tenants"]) == ("admin-tls", "llm-tls")
+    test = one(objects, "Pod", "-test")["spec"]["containers"][0]
+    assert test["env"][0]["value"].startswith("https://")
+
+
+def test_common_labels_replace_no_selector_and_no_label_of_the_chart() -> None:
+    values = {
+        "commonLabels": {"app.kubernetes.io/name": "other", "app.kubernetes.io/component": "x", "team": "a"},
+        "gateway": {"podLabels": {"app.kubernetes.io/instance": "other", "team": "b"}},
+    }
+    owner = one(render(values), "StatefulSet")
+    labels = owner["spec"]["template"]["metadata"]["labels"]
+    assert owner["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert (labels["team"], owner["metadata"]["labels"]["team"]) == ("b", "a")
+
+
+def test_a_route_of_the_gateway_api_does_not_end_streams() -> None:
+    route = {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["llm.example.com"]}
+    spec = one(render({"gateway": {"httpRoute": route}}), "HTTPRoute")["spec"]
+    (rule,) = spec["rules"]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    assert rule["backendRefs"] == [{"name": "release-radixgate", "port": 80}]
+
+
+def test_egress_admits_what_the_values_name() -> None:
+    values = {
+        "networkPolicy": {"enabled": True, "egress": {"enabled": True, "to": {"s3": [{"podSelector": {}}]}}},
+        "workers": {
+            "external": [
+                {
+                    "id": "a",
+                    "kind": "vllm",
+                    "url": "http://a:8000",
+                    "kv_events": {"endpoint": "tcp://a:5557", "replay_endpoint": "tcp://a:6557"},
+                }
+            ]
+        },
+        "database": {"existingSecret": "db"},
+        "redis": {"mode": "external", "external": {"url": "redis://r:6390/0"}},
+        "tokenIssuers": [{"issuer": "https://login.example.com"}],
+        "config": {
+            "telemetry": {"otlp_endpoint": "http://otel:4318"},
+            "files": {"s3": {"bucket": "b", "endpoint": "http://s3:9000"}},
+        },
+    }
+    rules = one(render(values), "NetworkPolicy")["spec"]["egress"]
+    ports = {port["port"] for rule in rules for port in rule["ports"]}
+    assert ports == {53, 30000, 8000, 5557, 6557, 5432, 6390, 443, 4318, 9000}
+    (s3,) = [rule for rule in rules if rule["ports"][0]["port"] == 9000]
+    assert s3["to"] == [{"podSelector": {}}]
+
+
 def test_extra_objects_are_templates() -> None:
     extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-more"}}
     names = [o["metadata"]["name"] for o in render({"extraObjects": [extra]})]
@@ -360,5 +430,5 @@ def test_the_notes_tell_what_to_do_next() -> None:
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
     assert "helm -n llm test release --logs" in notes
-    assert "exec deployment/release-radixgate -c gateway -- cat /run/radixgate/key" in notes
+    assert "exec statefulset/release-radixgate -c gateway -- cat /run/radixgate/key" in notes
     assert "the tenant `demo` is removed" in notes

@@ -10,7 +10,7 @@ import pytest
 from gateway.database.tables import REVISION
 from helm.tests.cluster.images import next_release
 from helm.tests.cluster.local_cluster import LocalCluster, local_cluster
-from tests.fakes.scripted_worker import ScriptedWorker
+from tests.fakes.scripted_worker import Script, ScriptedWorker
 
 SMALL = {
     "config": {"drain": {"notice_seconds": 1, "seconds": 10}},
@@ -130,14 +130,14 @@ async def test_a_release_with_other_tables_is_rolled_out_and_back_without_a_fail
     later = next_release(tmp_path)
     cluster.images.next_releases["0.2.0"] = tmp_path
     cluster.put_secret("own", SECRET)
-    async with ScriptedWorker(models=["tiny-llama"], chunk_delay=0.02) as worker:
+    async with ScriptedWorker(models=["tiny-llama"], script=Script(tokens=20, gap=0.05)) as worker:
         external = [{"id": "scripted", "kind": "openai", "url": worker.url}]
         values = SEVERAL | {"workers": {"embedded": {"replicas": 0}, "external": external}}
         await cluster.install(values)
         await radixgate(cluster, "tenants", "set", "acme")
         key = (await radixgate(cluster, "keys", "create", "acme", "--quiet")).strip()
+        await asyncio.sleep(3)  # Each gateway follows the database within a second.
         assert (await chat(cluster, key))[0] == 200
-        await asyncio.sleep(2)  # Each gateway follows the database within a second.
 
         load = Load(cluster, key)
         next_values = values | {"gateway": {"replicas": 2, "image": {"tag": "0.2.0"}}}

@@ -164,6 +164,8 @@ class Pod:
         paths = self._paths(container)
         words = [self._local(_expanded(word, variables), paths) for word in command]
         local = {name: self._local(value, paths) for name, value in variables.items()}
+        # Commands of probes may be in a directory of this user's.
+        user = image.user if not capture else None
         own = {
             **image.variables,
             "PATH": f"{self._images.programs}:{os.environ['PATH']}",
@@ -181,7 +183,7 @@ class Pod:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE if capture else asyncio.subprocess.STDOUT,
             start_new_session=True,
-            **({"user": image.user, "group": image.user, "extra_groups": []} if image.user else {}),
+            **({"user": user, "group": user, "extra_groups": []} if user is not None else {}),
         )
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
