@@ -130,10 +130,11 @@ def downgrade() -> None:
 
 
 def next_release(directory: Path) -> str:
-    """Copy the gateway, with one more migration, and return the version of its tables."""
+    """Copy the program, with one more migration, and return the version of its tables."""
     before = schema.REVISION
     after = f"{int(before) + 1:04}"
-    shutil.copytree(ROOT / "gateway", directory / "gateway", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("gateway", "policies", "radix_cache", "workers"):
+        shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     tables = directory / "gateway/database/tables.py"
     text = tables.read_text(encoding="utf-8").replace(f'REVISION = "{before}"', f'REVISION = "{after}"')
     tables.write_text(text, encoding="utf-8")
