@@ -20,7 +20,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
 	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine ladder docs \
-	docs-site docs-plot clean test-observability test-browser docs-screenshots audit
+	docs-site docs-plot clean images test-observability test-browser docs-screenshots audit
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ test-pythons: ## Test the gateway on Python 3.12, 3.13 and 3.14, as far as this 
 
 test-helm: .venv/.dev ## Lint and render the chart with a real helm
 	helm/tests/run $(BIN)/python
+
+images: ## Build the images of gateway and worker for the chart, with buildah, docker or podman (IMAGE_REGISTRY, IMAGE_TAG)
+	helm/images/build
 
 test-observability: .venv/.dev ## Test alerts with promtool, and every query of dashboard and alerts on a real Prometheus
 	@if tests/debian_prometheus .tools/prometheus; then \

@@ -20,6 +20,9 @@ from gateway.settings.database_address import sqlite_file
 
 CONNECT_SECONDS_MAX = 3.0
 STATEMENT_SECONDS_MAX = 10.0
+MAINTENANCE_SECONDS_MAX = 4 * 3600.0
+"""Longest statement of the commands that change or copy whole tables, with millions of rows."""
+
 CONNECTIONS_MAX = 4
 
 _WRITES = "radixgate_writes"
@@ -42,12 +45,13 @@ class DatabaseConflict(Exception):
 class Database:
     """A database with a pool of connections, which are opened when they are first used.
 
-    `url` is as in the settings, other than `none`; a relative SQLite path begins at `base`. The constructor raises
-    DatabaseDown where the driver is not installed.
+    `url` is as in the settings, other than `none`; a relative SQLite path begins at `base`. `statement_seconds_max`
+    bounds a statement of PostgreSQL. The constructor raises DatabaseDown where the driver is not installed.
     """
 
-    def __init__(self, url: str, base: Path) -> None:
+    def __init__(self, url: str, base: Path, statement_seconds_max: float = STATEMENT_SECONDS_MAX) -> None:
         self.has_tables = False  # remembered by schema.has_tables
+        self._statement_seconds_max = statement_seconds_max
         parts = make_url(url)
         self.file = sqlite_file(url, base)
         if self.file is not None:
@@ -79,6 +83,18 @@ class Database:
         except (SQLAlchemyError, OSError, TimeoutError) as err:
             raise translate_error(err) from err
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction in which all tables stay as they are now. Raises DatabaseDown."""
+        engine = self._engine
+        if self.file is None:
+            engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        try:
+            async with engine.begin() as connection:
+                yield connection
+        except (SQLAlchemyError, OSError, TimeoutError) as err:
+            raise translate_error(err) from err
+
     async def close(self) -> None:
         """Close all connections."""
         await self._engine.dispose()
@@ -93,7 +109,7 @@ class Database:
         else:
             options["connect_args"] = {
                 "timeout": CONNECT_SECONDS_MAX,
-                "command_timeout": STATEMENT_SECONDS_MAX,
+                "command_timeout": self._statement_seconds_max,
             }
             # Notices a connection that a restart of the server has cut, before it is used.
             options["pool_pre_ping"] = True

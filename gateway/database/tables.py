@@ -2,6 +2,7 @@
 
     changes        one row, one number: it rises by one with every transaction that changes what follows
     organisations  plans  tenants  keys      `changed`: that number at their last change
+    compatibility  one row: the oldest version of the tables whose code serves on them as they are
 
 A gateway that has read everything up to a number asks for the rows with a higher one. The number's row is locked
 from the beginning of a transaction to its end, so that numbers become visible in their order. Rows that a gateway
@@ -23,7 +24,7 @@ from sqlalchemy import (
     Text,
 )
 
-REVISION = "0012"
+REVISION = "0013"
 """The newest migration."""
 
 metadata = MetaData(
@@ -40,6 +41,13 @@ changes = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
+)
+
+compatibility = Table(
+    "compatibility",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("oldest_code", String(32), nullable=False),
 )
 
 organisations = Table(

@@ -1,15 +1,16 @@
-# The gateway, without torch. Build from the top of the repository:
-#   docker build -f helm/images/gateway.Dockerfile -t localhost/radixgate/gateway:0.1.0 .
-FROM python:3.11-slim AS build
+# The gateway, without torch, with all extras that the chart's values can ask for. `make images` builds it. PYTHON: the
+# base, which a digest pins: --build-arg PYTHON=docker.io/library/python:3.11-slim@sha256:...
+ARG PYTHON=docker.io/library/python:3.11-slim
+FROM ${PYTHON} AS build
 RUN python -m venv /opt/radixgate
 COPY pyproject.toml README.md LICENSE /src/
 COPY radix_cache /src/radix_cache
 COPY policies /src/policies
 COPY workers /src/workers
 COPY gateway /src/gateway
-RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[oidc,postgres]'
+RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[oidc,parquet,postgres,s3]'
 
-FROM python:3.11-slim
+FROM ${PYTHON}
 # A numeric user, so that Kubernetes can see that it is not root.
 RUN groupadd --gid 10001 radixgate && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp radixgate
 COPY --from=build /opt/radixgate /opt/radixgate

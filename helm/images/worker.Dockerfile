@@ -1,8 +1,8 @@
-# The embedded engine: the same package, and torch. Build from the top of the repository:
-#   docker build -f helm/images/worker.Dockerfile -t localhost/radixgate/worker:0.1.0 .
+# The embedded engine: the same package, and torch. `make images` builds it. PYTHON: the base, as for the gateway.
 # Plain torch may include CUDA, several GB. For the CPU only, name PyTorch's index of CPU builds:
 #   ... --build-arg TORCH_INDEX=URL
-FROM python:3.11-slim AS build
+ARG PYTHON=docker.io/library/python:3.11-slim
+FROM ${PYTHON} AS build
 ARG TORCH_INDEX=
 RUN python -m venv /opt/radixgate
 COPY pyproject.toml README.md LICENSE /src/
@@ -15,7 +15,7 @@ COPY workers /src/workers
 COPY gateway /src/gateway
 RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[engine,grammar]'
 
-FROM python:3.11-slim
+FROM ${PYTHON}
 RUN groupadd --gid 10001 radixgate && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp radixgate
 COPY --from=build /opt/radixgate /opt/radixgate
 ENV PATH=/opt/radixgate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -20,6 +20,9 @@ PRODUCTION = CHART / "examples/production.yaml"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 RELEASE = ("release", str(CHART), "--namespace", "llm")
 
+OPTIONAL_KINDS = ("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1")
+"""API groups that a cluster may lack."""
+
 Objects = list[dict[str, Any]]
 
 EVERY_EXAMPLE = pytest.mark.parametrize(
@@ -45,7 +48,8 @@ def helm(
 def render(values: Mapping[str, Any] | None = None, example: Path | None = None, *arguments: str) -> Objects:
     """Every object, with these values over the example's."""
     files = ["--values", str(example)] if example else []
-    done = helm(values or {}, *files, "--api-versions", "monitoring.coreos.com/v1", *arguments)
+    known = [part for kind in OPTIONAL_KINDS for part in ("--api-versions", kind)]
+    done = helm(values or {}, *files, *known, *arguments)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.safe_load_all(done.stdout) if found]
 
@@ -57,7 +61,7 @@ def one(objects: Objects, kind: str, suffix: str = "") -> dict[str, Any]:
     return found
 
 
-def template(objects: Objects, kind: str = "Deployment", suffix: str = "") -> dict[str, Any]:
+def template(objects: Objects, kind: str = "StatefulSet", suffix: str = "") -> dict[str, Any]:
     """The pod template of a workload; the gateway's unless told otherwise."""
     found: dict[str, Any] = one(objects, kind, suffix)["spec"]["template"]
     return found
@@ -72,16 +76,30 @@ def gateway(objects: Objects) -> dict[str, Any]:
 KINDS = {
     "v1": ("Secret", "ConfigMap", "Service", "ServiceAccount", "Pod", "PersistentVolumeClaim"),
     "apps/v1": ("Deployment", "StatefulSet"),
+    "batch/v1": ("Job",),
     "autoscaling/v2": ("HorizontalPodAutoscaler",),
     "monitoring.coreos.com/v1": ("ServiceMonitor", "PrometheusRule"),
+    "gateway.networking.k8s.io/v1": ("HTTPRoute",),
     "networking.k8s.io/v1": ("Ingress", "NetworkPolicy"),
     "policy/v1": ("PodDisruptionBudget",),
 }
 
 
+def of_the_release(name: str, **labels: str) -> dict[str, Any]:
+    """Metadata as helm leaves them at what it made; without them it takes nothing over."""
+    return {
+        "name": name,
+        "namespace": "llm",
+        "labels": {"app.kubernetes.io/managed-by": "Helm", **labels},
+        "annotations": {"meta.helm.sh/release-name": "release", "meta.helm.sh/release-namespace": "llm"},
+    }
+
+
 @contextmanager
-def cluster(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, ...]]:
-    """An API server that has these Secrets and nothing else, as arguments for helm.
+def cluster(
+    secrets: Mapping[str, Mapping[str, str]], others: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[tuple[str, ...]]:
+    """An API server that has these Secrets and other objects by path, and nothing else, as arguments for helm.
 
     It speaks what `lookup` needs: who it is, which kinds it knows, and single objects.
     """
@@ -105,19 +123,14 @@ def cluster(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, ...
             groups.append({"name": group, "versions": [served], "preferredVersion": served})
     pages["/apis"] = {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     for name, data in secrets.items():
-        metadata = {
-            "name": name,
-            "namespace": "llm",
-            # Helm leaves these at what it made, and without them takes nothing over.
-            "labels": {"app.kubernetes.io/managed-by": "Helm"},
-            "annotations": {"meta.helm.sh/release-name": "release", "meta.helm.sh/release-namespace": "llm"},
-        }
         pages[f"/api/v1/namespaces/llm/secrets/{name}"] = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": metadata,
+            "metadata": of_the_release(name),
             "data": dict(data),
         }
+
+    pages.update(others or {})
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

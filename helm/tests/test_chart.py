@@ -37,29 +37,83 @@ def pods(objects: Objects) -> dict[str, dict[str, Any]]:
 # ---- State and secrets
 
 
-def test_one_replica_with_embedded_valkey_keeps_its_state_and_is_never_two() -> None:
-    objects = render({"redis": {"mode": "embedded"}})
-    deployment = one(objects, "Deployment")
-    pod = deployment["spec"]["template"]["spec"]
-    volume = next(v for v in pod["volumes"] if v["name"] == "state")
-    assert (
-        volume["persistentVolumeClaim"]["claimName"]
-        == one(objects, "PersistentVolumeClaim", "-state")["metadata"]["name"]
-    )
-    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+@EVERY_EXAMPLE
+def test_every_gateway_has_a_claim_of_its_own_for_its_state(example: Path | None) -> None:
+    objects = render(example=example)
+    gateways = one(objects, "StatefulSet")["spec"]
+    (claim,) = gateways["volumeClaimTemplates"]
     mounts = {m["name"]: m["mountPath"] for m in gateway(objects)["volumeMounts"]}
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    assert claim["metadata"]["name"] == "state"
     assert config["state_directory"] == mounts["state"]
+    assert gateways["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+    headless = one(objects, "Service", "-pods")
+    assert gateways["serviceName"] == headless["metadata"]["name"]
+    assert headless["spec"]["clusterIP"] == "None"
+
+
+def test_one_gateway_has_sqlite_on_its_claim() -> None:
+    objects = render({"redis": {"mode": "embedded"}})
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    assert config["database"] == {"url": "sqlite:///radixgate.db", "upgrade": "always"}
     assert config["redis"]["url"] == "embedded"
-    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
-    assert not [o for o in objects if o["metadata"]["name"].endswith("-valkey")]
+    assert not [o for o in objects if o["metadata"]["name"].endswith(("-valkey", "-postgres"))]
+
+
+SEVERAL = {"gateway": {"replicas": 3}, "deploymentSecret": {"existingSecret": "a"}}
+
+
+def test_several_gateways_share_a_postgresql_of_the_chart_unless_told_of_another() -> None:
+    objects = render(SEVERAL)
+    server = one(objects, "StatefulSet", "-postgres")["spec"]
+    assert server["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "8Gi"
+    variables = {v["name"]: v for v in server["template"]["spec"]["containers"][0]["env"]}
+    of_gateway = next(v for v in gateway(objects)["env"] if v["name"] == "RADIXGATE_DATABASE_PASSWORD")
+    assert variables["POSTGRES_PASSWORD"]["valueFrom"] == of_gateway["valueFrom"]
+    drawn = one(objects, "Secret", "-generated")["data"]["database-password"]
+    assert re.fullmatch(r"[A-Za-z0-9]{43}", base64.b64decode(drawn).decode())
+    service = one(objects, "Service", "-postgres")["metadata"]["name"]
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    assert config["database"]["url"] == (
+        f"postgresql://radixgate:${{env:RADIXGATE_DATABASE_PASSWORD}}@{service}:5432/radixgate"
+    )
+
+    objects = render(SEVERAL | {"database": {"existingSecret": "cluster-app", "key": "uri"}})
+    assert not [o for o in objects if o["metadata"]["name"].endswith("-postgres")]
+    reference = next(v for v in gateway(objects)["env"] if v["name"] == "RADIXGATE_DATABASE_URL")["valueFrom"]
+    assert reference == {"secretKeyRef": {"name": "cluster-app", "key": "uri"}}
+
+
+def test_tables_are_upgraded_before_a_gateway_starts() -> None:
+    pod = template(render())["spec"]
+    upgrade = pod["initContainers"][-1]
+    main = gateway(render())
+    assert upgrade["args"][:3] == ["database", "upgrade", "--if-reachable"]
+    assert [m for m in upgrade["volumeMounts"] if m["name"] == "state"]
+    assert {v["name"] for v in upgrade["env"]} == {v["name"] for v in main["env"]}
+
+
+def test_tables_are_upgraded_by_a_job_before_anything_else_if_wanted() -> None:
+    objects = render({"database": {"existingSecret": "db", "upgrade": "job"}})
+    job = one(objects, "Job", "-upgrade")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    pod = job["spec"]["template"]["spec"]
+    assert "serviceAccountName" not in pod
+    assert [v["name"] for v in pod["containers"][0]["env"]] == ["RADIXGATE_DATABASE_URL"]
+    assert "upgrade-tables" not in json.dumps(template(objects)["spec"])
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    assert config["database"]["upgrade"] == "never"
 
 
 def test_a_claim_of_ones_own_is_used() -> None:
-    values = {"redis": {"mode": "embedded", "embedded": {"persistence": {"existingClaim": "mine"}}}}
-    objects = render(values)
-    pod = template(objects)["spec"]
-    assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in pod["volumes"]
-    assert not [o for o in objects if o["kind"] == "PersistentVolumeClaim"]
+    objects = render({"gateway": {"persistence": {"existingClaim": "mine"}}})
+    assert {"name": "state", "persistentVolumeClaim": {"claimName": "mine"}} in template(objects)["spec"][
+        "volumes"
+    ]
+    assert "volumeClaimTemplates" not in one(objects, "StatefulSet")["spec"]
 
 
 def test_the_bundled_valkey_has_the_password_that_gateways_use() -> None:
@@ -99,6 +153,7 @@ def test_with_secrets_of_ones_own_nothing_is_drawn() -> None:
         "RADIXGATE_DEPLOYMENT_SECRET": {"name": "radixgate-deployment", "key": "deployment-secret"},
         "RADIXGATE_ADMIN_TOKEN": {"name": "radixgate-admin", "key": "admin-token"},
         "RADIXGATE_REDIS_URL": {"name": "radixgate-redis", "key": "url"},
+        "RADIXGATE_DATABASE_URL": {"name": "radixgate-database", "key": "url"},
         "RADIXGATE__TENANTS": {"name": "radixgate-tenants", "key": "tenants"},
         "RADIXGATE__PLANS": {"name": "radixgate-tenants", "key": "plans"},
     }
@@ -156,7 +211,7 @@ def test_pods_keep_to_the_restricted_profile(example: Path | None) -> None:
             assert container["resources"]["requests"]
             assert re.search(r":[0-9][\w.-]*$|@sha256:", container["image"])
             mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
-            assert mounted <= {v["name"] for v in pod.get("volumes", ())} | {"data"}
+            assert mounted <= {v["name"] for v in pod.get("volumes", ())} | {"data", "state"}
 
 
 def test_probes_use_the_admin_port_and_each_asks_its_own_question() -> None:
@@ -169,8 +224,9 @@ def test_probes_use_the_admin_port_and_each_asks_its_own_question() -> None:
 
 
 def test_gateways_are_replaced_one_by_one_and_spread_where_possible() -> None:
-    spec = one(render(), "Deployment")["spec"]
-    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    spec = one(render(), "StatefulSet")["spec"]
+    assert spec["updateStrategy"] == {"type": "RollingUpdate"}
+    assert spec["podManagementPolicy"] == "Parallel"
     spread = spec["template"]["spec"]["topologySpreadConstraints"]
     assert {s["topologyKey"] for s in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
     assert {s["whenUnsatisfiable"] for s in spread} == {"ScheduleAnyway"}
@@ -192,7 +248,7 @@ def test_selectors_find_their_pods_and_no_others(example: Path | None) -> None:
                 f"app.kubernetes.io/{part}" for part in ("name", "instance", "component")
             }
             assert [name for name, own in labels.items() if selector.items() <= own.items()] == [
-                o["metadata"]["name"].removesuffix("-admin")
+                re.sub("-(admin|pods)$", "", o["metadata"]["name"])
             ]
 
 
@@ -231,7 +287,9 @@ def test_options_of_a_worker_that_are_yes_or_no_are_flags() -> None:
 def test_autoscaling_takes_over_the_number_of_replicas() -> None:
     autoscaling = {"enabled": True, "memoryPercent": 80, "metrics": [{"type": "Pods", "pods": {}}]}
     objects = render({"deploymentSecret": {"existingSecret": "a"}, "gateway": {"autoscaling": autoscaling}})
-    assert "replicas" not in one(objects, "Deployment")["spec"]
+    assert "replicas" not in one(objects, "StatefulSet")["spec"]
+    target = one(objects, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("StatefulSet", "release-radixgate")
     metrics = one(objects, "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert [m["resource"]["name"] for m in metrics if m["type"] == "Resource"] == ["cpu", "memory"]
     assert metrics[-1]["type"] == "Pods"
@@ -284,6 +342,76 @@ def test_network_policies_let_in_the_test_and_keep_others_from_valkey() -> None:
         assert "egress" not in spec
 
 
+def test_tls_of_the_admin_port_is_followed_by_probes_and_monitor() -> None:
+    values = {
+        "gateway": {
+            "tls": {"admin": {"existingSecret": "admin-tls"}, "tenants": {"existingSecret": "llm-tls"}}
+        },
+        "metrics": {"serviceMonitor": {"enabled": True}},
+    }
+    objects = render(values)
+    container = gateway(objects)
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[kind]["httpGet"]["scheme"] == "HTTPS"
+    (endpoint,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    volumes = {v["name"]: v.get("secret", {}).get("secretName") for v in template(objects)["spec"]["volumes"]}
+    for listener, name in (("admin", "admin"), ("listen", "tenants")):
+        assert config[listener]["tls"]["certificate"] == f"{mounts[f'tls-{name}']}/tls.crt"
+    assert (volumes["tls-admin"], volumes["tls-tenants"]) == ("admin-tls", "llm-tls")
+    test = one(objects, "Pod", "-test")["spec"]["containers"][0]
+    assert test["env"][0]["value"].startswith("https://")
+
+
+def test_common_labels_replace_no_selector_and_no_label_of_the_chart() -> None:
+    values = {
+        "commonLabels": {"app.kubernetes.io/name": "other", "app.kubernetes.io/component": "x", "team": "a"},
+        "gateway": {"podLabels": {"app.kubernetes.io/instance": "other", "team": "b"}},
+    }
+    owner = one(render(values), "StatefulSet")
+    labels = owner["spec"]["template"]["metadata"]["labels"]
+    assert owner["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert (labels["team"], owner["metadata"]["labels"]["team"]) == ("b", "a")
+
+
+def test_a_route_of_the_gateway_api_does_not_end_streams() -> None:
+    route = {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["llm.example.com"]}
+    spec = one(render({"gateway": {"httpRoute": route}}), "HTTPRoute")["spec"]
+    (rule,) = spec["rules"]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    assert rule["backendRefs"] == [{"name": "release-radixgate", "port": 80}]
+
+
+def test_egress_admits_what_the_values_name() -> None:
+    values = {
+        "networkPolicy": {"enabled": True, "egress": {"enabled": True, "to": {"s3": [{"podSelector": {}}]}}},
+        "workers": {
+            "external": [
+                {
+                    "id": "a",
+                    "kind": "vllm",
+                    "url": "http://a:8000",
+                    "kv_events": {"endpoint": "tcp://a:5557", "replay_endpoint": "tcp://a:6557"},
+                }
+            ]
+        },
+        "database": {"existingSecret": "db"},
+        "redis": {"mode": "external", "external": {"url": "redis://r:6390/0"}},
+        "tokenIssuers": [{"issuer": "https://login.example.com"}],
+        "config": {
+            "telemetry": {"otlp_endpoint": "http://otel:4318"},
+            "files": {"s3": {"bucket": "b", "endpoint": "http://s3:9000"}},
+        },
+    }
+    rules = one(render(values), "NetworkPolicy")["spec"]["egress"]
+    ports = {port["port"] for rule in rules for port in rule["ports"]}
+    assert ports == {53, 30000, 8000, 5557, 6557, 5432, 6390, 443, 4318, 9000}
+    (s3,) = [rule for rule in rules if rule["ports"][0]["port"] == 9000]
+    assert s3["to"] == [{"podSelector": {}}]
+
+
 def test_extra_objects_are_templates() -> None:
     extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-more"}}
     names = [o["metadata"]["name"] for o in render({"extraObjects": [extra]})]
@@ -302,5 +430,5 @@ def test_the_notes_tell_what_to_do_next() -> None:
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
     assert "helm -n llm test release --logs" in notes
-    assert "exec deployment/release-radixgate -c gateway -- cat /run/radixgate/key" in notes
+    assert "exec statefulset/release-radixgate -c gateway -- cat /run/radixgate/key" in notes
     assert "the tenant `demo` is removed" in notes

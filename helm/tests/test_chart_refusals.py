@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.cli.commands.worker import worker as worker_command
-from helm.tests.rendering import CHART, SCHEMA, helm
+from helm.tests.rendering import CHART, SCHEMA, cluster, helm, of_the_release
 
 HOOK = {"id": "a", "url": "https://a.example.com", "secret": {"existingSecret": "hook"}}
 OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
@@ -50,7 +50,46 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
             {"workers": {"embedded": {"model": {"source": "hostPath"}}}},
             "needs workers.embedded.model.hostPath",
         ),
-        ({"demoTenant": {"enabled": False}}, "there are no tenants"),
+        (
+            {"demoTenant": {"enabled": False}, "database": {"upgrade": "never"}},
+            "there are no tenants",
+        ),
+        (
+            OWN_SECRET | {"gateway": {"replicas": 2}, "database": {"mode": "sqlite"}},
+            "more than one gateway needs PostgreSQL",
+        ),
+        ({"gateway": {"persistence": {"enabled": False}}}, "SQLite is lost with the pod"),
+        (
+            OWN_SECRET | {"gateway": {"replicas": 2, "persistence": {"existingClaim": "mine"}}},
+            "each of several gateways needs its own",
+        ),
+        (
+            {
+                "database": {"existingSecret": "a"},
+                "redis": {"mode": "embedded"},
+                "gateway": {"persistence": {"enabled": False}},
+            },
+            "redis.mode embedded keeps its file on the gateway's claim",
+        ),
+        ({"database": {"mode": "external"}}, "needs database.existingSecret"),
+        ({"database": {"mode": "sqlite", "existingSecret": "a"}}, "but database.mode is sqlite"),
+        ({"database": {"upgrade": "job"}}, "needs database.mode external"),
+        ({"gateway": {"httpRoute": {"enabled": True}}}, "needs gateway.httpRoute.parentRefs"),
+        (
+            {"gateway": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}}},
+            "this cluster has no HTTPRoute",
+        ),
+        (
+            {"config": {"admin": {"tls": {"certificate": "/c", "key": "/k"}}}},
+            "which no volume has; name a Secret in gateway.tls.admin.existingSecret",
+        ),
+        (
+            {
+                "gateway": {"tls": {"admin": {"existingSecret": "a"}}},
+                "config": {"admin": {"tls": {"client_ca": "/ca"}}},
+            },
+            "would fail every probe",
+        ),
         ({"tenants": [{"id": "a"}], "tenantsFrom": {"existingSecret": "b"}}, "choose one of tenants"),
         ({"config": {"workers": []}}, "the chart writes config.workers itself"),
         ({"config": {"deployment_secret": "x"}}, "the chart writes config.deployment_secret itself"),
@@ -64,7 +103,6 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ({"config": {"admin": {"issuers": [{"issuer": "x"}]}}}, "set operatorIssuers"),
         ({"config": {"webhooks": []}}, "the chart writes config.webhooks itself"),
         ({"config": {"usage": {"rows_days": 1}}}, "the chart writes config.usage itself"),
-        (OWN_SECRET | {"gateway": {"replicas": 2}, "webhooks": [HOOK]}, "set database.existingSecret"),
         ({"config": {"index": {"memory_bytes_max": 2**31}}}, "the whole gateway may use 1Gi"),
         ({"gateway": {"image": {"tag": "latest"}}}, "needs a tag that names a version"),
         (
@@ -81,13 +119,6 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
             "gateway.resources.requests.cpu, which is not set",
         ),
         ({"gateway": {"ingress": {"enabled": True}}}, "needs gateway.ingress.hosts"),
-        (
-            {
-                "networkPolicy": {"enabled": True, "egress": {"enabled": True}},
-                "workers": {"external": [{"id": "a", "kind": "vllm", "url": "http://a:8000"}]},
-            },
-            "would cut the gateway off",
-        ),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "this cluster has no ServiceMonitor"),
         ({"metrics": {"prometheusRule": {"enabled": True}}}, "this cluster has no PrometheusRule"),
     ],
@@ -97,6 +128,38 @@ def test_what_cannot_work_is_refused_with_a_sentence(values: dict[str, Any], sen
     assert done.returncode != 0
     assert "radixgate: " in done.stderr
     assert sentence in done.stderr
+
+
+BEFORE = "/api/v1/namespaces/llm/configmaps/release-radixgate"
+
+
+def test_an_upgrade_does_not_begin_with_an_empty_database_unasked() -> None:
+    values = OWN_SECRET | {"gateway": {"replicas": 2}}
+    metadata = of_the_release("release-radixgate", **{"radixgate/database": "sqlite"})
+    before = {BEFORE: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}}
+    with cluster({}, before) as server:
+        refused = helm(values, *server)
+        moved = helm(values | {"database": {"mode": "bundled"}}, *server)
+    assert refused.returncode != 0
+    assert "keeps tenants, keys and usage in a database of mode sqlite" in refused.stderr
+    assert "`radixgate database backup`" in refused.stderr
+    assert moved.returncode == 0, moved.stderr
+
+
+def test_claims_of_another_size_are_refused_with_what_to_do() -> None:
+    template = {"metadata": {"name": "state"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}
+    before = {
+        "/apis/apps/v1/namespaces/llm/statefulsets/release-radixgate": {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "release-radixgate", "namespace": "llm"},
+            "spec": {"volumeClaimTemplates": [template]},
+        }
+    }
+    with cluster({}, before) as server:
+        done = helm({}, *server)
+    assert done.returncode != 0
+    assert "kubectl delete statefulset release-radixgate --cascade=orphan" in done.stderr
 
 
 @pytest.mark.parametrize(

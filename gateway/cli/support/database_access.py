@@ -16,8 +16,8 @@ from gateway.cli.support.deployment import STATE, find_deployment, print_deploym
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database import schema
 from gateway.database.audit_log import chain_key
-from gateway.database.database import Database, DatabaseConflict, DatabaseDown
-from gateway.database.tables import REVISION
+from gateway.database.backup import BackupInvalid
+from gateway.database.database import STATEMENT_SECONDS_MAX, Database, DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
 from gateway.process.secrets import deployment_secret
 from gateway.settings.database_address import NONE, database_url_problem
@@ -152,14 +152,16 @@ def load_database_settings(config: ConfigFile, assignments: Assignments) -> Sett
 
 
 @asynccontextmanager
-async def open_database(settings: Settings) -> AsyncIterator[Database]:
+async def open_database(
+    settings: Settings, *, statement_seconds_max: float = STATEMENT_SECONDS_MAX
+) -> AsyncIterator[Database]:
     """Open the database for as long as the context is open, whatever version its tables have.
 
     Raises:
         CommandError: the database does not answer, or refuses a change.
     """
     try:
-        database = Database(settings.database.url, Path(settings.state_directory))
+        database = Database(settings.database.url, Path(settings.state_directory), statement_seconds_max)
         try:
             yield database
         finally:
@@ -168,6 +170,8 @@ async def open_database(settings: Settings) -> AsyncIterator[Database]:
         raise CommandError(f"the database (database.url): {err}") from err
     except (DatabaseConflict, KeyProblem) as err:
         raise CommandError(str(err)) from err
+    except BackupInvalid as err:
+        raise CommandError(f"the backup: {err}") from err
     except msgspec.MsgspecError as err:
         raise CommandError(f"a row of the database cannot be read: {err}") from err
 
@@ -185,11 +189,8 @@ async def open_tenant_store(settings: Settings) -> AsyncIterator[TenantStore]:
         upgrade = settings.database.upgrade
         if upgrade == "always" or (upgrade == "auto" and database.file is not None):
             await schema.upgrade(database)
-        elif (found := await schema.current_revision(database)) != REVISION:
-            raise CommandError(
-                f"the database's tables are of version {found or 'none'}, not {REVISION}: "
-                "run `radixgate database upgrade`"
-            )
+        elif not (found := await schema.tables_version(database)).serves:
+            raise CommandError(f"the database (database.url): {found.problem()}")
         yield TenantStore(database, chain_key(deployment_secret(settings)), f"cli:{_user_name()}")
 
 

@@ -22,9 +22,15 @@ gateway, all clients behind an ingress share one address: the bound of connectio
 {{- $_ := set $derived "index" (dict "memory_bytes_max" $quarter) -}}
 {{- $_ := set $derived.listen "memory_bytes_max" $quarter -}}
 {{- end -}}
-{{- if .Values.database.existingSecret -}}
-{{- $_ := set $derived "database" (dict "url" "${env:RADIXGATE_DATABASE_URL}" "upgrade" .Values.database.upgrade) -}}
+{{- range $name, $listener := dict "tenants" "listen" "admin" "admin" -}}
+{{- if (index $.Values.gateway.tls $name).existingSecret -}}
+{{- $files := printf "/etc/radixgate-tls/%s/tls" $name -}}
+{{- $_ := set (get $derived $listener) "tls" (dict "certificate" (printf "%s.crt" $files) "key" (printf "%s.key" $files)) -}}
 {{- end -}}
+{{- end -}}
+{{- /* While the init container waits in vain for the database, the gateway upgrades the tables later. */ -}}
+{{- $upgrade := ternary "always" "never" (eq .Values.database.upgrade "init") -}}
+{{- $_ := set $derived "database" (dict "url" (include "radixgate.databaseUrl" .) "upgrade" $upgrade) -}}
 {{- with .Values.tokenIssuers -}}
 {{- $_ := set $derived "authentication" (dict "tokens" .) -}}
 {{- end -}}

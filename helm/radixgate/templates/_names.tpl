@@ -18,26 +18,30 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
+{{/* Labels of an object. Takes (list $ "component" [further labels]). Neither they nor commonLabels replace the chart's own. */}}
 {{- define "radixgate.labels" -}}
 {{- $root := index . 0 -}}
-{{ include "radixgate.selector" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: radixgate
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 }}
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := include "radixgate.selector" . | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/part-of" "radixgate" -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63) -}}
+{{- toYaml (merge $own (include "radixgate.furtherLabels" . | fromYaml)) -}}
 {{- end -}}
 
-{{/* Labels of pods. They contain no versions, which change with every chart and would restart every pod. */}}
+{{/* Labels of pods, as above. They contain no versions, which change with every chart and would restart every pod. */}}
 {{- define "radixgate.podLabels" -}}
-{{- $root := index . 0 -}}
-{{ include "radixgate.selector" . }}
-app.kubernetes.io/part-of: radixgate
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := include "radixgate.selector" . | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/part-of" "radixgate" -}}
+{{- toYaml (merge $own (include "radixgate.furtherLabels" . | fromYaml)) -}}
+{{- end -}}
+
+{{- define "radixgate.furtherLabels" -}}
+{{- $given := dict -}}
+{{- if gt (len .) 2 -}}
+{{- $given = default dict (index . 2) -}}
+{{- end -}}
+{{- toYaml (merge (deepCopy $given) (index . 0).Values.commonLabels) -}}
 {{- end -}}
 
 {{/* An image's name. Takes (list $ image). A digest identifies the exact image; a tag at least names a release. */}}

@@ -57,3 +57,34 @@ resources:
   requests:
     storage: {{ .size }}
 {{- end -}}
+
+{{/* The containers that run before the gateway, one after the other; empty if there are none. */}}
+{{- define "radixgate.initContainers" -}}
+{{- if include "radixgate.demo" . }}
+{{ include "radixgate.demoKeyContainer" . }}
+{{- end }}
+{{- if eq .Values.database.upgrade "init" }}
+{{ include "radixgate.upgradeContainer" . }}
+{{- end }}
+{{- with .Values.gateway.extraInitContainers }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The volumes that the gateway's program sees. */}}
+{{- define "radixgate.gatewayMounts" -}}
+- {name: config, mountPath: /etc/radixgate, readOnly: true}
+- {name: state, mountPath: /var/lib/radixgate}
+- {name: tmp, mountPath: /tmp}
+{{- if include "radixgate.demo" . }}
+- {name: run, mountPath: /run/radixgate, readOnly: true}
+{{- end }}
+{{- range $listener, $tls := .Values.gateway.tls }}
+{{- if $tls.existingSecret }}
+- {name: tls-{{ $listener }}, mountPath: /etc/radixgate-tls/{{ $listener }}, readOnly: true}
+{{- end }}
+{{- end }}
+{{- with .Values.gateway.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

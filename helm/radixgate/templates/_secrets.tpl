@@ -18,6 +18,9 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- if and (eq .Values.redis.mode "bundled") (not .Values.redis.bundled.password.existingSecret) -}}
 {{- $_ := set $wanted "redis-password" (randAlphaNum 43) -}}
 {{- end -}}
+{{- if and (eq (include "radixgate.databaseMode" .) "bundled") (not .Values.database.bundled.password.existingSecret) -}}
+{{- $_ := set $wanted "database-password" (randAlphaNum 43) -}}
+{{- end -}}
 {{- if include "radixgate.demo" . -}}
 {{- $_ := set $wanted "demo-key" (printf "%s-%s" (randAlphaNum 8) (randAlphaNum 43)) -}}
 {{- end -}}
@@ -57,6 +60,9 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- else if eq $values.redis.mode "bundled" -}}
 {{- $names = append $names $values.redis.bundled.password.existingSecret -}}
 {{- end -}}
+{{- if eq (include "radixgate.databaseMode" .) "bundled" -}}
+{{- $names = append $names $values.database.bundled.password.existingSecret -}}
+{{- end -}}
 {{- range $values.workers.external -}}
 {{- $names = append $names (dig "apiKey" "existingSecret" "" .) -}}
 {{- end -}}
@@ -83,8 +89,8 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- else if and (eq $values.redis.mode "external") $values.redis.external.existingSecret }}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_URL" $values.redis.external "url") }}
 {{- end }}
-{{- if $values.database.existingSecret }}
-{{ include "radixgate.secretEnv" (list . "RADIXGATE_DATABASE_URL" $values.database "url") }}
+{{- with include "radixgate.databaseEnv" . }}
+{{ . }}
 {{- end }}
 {{- with $values.tenantsFrom }}
 {{- if .existingSecret }}

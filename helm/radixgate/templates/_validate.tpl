@@ -3,7 +3,8 @@
 {{- $values := .Values -}}
 {{- $gateway := $values.gateway -}}
 {{- $redis := $values.redis -}}
-{{- $many := or $gateway.autoscaling.enabled (gt (int $gateway.replicas) 1) -}}
+{{- $many := include "radixgate.many" . -}}
+{{- $database := include "radixgate.databaseMode" . -}}
 
 {{- if and $many (eq $redis.mode "embedded") -}}
 {{- fail "radixgate: redis.mode embedded keeps quotas inside one gateway, so it requires gateway.replicas 1 and no autoscaling; use bundled or external." -}}
@@ -11,6 +12,7 @@
 {{- if and $many (not $values.deploymentSecret.existingSecret) -}}
 {{- fail "radixgate: more than one gateway needs your own deployment secret, permanently the same for all: create a Secret and name it in deploymentSecret.existingSecret." -}}
 {{- end -}}
+{{- include "radixgate.validateDatabase" . -}}
 {{- if eq $redis.mode "external" -}}
 {{- if not (or $redis.external.url $redis.external.existingSecret) -}}
 {{- fail "radixgate: redis.mode external needs redis.external.url, or redis.external.existingSecret with the URL." -}}
@@ -44,11 +46,12 @@
 {{- if and $values.tenants $values.tenantsFrom.existingSecret -}}
 {{- fail "radixgate: choose one of tenants and tenantsFrom.existingSecret; the Secret would replace the list." -}}
 {{- end -}}
-{{- if not (or $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled) -}}
-{{- fail "radixgate: there are no tenants, and a gateway outside loopback needs one: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
+{{- $stored := or (ne $database "sqlite") (eq $values.database.upgrade "init") -}}
+{{- if not (or $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled $stored) -}}
+{{- fail "radixgate: there are no tenants, and a gateway outside loopback needs one or a database with some: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
 {{- end -}}
 
-{{- range $path, $instead := dict "workers" "workers" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "state_directory" "redis.embedded.persistence" -}}
+{{- range $path, $instead := dict "workers" "workers" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "state_directory" "gateway.persistence" -}}
 {{- if hasKey $values.config $path -}}
 {{- fail (printf "radixgate: the chart writes config.%s itself; set %s." $path $instead) -}}
 {{- end -}}
@@ -57,7 +60,7 @@
 {{- fail "radixgate: the chart writes config.redis.url itself; set redis.mode and redis.external." -}}
 {{- end -}}
 {{- if dig "database" "url" "" $values.config -}}
-{{- fail "radixgate: config.database.url would appear in a ConfigMap; put the whole URL into a Secret and name it in database.existingSecret." -}}
+{{- fail "radixgate: config.database.url would appear in a ConfigMap; set database.mode, or put the whole URL into a Secret and name it in database.existingSecret." -}}
 {{- end -}}
 {{- if dig "authentication" "tokens" "" $values.config -}}
 {{- fail "radixgate: the chart writes config.authentication.tokens itself; set tokenIssuers." -}}
@@ -69,9 +72,6 @@
 {{- end -}}
 {{- if dig "admin" "issuers" "" $values.config -}}
 {{- fail "radixgate: the chart writes config.admin.issuers itself; set operatorIssuers." -}}
-{{- end -}}
-{{- if and $values.webhooks $many (not $values.database.existingSecret) -}}
-{{- fail "radixgate: webhooks receive hourly totals of every tenant; with more than one gateway these are in PostgreSQL only: set database.existingSecret." -}}
 {{- end -}}
 {{- if dig "admin" "token" "" $values.config -}}
 {{- fail "radixgate: config.admin.token would appear in a ConfigMap; set adminToken." -}}
@@ -109,15 +109,68 @@
 {{- fail "radixgate: gateway.ingress.enabled needs gateway.ingress.hosts." -}}
 {{- end -}}
 
-{{- with $values.networkPolicy -}}
-{{- $away := or $values.workers.external (eq $redis.mode "external") $values.database.existingSecret $values.tokenIssuers $values.operatorIssuers $values.webhooks -}}
-{{- if and .enabled .egress.enabled $away (not .egress.extra) -}}
-{{- fail "radixgate: networkPolicy.egress would cut the gateway off from its external workers, Redis, database, issuers or webhooks; name them in networkPolicy.egress.extra." -}}
+{{- if and $gateway.httpRoute.enabled (not $gateway.httpRoute.parentRefs) -}}
+{{- fail "radixgate: gateway.httpRoute.enabled needs gateway.httpRoute.parentRefs, the Gateways that it belongs to." -}}
+{{- end -}}
+{{- if and $gateway.httpRoute.enabled (not ($.Capabilities.APIVersions.Has "gateway.networking.k8s.io/v1")) -}}
+{{- fail "radixgate: this cluster has no HTTPRoute; install the Gateway API first (or tell helm template --api-versions gateway.networking.k8s.io/v1)." -}}
+{{- end -}}
+{{- if dig "admin" "tls" "client_ca" "" (include "radixgate.config" . | fromYaml) -}}
+{{- fail "radixgate: config.admin.tls.client_ca would fail every probe, since a kubelet has no client certificate; restrict the admin port by networkPolicy.adminFrom." -}}
+{{- end -}}
+{{- range $listener, $name := dict "listen" "tenants" "admin" "admin" -}}
+{{- $files := dig $listener "tls" "certificate" "" $values.config -}}
+{{- if and $files (not $gateway.extraVolumeMounts) -}}
+{{- fail (printf "radixgate: config.%s.tls.certificate is %s, which no volume has; name a Secret in gateway.tls.%s.existingSecret." $listener $files $name) -}}
 {{- end -}}
 {{- end -}}
+
 {{- range $kind, $wanted := dict "ServiceMonitor" $values.metrics.serviceMonitor.enabled "PrometheusRule" $values.metrics.prometheusRule.enabled -}}
 {{- if and $wanted (not ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
 {{- fail (printf "radixgate: this cluster has no %s; install the Prometheus operator first (or tell helm template --api-versions monitoring.coreos.com/v1)." $kind) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses values with which tenants, keys or usage would be lost. */}}
+{{- define "radixgate.validateDatabase" -}}
+{{- $many := include "radixgate.many" . -}}
+{{- $mode := include "radixgate.databaseMode" . -}}
+{{- $database := .Values.database -}}
+{{- $persistence := .Values.gateway.persistence -}}
+{{- $name := include "radixgate.fullname" . -}}
+{{- if and (eq $mode "external") (not $database.existingSecret) -}}
+{{- fail "radixgate: database.mode external needs database.existingSecret, a Secret with the whole URL." -}}
+{{- end -}}
+{{- if and (ne $mode "external") $database.existingSecret -}}
+{{- fail (printf "radixgate: database.existingSecret names a PostgreSQL, but database.mode is %s." $mode) -}}
+{{- end -}}
+{{- if and $many (eq $mode "sqlite") -}}
+{{- fail "radixgate: more than one gateway needs PostgreSQL: with SQLite each would have tenants, keys and usage of its own. Set database.mode to bundled, or name yours in database.existingSecret." -}}
+{{- end -}}
+{{- if and (eq $mode "sqlite") (not $persistence.enabled) -}}
+{{- fail "radixgate: without gateway.persistence, SQLite is lost with the pod, and with it tenants, keys, usage and the audit log: enable it, or set database.mode to bundled or external." -}}
+{{- end -}}
+{{- if and $many $persistence.existingClaim -}}
+{{- fail "radixgate: gateway.persistence.existingClaim is one claim, and each of several gateways needs its own: leave it empty." -}}
+{{- end -}}
+{{- if and (eq .Values.redis.mode "embedded") (not $persistence.enabled) -}}
+{{- fail "radixgate: redis.mode embedded keeps its file on the gateway's claim: enable gateway.persistence." -}}
+{{- end -}}
+{{- if and (eq $database.upgrade "job") (ne $mode "external") -}}
+{{- fail "radixgate: database.upgrade job runs before the release's own objects exist, so it needs database.mode external; use init." -}}
+{{- end -}}
+{{- $before := (lookup "v1" "ConfigMap" .Release.Namespace $name).metadata | default dict -}}
+{{- $had := dig "labels" "radixgate/database" "" $before -}}
+{{- if and $had (ne $had $mode) (eq $database.mode "auto") -}}
+{{- fail (printf "radixgate: this release keeps tenants, keys and usage in a database of mode %s, and these values would begin with an empty one of mode %s. Move them with `radixgate database backup` and `restore` (see OPERATIONS.md), then set database.mode to %s." $had $mode $mode) -}}
+{{- end -}}
+{{- with (lookup "apps/v1" "StatefulSet" .Release.Namespace $name).spec -}}
+{{- range .volumeClaimTemplates -}}
+{{- $size := dig "spec" "resources" "requests" "storage" "" . -}}
+{{- if and $size (ne $size $persistence.size) -}}
+{{- fail (printf "radixgate: the claims of a StatefulSet cannot be changed: they have %s, not %s. Resize the claims state-%s-N, run `kubectl delete statefulset %s --cascade=orphan`, and upgrade again." $size $persistence.size $name $name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

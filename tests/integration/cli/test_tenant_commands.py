@@ -200,3 +200,54 @@ def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
     )
     assert radixgate("database", "upgrade")[0] == 0
     assert radixgate("database", "check")[0] == 0
+
+
+def test_tenants_and_keys_of_a_backup_are_there_again_after_a_restore(radixgate, tmp_path):
+    file, restored = tmp_path / "radixgate.backup", f"sqlite:///{tmp_path}/restored.db"
+    assert radixgate("tenants", "set", "acme")[0] == 0
+    code, key, _ = radixgate("keys", "create", "acme", "--quiet")
+    code, printed, said = radixgate("database", "backup", str(file))
+    assert (code, printed) == (0, "")
+    assert said.startswith("Backed up ")
+    assert "tenants 1" in said
+    assert oct(file.stat().st_mode)[-3:] == "600"
+    code, _, said = radixgate("database", "restore", str(file), url=restored)
+    assert (code, said.startswith("Restored ")) == (0, True)
+    listed = json.loads(radixgate("keys", "list", "--json", url=restored)[1])
+    assert listed["key"]["id"] == key.split("-")[1]
+    code, _, said = radixgate("database", "restore", str(file), url=restored)
+    assert (code, said.startswith("radixgate: the backup: the database is not empty")) == (1, True)
+    assert sorted(path.name for path in tmp_path.glob("radixgate.backup*")) == [file.name]
+
+
+def test_mistakes_with_backups_are_told_in_one_line(radixgate, tmp_path):
+    (tmp_path / "nonsense").write_text("nonsense")
+    for arguments, code, said in (
+        (("restore", str(tmp_path / "none")), 2, "cannot be read: No such file"),
+        (("restore", str(tmp_path / "nonsense")), 1, "the backup: it is damaged"),
+        (("backup", str(tmp_path / "no/where")), 2, "there is no directory"),
+        (("downgrade", "--to", "0001"), 2, "there is no terminal to ask for confirmation; give --yes"),
+        (("downgrade", "--to", "9999", "--yes"), 1, "which is not later than 9999"),
+    ):
+        found = radixgate("database", *arguments)
+        assert (found[0], found[1]) == (code, "")
+        assert said in found[2]
+        assert found[2].count("\n") == 1
+
+
+def test_tables_are_downgraded_and_upgraded_again(radixgate):
+    assert radixgate("database", "upgrade")[0] == 0
+    code, said, _ = radixgate("database", "downgrade", "--to", "0011", "--yes")
+    assert (code, said) == (0, f"The tables have version 0011; they had {REVISION}.\n")
+    assert radixgate("database", "check")[:2] == (
+        1,
+        f"The tables have version 0011; this radixgate needs {REVISION}.\n",
+    )
+    assert radixgate("database", "upgrade")[1] == f"The tables have version {REVISION}.\n"
+
+
+def test_an_upgrade_may_go_on_without_a_database_that_is_away(radixgate):
+    away = "postgresql://nobody@127.0.0.1:1/none"
+    assert radixgate("database", "upgrade", url=away)[0] == 1
+    code, said, _ = radixgate("database", "upgrade", "--if-reachable", url=away)
+    assert (code, said.startswith("The database does not answer, and is not upgraded: ")) == (0, True)

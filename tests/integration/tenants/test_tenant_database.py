@@ -122,7 +122,8 @@ async def test_upgrades_at_the_same_time_are_one_upgrade(database_url):
 async def test_tables_of_a_later_version_are_left_alone(database):
     async with database.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(DatabaseDown, match="another version of radixgate"):
+        await connection.execute(text("UPDATE compatibility SET oldest_code = '9999'"))
+    with pytest.raises(DatabaseDown, match="by another version of radixgate"):
         await schema.upgrade(database)
     with pytest.raises(DatabaseDown, match="of version 9999, not"):
         await following(TenantStore(database), upgrades=False).refresh()
