@@ -8,7 +8,7 @@ from random import Random
 from typing import Protocol
 
 from gateway.fleet.least_loaded import LeastLoaded
-from gateway.fleet.speeds import FleetSpeeds
+from policies.speeds import FleetSpeeds
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable

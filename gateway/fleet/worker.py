@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from gateway.fleet.loads import WorkerLoad
 from gateway.fleet.provider import Provider
 from gateway.fleet.response_shape import ResponseShapes
-from gateway.fleet.speeds import LearntSpeed
+from policies.speeds import LearntSpeed
 from policies.latency_model import computed_tokens
 from policies.others_load import NO_TOTALS
 from radix_cache.match import WorkerId

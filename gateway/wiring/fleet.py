@@ -3,7 +3,7 @@
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.provider import Provider
-from gateway.fleet.speeds import LearntSpeed
+from policies.speeds import LearntSpeed
 from gateway.fleet.told_dispatches import ToldDispatches
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources

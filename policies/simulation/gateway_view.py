@@ -13,8 +13,9 @@ from typing import NamedTuple
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.protocol import Candidate, SharedPrefix
-from policies.simulation.step_time import StepTime
+from policies.simulation.scenario import Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.speeds import FleetSpeeds, LearntSpeed
 from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
@@ -25,6 +26,10 @@ YOUNG_SECONDS = 600.0
 
 WAITING = -1
 """In place of a worker: the request waits for one."""
+
+
+MODELS = frozenset({"model"})
+"""What the simulated workers serve."""
 
 
 class Expected(NamedTuple):
@@ -47,11 +52,13 @@ class Sent(NamedTuple):
 class GatewayView:
     """The view of one gateway; workers are known by their place in the fleet."""
 
-    def __init__(self, workers: Sequence[WorkerId], *, kv_tokens: int, times: StepTime) -> None:
+    def __init__(self, workers: Sequence[WorkerId], scenario: Scenario) -> None:
         self._ids = workers
-        self._kv_tokens_max = kv_tokens
-        self._chunk_tokens = times.chunk_tokens
-        self._speeds = [Speed(ms_per_token=times.ms_per_token)] * len(workers)
+        self._kv_tokens_max = scenario.kv_tokens
+        self._chunk_tokens = scenario.times.chunk_tokens
+        self._speeds = [Speed(ms_per_token=scenario.times.ms_per_token)] * len(workers)
+        self._fleet_speeds = FleetSpeeds()
+        self._learnt = [_learnt(scenario, at) for at in range(len(workers))] if scenario.speeds else []
         self._queued = [0] * len(workers)
         self._since = [0.0] * len(workers)
         self._streams = [0] * len(workers)
@@ -65,6 +72,7 @@ class GatewayView:
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._in_flight: InFlightTree[int] = InFlightTree()
         self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
+        self._follow_speeds()
 
     def candidates(
         self,
@@ -123,6 +131,10 @@ class GatewayView:
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
+
+    def tokens_ahead(self, worker: int, now: float) -> int:
+        """Return how many of the queued tokens a worker has not computed yet, as far as is known."""
+        return self._queued[worker] - self._computed(worker, now)
 
     def shared(self, blocks: "array[int]", held: Mapping[int, int], *, waits: bool) -> list[SharedPrefix]:
         """Return the prefixes that other requests share; `held`: the leading blocks that each worker holds.
@@ -187,7 +199,7 @@ class GatewayView:
         """Count a request that another gateway has sent, and expect that it brings its prompt's blocks there."""
         self._bring(worker, number, request)
         before = self._others[worker].totals
-        tokens = sent.uncached_tokens + self._queued[worker] - self._computed(worker, now)
+        tokens = sent.uncached_tokens + self.tokens_ahead(worker, now)
         self._others[worker].dispatched(
             number,
             uncached_tokens=sent.uncached_tokens,
@@ -211,10 +223,27 @@ class GatewayView:
         self._others[worker].report(total, as_of)
         self._others_changed(worker, before, now, as_of)
 
+    def record_first_token(self, worker: int, tokens: int, ttft_ms: float) -> None:
+        """Learn a worker's speed from a first token `ttft_ms` after dispatch, with `tokens` to compute."""
+        if self._learnt:
+            self._fleet_speeds.first_token(MODELS, self._learnt[worker], tokens=tokens, ttft_ms=ttft_ms)
+            self._follow_speeds()
+
     def record_step(self, worker: int, tpot_ms: float) -> None:
         """Learn a worker's speed from a stream with tokens that came `tpot_ms` apart."""
-        self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
-        self._changed(worker)
+        if self._learnt:
+            self._fleet_speeds.step(MODELS, self._learnt[worker], tpot_ms=tpot_ms)
+            self._follow_speeds()
+        else:
+            self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
+            self._changed(worker)
+
+    def _follow_speeds(self) -> None:
+        """Take over the learnt speeds: an answer says something of all workers."""
+        for worker, learnt in enumerate(self._learnt):
+            if learnt.speed is not self._speeds[worker]:
+                self._speeds[worker] = learnt.speed
+                self._changed(worker)
 
     def _bring(self, worker: int, number: int, request: TraceRequest) -> None:
         whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
@@ -254,6 +283,12 @@ class GatewayView:
 
     def _changed(self, worker: int) -> None:
         self._snapshots[worker] = self._bare[worker] = None
+
+
+def _learnt(scenario: Scenario, worker: int) -> LearntSpeed:
+    """Return what is known at first of the speed of a worker in a fleet of unequal ones."""
+    rated = scenario.times_of(worker).ms_per_token if scenario.speeds_rated else None
+    return LearntSpeed(Speed(ms_per_token=scenario.times.ms_per_token), rated_ms_per_token=rated)
 
 
 def _sum(one: LoadTotals, other: LoadTotals, factor: int = 1) -> LoadTotals:

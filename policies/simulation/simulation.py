@@ -54,12 +54,15 @@ class KnownPrefixes(Protocol):
 class InFlightRequest:
     """A request on a worker: the gateway that sent it, and what was counted for it."""
 
-    __slots__ = ("expected", "gateway", "started", "worker")
+    __slots__ = ("at", "expected", "gateway", "started", "tokens_ahead", "worker")
 
-    def __init__(self, gateway: int, worker: int, expected: Expected) -> None:
+    def __init__(self, gateway: int, worker: int, expected: Expected, tokens_ahead: int, at: float) -> None:
         self.gateway = gateway
         self.worker = worker
         self.expected = expected
+        self.tokens_ahead = tokens_ahead
+        """Uncached tokens to compute until its first token, its own included."""
+        self.at = at
         self.started = False
 
 
@@ -92,10 +95,10 @@ class Simulation:
             SimulatedEngine(
                 cache=cache,
                 capacity_tokens=scenario.kv_tokens,
-                times=scenario.times,
+                times=scenario.times_of(at),
                 order=ORDERS[scenario.order],
             )
-            for cache in self._caches
+            for at, cache in enumerate(self._caches)
         ]
         self._known = known or KnownBlocks(paths or BlockPaths(trace))
         self._epochs = [0] * scenario.workers
@@ -156,7 +159,7 @@ class Simulation:
         )
 
     def _view(self) -> GatewayView:
-        return GatewayView(self._ids, kv_tokens=self._scenario.kv_tokens, times=self._scenario.times)
+        return GatewayView(self._ids, self._scenario)
 
     def _at(self, time: float, happens: Callable[[float], None]) -> None:
         self._serial += 1
@@ -233,11 +236,13 @@ class Simulation:
         request, worker = self._trace[number], self._places[route.worker]
         tokens = max(1, request.prompt_tokens - route.matched_tokens)
         expected = Expected(tokens, request.prompt_tokens + query.output_tokens)
-        sent = self._sent[number] = InFlightRequest(at, worker, expected)
+        view = self._gateways[at].view
+        ahead = tokens + view.tokens_ahead(worker, now)
+        sent = self._sent[number] = InFlightRequest(at, worker, expected, ahead, now)
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._gateways[at].view.dispatched(worker, number, request, expected, now)
+        view.dispatched(worker, number, request, expected, now)
         told = Sent(now, tokens)
         self._tell(sent, lambda view, then: view.told(worker, number, request, told, then), now)
         self._report(sent, LoadTotals(tokens, 1, expected.kv_tokens), now)
@@ -341,6 +346,8 @@ class Simulation:
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
         self._take_first_token(sent, now)
+        view = self._gateways[sent.gateway].view
+        view.record_first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
 
     def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import RANKED_MAX, Fleet
 from gateway.fleet.loads import LoadShare
-from gateway.fleet.speeds import LearntSpeed
+from policies.speeds import LearntSpeed
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from gateway.fleet.speeds import FleetSpeeds, LearntSpeed
+from policies.speeds import FleetSpeeds, LearntSpeed
 from gateway.settings.types import HttpUrl
 from gateway.settings.workers import WorkerSettings
 from gateway.wiring.fleet import worker_of
