@@ -170,8 +170,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         feeds = _feeds(index, namespaces.resolve, ranks, stack)
         loads = LoadFeeds(ranks, fleet.reported_speed)
         stack.push_async_callback(loads.close)
-        told = ToldDispatches(fleet, index.index.replica.workers.get, index.index.is_own)
-        index.index.replica.tell_predictions(told)
+        told = ToldDispatches(fleet, index.index.replica.workers.get)
+        index.index.replica.tell_predictions(told, index.index.sent_identities)
         fleet.subscribe(IndexFollowsFleet(catalogue, index, feeds, loads, told))
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 

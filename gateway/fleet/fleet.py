@@ -8,8 +8,8 @@ from random import Random
 from typing import Protocol
 
 from gateway.fleet.least_loaded import LeastLoaded
-from policies.speeds import FleetSpeeds
 from gateway.fleet.worker import Worker
+from policies.speeds import FleetSpeeds
 from radix_cache.match import WorkerId
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
 from workers.probing.health import HealthState

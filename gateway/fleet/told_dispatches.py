@@ -14,15 +14,12 @@ from radix_cache.match import WorkerId
 class ToldDispatches:
     """Counts the requests of other gateways in the workers' loads; see PredictionListener.
 
-    `worker_of` returns the worker of a tenure, `is_own` whether a prediction is one of this gateway.
+    `worker_of` returns the worker of a tenure.
     """
 
-    def __init__(
-        self, fleet: Fleet, worker_of: Callable[[int], WorkerId | None], is_own: Callable[[bytes], bool]
-    ) -> None:
+    def __init__(self, fleet: Fleet, worker_of: Callable[[int], WorkerId | None]) -> None:
         self._fleet = fleet
         self._worker_of = worker_of
-        self._is_own = is_own
         self._block_sizes: dict[WorkerId, int] = {}
         self._loads: dict[bytes, WorkerLoad] = {}
         """The load that each request is counted in; the index bounds how many there are."""
@@ -37,8 +34,6 @@ class ToldDispatches:
 
     def predicted(self, identity: bytes, tenure: int, new_blocks: int, blocks: int, sent_at: float) -> None:
         """Count a request that another gateway has sent."""
-        if self._is_own(identity):
-            return
         identity_of_worker = self._worker_of(tenure)
         worker = self._fleet.get(identity_of_worker) if identity_of_worker is not None else None
         block_size = self._block_sizes.get(worker.id) if worker is not None else None

@@ -3,7 +3,6 @@
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.provider import Provider
-from policies.speeds import LearntSpeed
 from gateway.fleet.told_dispatches import ToldDispatches
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources
@@ -14,6 +13,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import AUTO_KIND, ProviderSettings, WorkerSettings
 from gateway.tenants.limits import limits_at
+from policies.speeds import LearntSpeed
 from radix_cache.match import WorkerId
 from workers.adapter import TlsFiles, WorkerTarget
 from workers.adapters.provider import ProviderAdapter

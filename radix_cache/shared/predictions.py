@@ -5,7 +5,7 @@ when the prediction arrives. A prediction without a known node does not count, a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,7 @@ LAPSED_MAX = 16384
 
 
 class PredictionListener(Protocol):
-    """What is told of the predictions of all gateways, this one included."""
+    """What is told of the predictions of other gateways."""
 
     def predicted(self, identity: bytes, tenure: int, new_blocks: int, blocks: int, sent_at: float) -> None:
         """Handle a prediction: a request that was sent to a tenure at `sent_at`, in seconds of the local clock.
@@ -48,6 +48,8 @@ class PredictionTable:
 
     def __init__(self, table: NodeTable, clock: Callable[[], float], seconds_max: float) -> None:
         self.listener: PredictionListener | None = None
+        self.own: Collection[bytes] = ()
+        """Predictions of this process, of which the listener is told nothing."""
         self.lapsed: dict[bytes, int] = {}
         """Predictions that are over and that Redis still has: the shard by id. Index maintenance removes them."""
         self._table = table
@@ -76,7 +78,8 @@ class PredictionTable:
     def add(self, shard: int, prediction: PredictionAdded, server_ahead: float) -> None:
         """Add a prediction; `server_ahead` is the server's time in seconds less that of the local clock."""
         is_new = prediction.id not in self.predictions
-        self._drop(prediction.id)
+        if not is_new or prediction.id in self.lapsed:
+            self._drop(prediction.id)
         now = self._clock()
         seconds = min(prediction.deadline_ms / 1000 - server_ahead - now, self._seconds_max)
         if seconds <= 0:
@@ -86,7 +89,7 @@ class PredictionTable:
         if prediction.depth:
             above = self._table.path_to(prediction.above, prediction.depth)
             hashes = above + prediction.hashes if above is not None else None
-        if is_new and self.listener is not None:
+        if is_new and self.listener is not None and prediction.id not in self.own:
             blocks = prediction.depth + len(prediction.hashes)
             held = max(prediction.depth, self.tree.depth(hashes, prediction.tenure) if hashes else 0)
             sent_at = now + seconds - self._seconds_max

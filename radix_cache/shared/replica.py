@@ -95,9 +95,9 @@ class TreeReplica:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
 
-    def tell_predictions(self, listener: PredictionListener) -> None:
-        """Tell the listener of every prediction, and of its end, from now on."""
-        self._prediction_table.listener = listener
+    def tell_predictions(self, listener: PredictionListener, own: Collection[bytes]) -> None:
+        """Tell the listener of every prediction that is not in `own`, and of its end, from now on."""
+        self._prediction_table.listener, self._prediction_table.own = listener, own
 
     def repeated_blocks(self, worker: WorkerId) -> int:
         """Return how many blocks the requests under way on a worker repeat; see InFlightTree.repeated."""
