@@ -69,6 +69,16 @@ class InFlightTree(Generic[Holder]):
                 break
         return depths
 
+    def depth(self, hashes: Hashes, holder: Holder) -> int:
+        """Return how many leading blocks of the query a request under way at the holder has."""
+        nodes, at, blocks = self._nodes, 0, len(hashes)
+        while at < blocks and (node := nodes.get(hashes[at])) is not None and holder in node.by_holder:
+            common = common_blocks(node.run, hashes, at)
+            at += common
+            if common < len(node.run):
+                break
+        return at
+
     def shared(self, hashes: Hashes) -> list[SharedPart]:
         """Return the parts of the query that requests under way have, and how many requests have each."""
         parts: list[SharedPart] = []

@@ -6,8 +6,8 @@
     {"rows": 1}                                          the last line; a file without it is incomplete
 
 A backup is one moment of all tables, taken while gateways serve. It is restored into a database without data, at
-the version of the tables that it was taken from, and upgraded then. What clients have stored (responses, files,
-batches) is left out unless it is asked for: it expires within days, and the contents of files are elsewhere.
+the version of the tables that it was taken from, and upgraded then. What clients have stored (responses, conversations,
+files, batches) is left out unless it is asked for: it expires within days, and the contents of files are elsewhere.
 """
 
 import gzip
@@ -19,6 +19,7 @@ from sqlalchemy import JSON, Connection, MetaData, Table, delete, func, insert, 
 
 from gateway.database import schema
 from gateway.database.audit_tables import audit, operators
+from gateway.database.conversation_tables import conversation_items, conversations
 from gateway.database.database import Database, DatabaseDown
 from gateway.database.file_batch_tables import batch_rows, batches, files
 from gateway.database.tables import (
@@ -46,7 +47,13 @@ KEPT_TABLES = tuple(
 )
 """Tenants, operators, audit log and ledger, each table after those that it refers to."""
 
-STORED_TABLES = tuple(table.name for table in (responses, response_events, files, batches, batch_rows))
+STORED_TABLES = tuple(
+    table.name
+    for table in (
+        *(responses, response_events, conversations, conversation_items),
+        *(files, batches, batch_rows),
+    )
+)
 """What clients have stored."""
 
 Document = dict[str, Any] | list[Any]

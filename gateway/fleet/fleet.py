@@ -8,9 +8,9 @@ from random import Random
 from typing import Protocol
 
 from gateway.fleet.least_loaded import LeastLoaded
-from gateway.fleet.speeds import FleetSpeeds
 from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
+from policies.speeds import FleetSpeeds
 from radix_cache.match import WorkerId
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
 from workers.probing.health import HealthState

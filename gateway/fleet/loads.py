@@ -6,7 +6,7 @@
 
 A share counts from the moment its request is sent, not from the moment it is answered: the next routing decision, a
 microsecond later, must see it. The work of the other gateways is what Redis reported last
-(gateway/queueing/shared/membership.py).
+(gateway/queueing/shared/membership.py), and what was told since (told_dispatches.py).
 """
 
 import time
@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
 from gateway.fleet.external_load import ExternalLoad
 from policies.latency_model import computed_tokens
+from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
 from workers.load_reports.load_feed import SILENT_SECONDS
@@ -27,18 +26,8 @@ EXTERNAL_SECONDS = 1.0
 """For this long after a request began or ended at another gateway, its news may not have reached this one."""
 
 
-class LoadTotals(msgspec.Struct, frozen=True, gc=False):
-    """The work of one worker, summed over the requests of several gateways."""
-
-    tokens_queued: int
-    """Uncached prompt tokens sent and not yet followed by a first output token."""
-    streams: int
-    """Requests under way."""
-    kv_tokens: int
-    """Prompt tokens and expected output tokens of these requests."""
-
-
-NO_TOTALS = LoadTotals(0, 0, 0)
+TOLD_SECONDS = 0.02
+"""A dispatch is in the loads that Redis reports up to so long before it is told."""
 
 Loads = Mapping[WorkerId, LoadTotals]
 
@@ -63,6 +52,7 @@ class WorkerLoad:
     on_change: tuple["partial[None]", ...] = ()
     """Called after every change of the load, and of what else ranks the worker among others."""
     _external: ExternalLoad = field(default_factory=ExternalLoad)
+    _others: OthersLoad[bytes] = field(default_factory=OthersLoad)
 
     @property
     def is_heard(self) -> bool:
@@ -76,9 +66,40 @@ class WorkerLoad:
 
     def update_others(self, others: LoadTotals) -> None:
         """Take over the share of the other gateways, as Redis reports it."""
-        before = self.others.tokens_queued
+        now = self.clock()
+        self._others.report(others, now + TOLD_SECONDS)
+        self._update_others(now)
+
+    def forget_others(self) -> None:
+        """Forget the share of the other gateways, of which nothing is reported any more."""
+        self._others.forget()
+        self._update_others(self.clock())
+
+    def told_dispatch(
+        self, request: bytes, *, uncached_tokens: int, kv_tokens: int, sent_at: float, speed: Speed
+    ) -> None:
+        """Count a request that another gateway has sent here; `speed`: the worker's."""
+        ahead = self.all_tokens_queued - self.computed(speed)
+        self._others.dispatched(
+            request,
+            uncached_tokens=uncached_tokens,
+            kv_tokens=kv_tokens,
+            sent_at=sent_at,
+            ready_at=must_be_computed_at(sent_at, ahead + uncached_tokens, speed),
+        )
+        self._update_others(self.clock())
+
+    def told_end(self, request: bytes) -> None:
+        """Take off a request of another gateway that has ended."""
+        now = self.clock()
+        self._others.ended(request, now)
+        self._update_others(now)
+
+    def _update_others(self, now: float) -> None:
+        self._others.settle(now)
+        others, before = self._others.totals, self.others.tokens_queued
         if others.tokens_queued < before or (others.tokens_queued and not self.all_tokens_queued):
-            self.busy_since = self.clock()
+            self.busy_since = now
         self.others = others
         for changed in self.on_change:
             changed()

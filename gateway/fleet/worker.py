@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from gateway.fleet.loads import NO_TOTALS, WorkerLoad
+from gateway.fleet.loads import WorkerLoad
 from gateway.fleet.provider import Provider
 from gateway.fleet.response_shape import ResponseShapes
-from gateway.fleet.speeds import LearntSpeed
 from policies.latency_model import computed_tokens
+from policies.others_load import NO_TOTALS
+from policies.speeds import LearntSpeed
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerReport
 from workers.adapters.disaggregation import disaggregation_profile

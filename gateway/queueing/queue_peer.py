@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.loads import NO_TOTALS, Loads
+from gateway.fleet.loads import Loads
 from gateway.queueing.shared.keys import model_of, queue_of
 from gateway.queueing.shared.queue_members import Debts
 from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_rooms import WaitingRooms
+from policies.others_load import NO_TOTALS
 
 MODELS_MAX = 64
 """Models that one call looks at the queues of."""
@@ -36,6 +37,11 @@ class QueuePeer:
             known = self._fleet.get(identity)
             if known is not None:
                 known.load.update_others(load)
+
+    def forget_others(self) -> None:
+        """Forget the loads of the other gateways: they are not reported any more."""
+        for worker in self._fleet:
+            worker.load.forget_others()
 
     def adopt_tag(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
         """Keep a tenant's tag as Redis has it, in case Redis goes away."""

@@ -3,7 +3,7 @@
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.provider import Provider
-from gateway.fleet.speeds import LearntSpeed
+from gateway.fleet.told_dispatches import ToldDispatches
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources
 from gateway.kv_index.feeds import KvEventFeeds
@@ -13,6 +13,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import AUTO_KIND, ProviderSettings, WorkerSettings
 from gateway.tenants.limits import limits_at
+from policies.speeds import LearntSpeed
 from radix_cache.match import WorkerId
 from workers.adapter import TlsFiles, WorkerTarget
 from workers.adapters.provider import ProviderAdapter
@@ -99,9 +100,15 @@ class IndexFollowsFleet:
     """Keeps the catalogue, the prefix index and the feeds up to date with the workers; see FleetListener."""
 
     def __init__(
-        self, catalogue: Catalogue, index: SharedIndexParts, feeds: KvEventFeeds, loads: LoadFeeds
+        self,
+        catalogue: Catalogue,
+        index: SharedIndexParts,
+        feeds: KvEventFeeds,
+        loads: LoadFeeds,
+        told: ToldDispatches,
     ) -> None:
         self._catalogue = catalogue
+        self._told = told
         self._index = index.index
         self._feeds = feeds
         self._loads = loads
@@ -125,15 +132,18 @@ class IndexFollowsFleet:
         self._loads.follow(worker, report.loads if worker.load_sources is None else worker.load_sources)
         if worker.ranks < 2:
             self._loads.ranks.forget(worker.id)
+        models = self._catalogue.by_name_or_alias().items()
+        block_size = min((model.block_size for name, model in models if name in worker.models), default=None)
+        if block_size is not None:
+            self._told.set_block_size(worker.id, block_size)
         if report.kv_tokens_max is not None:
-            models = self._catalogue.by_name_or_alias().items()
-            sizes = [model.block_size for name, model in models if name in worker.models]
-            self._index.set_capacity(worker.id, report.kv_tokens_max // min(sizes, default=1))
+            self._index.set_capacity(worker.id, report.kv_tokens_max // (block_size or 1))
 
     def left(self, worker: WorkerId) -> None:
         """Stop following the worker's feeds, and forget what it held."""
         self._feeds.follow(worker, ())
         self._loads.forget(worker)
+        self._told.forget(worker)
         self.cache_lost(worker)
 
     def provider_rests(self, worker: WorkerId, seconds: float) -> None:

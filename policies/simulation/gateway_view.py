@@ -1,8 +1,9 @@
 """What one simulated gateway knows of the fleet: loads, speeds, and which prefixes are on their way to a worker.
 
 As in gateway/dispatch, a request counts from the moment of dispatch, and is taken back at its first token and at
-its end. Several gateways may share one view (loads in Redis, exact), or each has its own, which learns of the other
-gateways' dispatches later, or never.
+its end. Several gateways may share one view (loads in Redis, exact), or each has its own: it is told of the other
+gateways' dispatches and ends as of KV events, and their loads are reported to it later, or never
+(policies/others_load.py).
 """
 
 from array import array
@@ -10,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from policies.latency_model import computed_tokens, learn_step
+from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.protocol import Candidate, SharedPrefix
-from policies.simulation.step_time import StepTime
+from policies.simulation.scenario import Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.speeds import FleetSpeeds, LearntSpeed
 from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
@@ -25,6 +28,10 @@ WAITING = -1
 """In place of a worker: the request waits for one."""
 
 
+MODELS = frozenset({"model"})
+"""What the simulated workers serve."""
+
+
 class Expected(NamedTuple):
     """What is counted for a request from its dispatch."""
 
@@ -34,14 +41,24 @@ class Expected(NamedTuple):
     """Tokens of the prompt and the answer."""
 
 
+class Sent(NamedTuple):
+    """What a gateway is told of a request that another one has sent."""
+
+    at: float
+    """Seconds since the trace began."""
+    uncached_tokens: int
+
+
 class GatewayView:
     """The view of one gateway; workers are known by their place in the fleet."""
 
-    def __init__(self, workers: Sequence[WorkerId], *, kv_tokens: int, times: StepTime) -> None:
+    def __init__(self, workers: Sequence[WorkerId], scenario: Scenario) -> None:
         self._ids = workers
-        self._kv_tokens_max = kv_tokens
-        self._chunk_tokens = times.chunk_tokens
-        self._speeds = [Speed(ms_per_token=times.ms_per_token)] * len(workers)
+        self._kv_tokens_max = scenario.kv_tokens
+        self._chunk_tokens = scenario.times.chunk_tokens
+        self._speeds = [Speed(ms_per_token=scenario.times.ms_per_token)] * len(workers)
+        self._fleet_speeds = FleetSpeeds()
+        self._learnt = [_learnt(scenario, at) for at in range(len(workers))] if scenario.speeds else []
         self._queued = [0] * len(workers)
         self._since = [0.0] * len(workers)
         self._streams = [0] * len(workers)
@@ -49,10 +66,13 @@ class GatewayView:
         """Prompt and expected answer of every request under way, as if nothing was shared."""
         self._snapshots: list[WorkerSnapshot | None] = [None] * len(workers)
         self._bare: list[Candidate | None] = [None] * len(workers)
+        self._others: list[OthersLoad[int]] = [OthersLoad() for _ in workers]
+        self._reported = [NO_TOTALS] * len(workers)
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._in_flight: InFlightTree[int] = InFlightTree()
         self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
+        self._follow_speeds()
 
     def candidates(
         self,
@@ -112,6 +132,10 @@ class GatewayView:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
 
+    def tokens_ahead(self, worker: int, now: float) -> int:
+        """Return how many of the queued tokens a worker has not computed yet, as far as is known."""
+        return self._queued[worker] - self._computed(worker, now)
+
     def shared(self, blocks: "array[int]", held: Mapping[int, int], *, waits: bool) -> list[SharedPrefix]:
         """Return the prefixes that other requests share; `held`: the leading blocks that each worker holds.
 
@@ -154,15 +178,9 @@ class GatewayView:
         self, worker: int, number: int, request: TraceRequest, expected: Expected, now: float
     ) -> None:
         """Count a request that is sent to a worker, and expect that it brings its prompt's blocks there."""
-        if not self._queued[worker]:
-            self._since[worker] = now
-        self._queued[worker] += expected.uncached_tokens
-        self._kv_tokens[worker] += expected.kv_tokens
-        self._streams[worker] += 1
-        whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
+        self._add(worker, LoadTotals(expected.uncached_tokens, 1, expected.kv_tokens), now)
         self._in_flight.remove(self._waiting.pop(number, None), WAITING)
-        self._last_nodes[number] = self._in_flight.add(whole, worker)
-        self._changed(worker)
+        self._bring(worker, number, request)
 
     def first_token(self, worker: int, uncached_tokens: int, now: float) -> None:
         """Take the tokens of a request that has its first token out of the worker's queue."""
@@ -177,9 +195,76 @@ class GatewayView:
         self._in_flight.remove(self._last_nodes.pop(number), worker)
         self._changed(worker)
 
+    def told(self, worker: int, number: int, request: TraceRequest, sent: Sent, now: float) -> None:
+        """Count a request that another gateway has sent, and expect that it brings its prompt's blocks there."""
+        self._bring(worker, number, request)
+        before = self._others[worker].totals
+        tokens = sent.uncached_tokens + self.tokens_ahead(worker, now)
+        self._others[worker].dispatched(
+            number,
+            uncached_tokens=sent.uncached_tokens,
+            kv_tokens=request.prompt_tokens,
+            sent_at=sent.at,
+            ready_at=must_be_computed_at(sent.at, tokens, self._speeds[worker]),
+        )
+        self._others_changed(worker, before, now)
+
+    def told_end(self, worker: int, number: int, at: float, now: float) -> None:
+        """Take off a request of another gateway that ended at the moment `at`."""
+        self._in_flight.remove(self._last_nodes.pop(number), worker)
+        before = self._others[worker].totals
+        self._others[worker].ended(number, at)
+        self._others_changed(worker, before, now)
+
+    def reported(self, worker: int, change: LoadTotals, as_of: float, now: float) -> None:
+        """Take over a report of the other gateways' load, which has changed by so much at the moment `as_of`."""
+        total = self._reported[worker] = _sum(self._reported[worker], change)
+        before = self._others[worker].totals
+        self._others[worker].report(total, as_of)
+        self._others_changed(worker, before, now, as_of)
+
+    def record_first_token(self, worker: int, tokens: int, ttft_ms: float) -> None:
+        """Learn a worker's speed from a first token `ttft_ms` after dispatch, with `tokens` to compute."""
+        if self._learnt:
+            self._fleet_speeds.first_token(MODELS, self._learnt[worker], tokens=tokens, ttft_ms=ttft_ms)
+            self._follow_speeds()
+
     def record_step(self, worker: int, tpot_ms: float) -> None:
         """Learn a worker's speed from a stream with tokens that came `tpot_ms` apart."""
-        self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
+        if self._learnt:
+            self._fleet_speeds.step(MODELS, self._learnt[worker], tpot_ms=tpot_ms)
+            self._follow_speeds()
+        else:
+            self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
+            self._changed(worker)
+
+    def _follow_speeds(self) -> None:
+        """Take over the learnt speeds: an answer says something of all workers."""
+        for worker, learnt in enumerate(self._learnt):
+            if learnt.speed is not self._speeds[worker]:
+                self._speeds[worker] = learnt.speed
+                self._changed(worker)
+
+    def _bring(self, worker: int, number: int, request: TraceRequest) -> None:
+        whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
+        self._last_nodes[number] = self._in_flight.add(whole, worker)
+
+    def _others_changed(
+        self, worker: int, before: LoadTotals, now: float, as_of: float | None = None
+    ) -> None:
+        """Take over the load of the other gateways, which was `before`, as WorkerLoad does."""
+        self._others[worker].settle(now)
+        after = self._others[worker].totals
+        if after.tokens_queued < before.tokens_queued:
+            self._since[worker] = max(self._since[worker], now if as_of is None else as_of)
+        self._add(worker, _sum(after, before, -1), now)
+
+    def _add(self, worker: int, load: LoadTotals, now: float) -> None:
+        if not self._queued[worker]:
+            self._since[worker] = now
+        self._queued[worker] += load.tokens_queued
+        self._streams[worker] += load.streams
+        self._kv_tokens[worker] += load.kv_tokens
         self._changed(worker)
 
     def _kv(self, worker: int) -> int:
@@ -198,3 +283,17 @@ class GatewayView:
 
     def _changed(self, worker: int) -> None:
         self._snapshots[worker] = self._bare[worker] = None
+
+
+def _learnt(scenario: Scenario, worker: int) -> LearntSpeed:
+    """Return what is known at first of the speed of a worker in a fleet of unequal ones."""
+    rated = scenario.times_of(worker).ms_per_token if scenario.speeds_rated else None
+    return LearntSpeed(Speed(ms_per_token=scenario.times.ms_per_token), rated_ms_per_token=rated)
+
+
+def _sum(one: LoadTotals, other: LoadTotals, factor: int = 1) -> LoadTotals:
+    return LoadTotals(
+        one.tokens_queued + factor * other.tokens_queued,
+        one.streams + factor * other.streams,
+        one.kv_tokens + factor * other.kv_tokens,
+    )

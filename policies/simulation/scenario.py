@@ -35,6 +35,10 @@ class Scenario:
     kv_tokens: int
     """KV capacity of each worker."""
     times: StepTime = field(default_factory=StepTime)
+    speeds: tuple[float, ...] = ()
+    """How many times as fast as `times` each worker is; the last one holds for the workers after it."""
+    speeds_rated: bool = True
+    """Whether the settings rate the workers of unequal speed; else gateways learn speeds from answers alone."""
     order: str = "fcfs"
     """Order of the engines' own queues (waiting_orders.ORDERS)."""
     gateways: int = 1
@@ -53,3 +57,9 @@ class Scenario:
     attempts_max: int = 3
     """Workers that one request is sent to at most."""
     changes: tuple[FleetChange, ...] = ()
+
+    def times_of(self, worker: int) -> StepTime:
+        """Return the step times of the worker at this place."""
+        if not self.speeds:
+            return self.times
+        return self.times.at_speed(self.speeds[min(worker, len(self.speeds) - 1)])

@@ -14,11 +14,12 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
+from policies.others_load import LoadTotals
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
 from policies.simulation.engine import SimulatedCache, SimulatedEngine, SimulatedJob
 from policies.simulation.gateway import SimulatedGateway
-from policies.simulation.gateway_view import Expected, GatewayView
+from policies.simulation.gateway_view import Expected, GatewayView, Sent
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
@@ -53,12 +54,15 @@ class KnownPrefixes(Protocol):
 class InFlightRequest:
     """A request on a worker: the gateway that sent it, and what was counted for it."""
 
-    __slots__ = ("expected", "gateway", "started", "worker")
+    __slots__ = ("at", "expected", "gateway", "started", "tokens_ahead", "worker")
 
-    def __init__(self, gateway: int, worker: int, expected: Expected) -> None:
+    def __init__(self, gateway: int, worker: int, expected: Expected, tokens_ahead: int, at: float) -> None:
         self.gateway = gateway
         self.worker = worker
         self.expected = expected
+        self.tokens_ahead = tokens_ahead
+        """Uncached tokens to compute until its first token, its own included."""
+        self.at = at
         self.started = False
 
 
@@ -91,10 +95,10 @@ class Simulation:
             SimulatedEngine(
                 cache=cache,
                 capacity_tokens=scenario.kv_tokens,
-                times=scenario.times,
+                times=scenario.times_of(at),
                 order=ORDERS[scenario.order],
             )
-            for cache in self._caches
+            for at, cache in enumerate(self._caches)
         ]
         self._known = known or KnownBlocks(paths or BlockPaths(trace))
         self._epochs = [0] * scenario.workers
@@ -155,7 +159,7 @@ class Simulation:
         )
 
     def _view(self) -> GatewayView:
-        return GatewayView(self._ids, kv_tokens=self._scenario.kv_tokens, times=self._scenario.times)
+        return GatewayView(self._ids, self._scenario)
 
     def _at(self, time: float, happens: Callable[[float], None]) -> None:
         self._serial += 1
@@ -232,13 +236,16 @@ class Simulation:
         request, worker = self._trace[number], self._places[route.worker]
         tokens = max(1, request.prompt_tokens - route.matched_tokens)
         expected = Expected(tokens, request.prompt_tokens + query.output_tokens)
-        sent = self._sent[number] = InFlightRequest(at, worker, expected)
+        view = self._gateways[at].view
+        ahead = tokens + view.tokens_ahead(worker, now)
+        sent = self._sent[number] = InFlightRequest(at, worker, expected, ahead, now)
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        self._update_views(
-            sent, lambda view, then: view.dispatched(worker, number, request, expected, then), now
-        )
+        view.dispatched(worker, number, request, expected, now)
+        told = Sent(now, tokens)
+        self._tell(sent, lambda view, then: view.told(worker, number, request, told, then), now)
+        self._report(sent, LoadTotals(tokens, 1, expected.kv_tokens), now)
         engine = self._engines[worker]
         before = engine.ends_at
         engine.submit(SimulatedJob(number, request, now), now)
@@ -246,17 +253,39 @@ class Simulation:
         if engine.ends_at is not None and engine.ends_at != before:
             self._at(engine.ends_at, partial(self._engine_ends, worker))
 
-    def _update_views(
-        self, sent: InFlightRequest, update: Callable[[GatewayView, float], None], now: float
-    ) -> None:
-        """Update the view of the sending gateway at once, and those of the other gateways later."""
-        update(self._gateways[sent.gateway].view, now)
+    def _tell(self, sent: InFlightRequest, told: Callable[[GatewayView, float], None], now: float) -> None:
+        """Tell the other gateways of a dispatch or an end, as soon as KV events reach the index."""
+        later = self._scenario.event_seconds
+        for view in self._other_views(sent):
+            if later:
+                self._at(now + later, partial(told, view))
+            else:
+                told(view, now)
+
+    def _report(self, sent: InFlightRequest, change: LoadTotals, now: float) -> None:
+        """Report a change of a worker's load to the other gateways: later, or never."""
         later = self._scenario.sync_seconds
-        if self._shared or later is None:
+        if later is None:
             return
-        for at, gateway in enumerate(self._gateways):
-            if at != sent.gateway:
-                self._at(now + later, partial(update, gateway.view))
+        for view in self._other_views(sent):
+            self._at(now + later, partial(view.reported, sent.worker, change, now))
+
+    def _other_views(self, sent: InFlightRequest) -> list[GatewayView]:
+        if self._shared:
+            return []
+        return [gateway.view for at, gateway in enumerate(self._gateways) if at != sent.gateway]
+
+    def _take_first_token(self, sent: InFlightRequest, now: float) -> None:
+        tokens = sent.expected.uncached_tokens
+        self._gateways[sent.gateway].view.first_token(sent.worker, tokens, now)
+        self._report(sent, LoadTotals(-tokens, 0, 0), now)
+        sent.started = True
+
+    def _take_end(self, number: int, sent: InFlightRequest, now: float) -> None:
+        worker = sent.worker
+        self._gateways[sent.gateway].view.ended(worker, number, sent.expected)
+        self._tell(sent, lambda view, then: view.told_end(worker, number, now, then), now)
+        self._report(sent, LoadTotals(0, -1, -sent.expected.kv_tokens), now)
 
     def _end(self, number: int, error: str | None = None) -> None:
         self._outcomes[number].error = error
@@ -316,14 +345,14 @@ class Simulation:
         outcome, sent = self._outcomes[job.number], self._sent[job.number]
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
-        worker, tokens = sent.worker, sent.expected.uncached_tokens
-        self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
-        sent.started = True
+        self._take_first_token(sent, now)
+        view = self._gateways[sent.gateway].view
+        view.record_first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
 
     def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
-        self._update_views(sent, lambda view, then: view.ended(sent.worker, job.number, sent.expected), now)
+        self._take_end(job.number, sent, now)
         if self._turns is not None:
             self._turns.settle(job.number, job.request, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
@@ -385,11 +414,9 @@ class Simulation:
     def _lost(self, job: SimulatedJob, now: float) -> None:
         """Handle a request that was lost with its worker: send it again unless its answer has begun."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
-        worker, expected = sent.worker, sent.expected
         if not sent.started:
-            tokens = expected.uncached_tokens
-            self._update_views(sent, lambda view, then: view.first_token(worker, tokens, then), now)
-        self._update_views(sent, lambda view, then: view.ended(worker, number, expected), now)
+            self._take_first_token(sent, now)
+        self._take_end(number, sent, now)
         if self._turns is not None:
             self._turns.cancel(number)
         if outcome.first_at is not None:

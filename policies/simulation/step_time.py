@@ -70,10 +70,21 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         run = constant * growing + linear * shares + quadratic * squares
         return run + (steps - growing) * (constant + linear + quadratic)
 
+    def at_speed(self, speed: float) -> "StepTime":
+        """Return the step times of a worker that is so many times as fast."""
+        return msgspec.structs.replace(
+            self, prefill_ms=_divided(self.prefill_ms, speed), decode_ms=_divided(self.decode_ms, speed)
+        )
+
     @property
     def ms_per_token(self) -> float:
         """Prefill time of one token in a full step: the rated speed that policies start from."""
         return self.prefill(self.chunk_tokens) / self.chunk_tokens
+
+
+def _divided(polynomial: Polynomial, by: float) -> Polynomial:
+    constant, linear, quadratic = polynomial
+    return constant / by, linear / by, quadratic / by
 
 
 def _least(polynomial: Polynomial, first: float, last: float) -> float:

@@ -68,7 +68,8 @@ class Trial:
         scenario = self.scenario
         trace, paths = _traced(self.source, self.seed)
         if self.subject == ALONE:
-            return least_ttft(trace, scenario.times, workers=scenario.workers)
+            fastest = scenario.times.at_speed(max(scenario.speeds)) if scenario.speeds else scenario.times
+            return least_ttft(trace, fastest, workers=scenario.workers)
         if self.subject != POOLED:
             simulation = Simulation(
                 trace,

@@ -5,8 +5,9 @@ when the prediction arrives. A prediction without a known node does not count, a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import InFlightNode, InFlightTree
@@ -14,6 +15,21 @@ from radix_cache.shared.log_records import PredictionAdded
 from radix_cache.shared.node_table import NodeTable
 
 LAPSED_MAX = 16384
+
+
+class PredictionListener(Protocol):
+    """What is told of the predictions of other gateways."""
+
+    def predicted(self, identity: bytes, tenure: int, new_blocks: int, blocks: int, sent_at: float) -> None:
+        """Handle a prediction: a request that was sent to a tenure at `sent_at`, in seconds of the local clock.
+
+        `blocks` of its prompt can be cached; `new_blocks` of them neither are nor are on their way there.
+        """
+        ...
+
+    def prediction_over(self, identity: bytes) -> None:
+        """Handle the end of a prediction: its request has ended, or goes to another worker."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +47,9 @@ class PredictionTable:
     """The predictions under way; `clock` is seconds, never backwards, and none counts longer than `seconds_max`."""
 
     def __init__(self, table: NodeTable, clock: Callable[[], float], seconds_max: float) -> None:
+        self.listener: PredictionListener | None = None
+        self.own: Collection[bytes] = ()
+        """Predictions of this process, of which the listener is told nothing."""
         self.lapsed: dict[bytes, int] = {}
         """Predictions that are over and that Redis still has: the shard by id. Index maintenance removes them."""
         self._table = table
@@ -58,7 +77,9 @@ class PredictionTable:
 
     def add(self, shard: int, prediction: PredictionAdded, server_ahead: float) -> None:
         """Add a prediction; `server_ahead` is the server's time in seconds less that of the local clock."""
-        self.remove(prediction.id)
+        is_new = prediction.id not in self.predictions
+        if not is_new or prediction.id in self.lapsed:
+            self._drop(prediction.id)
         now = self._clock()
         seconds = min(prediction.deadline_ms / 1000 - server_ahead - now, self._seconds_max)
         if seconds <= 0:
@@ -68,12 +89,22 @@ class PredictionTable:
         if prediction.depth:
             above = self._table.path_to(prediction.above, prediction.depth)
             hashes = above + prediction.hashes if above is not None else None
+        if is_new and self.listener is not None and prediction.id not in self.own:
+            blocks = prediction.depth + len(prediction.hashes)
+            held = max(prediction.depth, self.tree.depth(hashes, prediction.tenure) if hashes else 0)
+            sent_at = now + seconds - self._seconds_max
+            self.listener.predicted(prediction.id, prediction.tenure, blocks - held, blocks, sent_at)
         last = self.tree.add(hashes, prediction.tenure) if hashes else None
         self.predictions[prediction.id] = PredictedPath(shard, prediction.tenure, now + seconds, last)
         self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
 
     def remove(self, identity: bytes) -> None:
         """Remove a prediction that Redis does not have any more."""
+        if self.listener is not None and identity in self.predictions:
+            self.listener.prediction_over(identity)
+        self._drop(identity)
+
+    def _drop(self, identity: bytes) -> None:
         self.lapsed.pop(identity, None)
         found = self.predictions.pop(identity, None)
         if found is not None:

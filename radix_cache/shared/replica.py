@@ -29,7 +29,7 @@ from radix_cache.shared.log_records import (
 )
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.node_table import NodeMismatch, NodeTable
-from radix_cache.shared.predictions import PredictionTable
+from radix_cache.shared.predictions import PredictionListener, PredictionTable
 from radix_cache.shared.snapshot import LogGap
 from radix_cache.tree import common_blocks
 
@@ -94,6 +94,10 @@ class TreeReplica:
     def lapsed(self) -> dict[bytes, int]:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
+
+    def tell_predictions(self, listener: PredictionListener, own: Collection[bytes]) -> None:
+        """Tell the listener of every prediction that is not in `own`, and of its end, from now on."""
+        self._prediction_table.listener, self._prediction_table.own = listener, own
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
         """Return how many blocks the requests under way on each of the workers repeat; see PrefixIndex."""

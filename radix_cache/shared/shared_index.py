@@ -117,6 +117,8 @@ class SharedIndex:
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
         self._sent_predictions: dict[tuple[WorkerId, str], _SentPrediction] = {}
+        self.sent_identities: set[bytes] = set()
+        """The predictions under way of this process."""
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         self._unsent_paths: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
         self._enrolling: dict[WorkerId, str] = {}
@@ -184,6 +186,7 @@ class SharedIndex:
             self._withdraw_sent(*next(iter(self._sent_predictions)))
         identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
         self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
+        self.sent_identities.add(identity)
         above, depth = path.last_node(held)
         _ignore_result(
             self.store.predict(
@@ -402,6 +405,7 @@ class SharedIndex:
     def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
         sent = self._sent_predictions.pop((worker, writer), None)
         if sent is not None:
+            self.sent_identities.discard(sent.identity)
             _ignore_result(self.store.withdraw(sent.shard, [sent.identity]))
 
     def _within_capacity(self, worker: WorkerId) -> None:

@@ -7,14 +7,15 @@ import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import RANKED_MAX, Fleet
-from gateway.fleet.loads import LoadShare, LoadTotals
-from gateway.fleet.speeds import LearntSpeed
+from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
 from gateway.routing.shortlist import HOLDERS_MAX
+from policies.others_load import LoadTotals
 from policies.registry import routing_policy
+from policies.speeds import LearntSpeed
 from radix_cache.in_flight_tree import SharedPart
 from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace

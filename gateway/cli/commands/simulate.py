@@ -67,6 +67,20 @@ def simulate(
             help="JSON or YAML file with step times of the engine.", show_default="8B class, one GPU"
         ),
     ] = None,
+    speeds: Annotated[
+        str,
+        typer.Option(
+            help="Speed of each engine relative to its step times, as 0.5,1,1; the last one holds for the rest.",
+            show_default="all alike",
+        ),
+    ] = "",
+    speeds_rated: Annotated[
+        bool,
+        typer.Option(
+            "--speeds-rated/--speeds-learnt",
+            help="Whether gateways know unequal speeds from the settings, or learn them from answers alone.",
+        ),
+    ] = True,
     order: Annotated[str, typer.Option(help=f"Order of each engine's queue: {', '.join(ORDERS)}.")] = "fcfs",
     speed: Annotated[
         float,
@@ -180,6 +194,8 @@ def simulate(
             workers=workers,
             kv_tokens=kv_tokens,
             times=read_step_time(calibration) if calibration else StepTime(),
+            speeds=_speeds(speeds, workers),
+            speeds_rated=speeds_rated,
             order=_one_of("--order", order, tuple(ORDERS)),
             sync_seconds=None if sync_ms < 0 else sync_ms / 1000,
             event_seconds=events_ms / 1000,
@@ -249,6 +265,17 @@ def _run_with_progress(
         return run_trials(trials, processes=processes, progress=lambda more: shown.advance(task, more))
 
 
+def _speeds(text: str, workers: int) -> tuple[float, ...]:
+    """Return the speeds in a comma-separated list. Raises CommandError."""
+    try:
+        speeds = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise CommandError(f"--speeds: {text!r} is not a list of numbers such as 0.5,1", 2) from None
+    if len(speeds) > workers or not all(0.01 <= speed <= 100 for speed in speeds):
+        raise CommandError("--speeds: one number from 0.01 to 100 for each worker at most", 2)
+    return speeds
+
+
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> str:
     if value not in known:
         raise CommandError(f"{option}: {value!r} is not one of {', '.join(known)}", 2)
@@ -278,6 +305,8 @@ def _write(
         "seeds": len(seeds),
         "workers": scenario.workers,
         "kv_tokens": scenario.kv_tokens,
+        "speeds": scenario.speeds,
+        "speeds_rated": scenario.speeds_rated,
         "order": scenario.order,
         "hold": scenario.hold,
         "window_tokens": scenario.window_tokens,

@@ -305,7 +305,7 @@ class Membership:
 
     def _stop_sharing(self) -> None:
         self.shared = False
-        self._member.update_others({}, all_workers=True)
+        self._member.forget_others()
         self._on_moved()
 
 

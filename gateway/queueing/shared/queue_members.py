@@ -20,6 +20,10 @@ class QueueMember(Protocol):
         """Take over the loads of the other gateways; with `all_workers`, they have none on any other worker."""
         ...
 
+    def forget_others(self) -> None:
+        """Forget the loads of the other gateways: they are not reported any more."""
+        ...
+
     def adopt_tag(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
         """Keep a tenant's tag as Redis has it, in case Redis goes away."""
         ...

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.fleet.loads import Loads, LoadTotals
+from gateway.fleet.loads import Loads
 from gateway.queueing.shared.keys import QueueKeys
+from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, read_lua
 from radix_cache.redis.library import library_functions

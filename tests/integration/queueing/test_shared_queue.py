@@ -36,6 +36,9 @@ class House:
     def update_others(self, loads, *, all_workers):
         self.loads = dict(loads) if all_workers else self.loads | loads
 
+    def forget_others(self):
+        self.loads = {}
+
     def adopt_tag(self, queue, tenant, virtual_time, finish):
         pass
 

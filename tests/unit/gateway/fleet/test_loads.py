@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.fleet.loads import LoadShare, LoadTotals, WorkerLoad
+from gateway.fleet.loads import LoadShare, WorkerLoad
+from policies.others_load import LoadTotals
 from tests.fakes.clock import FakeClock
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
 from workers.load_reports.load_feed import SILENT_SECONDS

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.fleet.loads import LoadTotals
 from gateway.queueing.queue_peer import QueuePeer
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiting_room import QueuedRequest
 from gateway.queueing.worker_window import WorkerWindow
+from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import DispatchStage, until_idle
 

@@ -206,3 +206,21 @@ def test_one_tenant_alone_waits_no_longer_in_its_turn_than_if_all_were_sent_at_o
         for scenario in (at_once, in_turn)
     ]
     assert means[1] < 1.02 * means[0]
+
+
+@pytest.mark.parametrize("gateways", [2, 8])
+def test_loads_that_come_half_a_second_late_cost_less_than_15_percent(gateways):
+    source = TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=1500)
+    scenario = Scenario(workers=4, kv_tokens=2_100_000)
+    late = replace(scenario, gateways=gateways, sync_seconds=0.5)
+    at_once, later = (
+        figures(Trial(subject="cost", source=source, scenario=each).run())["all"]["ttft_ms_mean"]
+        for each in (scenario, late)
+    )
+    assert later <= 1.15 * at_once
+
+
+def test_unequal_workers_take_work_by_their_speed_whether_they_are_rated_or_learnt():
+    for rated in (True, False):
+        computed = trial(speeds=(0.5, 1.0), speeds_rated=rated).run().computed_tokens
+        assert computed[0] < min(computed[1:])

@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from gateway.fleet.speeds import FleetSpeeds, LearntSpeed
 from gateway.settings.types import HttpUrl
 from gateway.settings.workers import WorkerSettings
 from gateway.wiring.fleet import worker_of
 from policies.latency_model import predicted_ttft_ms
 from policies.registry import routing_policy
 from policies.routing.protocol import Candidate, RouteQuery
+from policies.speeds import FleetSpeeds, LearntSpeed
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
 
