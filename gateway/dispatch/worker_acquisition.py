@@ -167,7 +167,8 @@ class WorkerAcquisition:
         hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
         window, background = self._window.of(request.ctx.model.name), request.service_class.background
         tokens = window.wide
-        if background or self._rooms.of(request.queue).waiting_of(request.ctx.tenant.id) > 1:
+        # Without `closed` no request waits.
+        if background or (closed is not None and self._has_others_waiting(request)):
             tokens = window.narrow
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
@@ -423,7 +424,7 @@ class WorkerAcquisition:
             self._preempt(request, decision.routes, lambda _: window)
 
     def _preempt_in_time(self, request: PendingRequest, decision: Decision) -> bool:
-        """Make batch requests give up room if no route meets the request's target; return whether that is enough."""
+        """Make batch requests give up room if no route meets the target; return whether that is enough."""
         routes = decision.routes
         if not routes or self._targets.routes_in_time(request, routes):
             return False
@@ -449,6 +450,10 @@ class WorkerAcquisition:
         if self._queue.shared:
             self._preemption_requests.send(needs)
         return False
+
+    def _has_others_waiting(self, request: PendingRequest) -> bool:
+        """Return whether the tenant of a request that waits has more requests waiting."""
+        return self._rooms.of(request.queue).waiting_of(request.ctx.tenant.id) > 1
 
     def _leaves_one_open(self, routes: Ranking, open_tokens: int) -> bool:
         """Return whether another of these workers is open when an idle one takes a long prompt."""

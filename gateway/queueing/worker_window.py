@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 from gateway.fleet.fleet import Fleet
@@ -29,15 +30,15 @@ class DispatchWindows:
     def __init__(
         self, fleet: Fleet, tokens_max: int, batch_seconds: float, clock: Callable[[], float]
     ) -> None:
-        """`tokens_max`: the widest window, as the settings have it. `batch_seconds`: the TTFT target of batch work."""
+        """`tokens_max`: the widest window, by the settings. `batch_seconds`: the TTFT target of batch work."""
         self._fleet = fleet
         self._tokens_max = tokens_max
         self._batch_seconds = batch_seconds
         self._clock = clock
         self._seen: dict[str, dict[float, float]] = {}
         """By model and TTFT target in seconds: when the last request came."""
-        self._kept: dict[str, tuple[DispatchWindow, float, float]] = {}
-        """By model: its window, until when it is kept, and the target that it was made for."""
+        self._kept: dict[str, tuple[DispatchWindow, float]] = {}
+        """By model: its window, and until when it is kept."""
 
     def reconfigure(self, tokens_max: int, batch_seconds: float) -> None:
         """Follow these settings from now on."""
@@ -49,10 +50,10 @@ class DispatchWindows:
         seen = self._seen.get(model)
         if seen is None:
             seen = self._seen[model] = {}
-        seen[target_seconds] = self._clock()
-        kept = self._kept.get(model)
-        if kept is not None and target_seconds < kept[2]:
-            self._kept.clear()  # Other models of these workers have another window now, too.
+        now = self._clock()
+        if target_seconds not in seen or now - seen[target_seconds] > SIGHT_SECONDS:
+            self._kept.clear()  # Of other models, too: they may share workers with this one.
+        seen[target_seconds] = now
 
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the model's workers."""
@@ -62,11 +63,11 @@ class DispatchWindows:
         target = self._tightest(model, now)
         window = dispatch_window(
             target,
-            self._ms_per_token(model),
-            self._tokens_max,
+            ms_per_token=self._ms_per_token(model),
+            tokens_max=self._tokens_max,
             leaves_open=target is not None and target < self._batch_seconds,
         )
-        self._kept[model] = window, now + KEPT_SECONDS, target if target is not None else float("inf")
+        self._kept[model] = window, now + KEPT_SECONDS
         return window
 
     def _tightest(self, model: str, now: float) -> float | None:
@@ -86,9 +87,9 @@ class DispatchWindows:
         return found
 
     def _ms_per_token(self, model: str) -> float:
-        """Return the mean prefill time of a token on the model's workers; without a worker it does not matter."""
-        speeds = [worker.speed.ms_per_token for worker in islice(self._fleet.serving(model), WORKERS_MAX)]
-        return sum(speeds) / len(speeds) if speeds else 1.0
+        """Return the mean prefill time of a token on the model's workers; any time without a worker."""
+        workers = islice(self._fleet.serving(model), WORKERS_MAX)
+        return fmean([worker.speed.ms_per_token for worker in workers] or [1.0])
 
 
 class WorkerWindow:

@@ -5,7 +5,8 @@ at most a window of uncached prompt tokens at a time; what has no space in the w
 
     |---- narrow ----|                 batch work, and a tenant that has more requests waiting
     |---- wide ----------------|       every other request: it need not wait for those
-    |- open -|                         so little is ahead of another worker when a long batch prompt starts on an idle one
+    |- open -|                         ahead of another worker at most, when a long batch prompt starts on an idle
+                                       one
 
 What an engine has been sent cannot be overtaken any more, so the window is a time: a share of the tightest TTFT
 target among the service classes in sight, at the workers' learnt speed. In this time an engine computes the prompts
@@ -15,11 +16,17 @@ Preempting is not enough: a step under way goes on to its end.
 What was tried, on two simulated workers (8B class, 48,000 tokens/s) that voice, code and chat load to 70 % of what
 they can do, and a flood of batch prompts of 6,000 tokens on average (share of voice that is late or refused):
 
-    16,384 tokens for all classes                             61 %
+    16,384 tokens, without classes                            70 %
+    16,384 tokens, batch work last                            61 %
     0.6 of the target for all classes                          3.1 %
+    narrow 0.4, wide 0.8, and one other worker is left open    1.7 %, 1 % less work/s than without classes
     narrow 0.3, wide 0.6                                       6.8 %, by prompts that are longer than the window
-    the same, and one other worker is left open                0.4 to 0.9 %, work/s as without classes
-    narrow 0.2                                                 0.0 %, and 6 to 9 % less work/s
+    the same, and one other worker is left open                0.8 %, 4 % less work/s
+    narrow 0.2, and one other worker is left open              0.0 %, 9 % less work/s with short batch prompts
+
+Measured with real processes (tests/benchmarks/fairness/classes.py), the same traffic misses more: voice 12 % (71 %
+with 16,384 tokens), code 2 % (38 %), chat 2.5 % (0 %), at 1.5 times the work/s. Taking the learnt fixed time off
+the target first made it worse (code 13 %, chat 13 %); letting requests go to any worker with room, too (voice 34 %).
 
 gateway/queueing/shared/lua/queue.lua repeats these rules inside Redis.
 """
@@ -29,7 +36,7 @@ from collections.abc import Iterable
 import msgspec
 
 NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
-"""Shares of the tightest TTFT target in sight that the windows last."""
+"""What windows last, as shares of the tightest TTFT target in sight."""
 
 OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""
@@ -60,11 +67,15 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def dispatch_window(
-    target_seconds: float | None, ms_per_token: float, tokens_max: int, *, leaves_open: bool
+    target_seconds: float | None,
+    *,
+    ms_per_token: float,
+    tokens_max: int,
+    leaves_open: bool,
 ) -> DispatchWindow:
     """Return the window while the tightest TTFT target in sight is `target_seconds` (None: no class is in sight).
 
-    `ms_per_token` is the workers' speed. `leaves_open`: long batch prompts have to leave another worker open.
+    `ms_per_token`: the workers' speed. `leaves_open`: long batch prompts leave another worker open.
     """
     if target_seconds is None:
         return DispatchWindow(narrow=tokens_max, wide=tokens_max)
