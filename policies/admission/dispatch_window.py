@@ -25,8 +25,9 @@ they can do, and a flood of batch prompts of 6,000 tokens on average (share of v
     narrow 0.2, and one other worker is left open              0.0 %, 9 % less work/s with short batch prompts
 
 Measured with real processes (tests/benchmarks/fairness/classes.py), the same traffic misses more: voice 12 % (71 %
-with 16,384 tokens), code 2 % (38 %), chat 2.5 % (0 %), at 1.5 times the work/s. Taking the learnt fixed time off
-the target first made it worse (code 13 %, chat 13 %); letting requests go to any worker with room, too (voice 34 %).
+with 16,384 tokens), code 2 % (38 %), chat 2.5 % (0 %), at 1.5 times the work/s.
+Taking the learnt fixed time off the target first made it worse (code 13 %, chat 13 %); so did letting requests go
+to any worker with room (voice 34 %).
 
 gateway/queueing/shared/lua/queue.lua repeats these rules inside Redis.
 """
