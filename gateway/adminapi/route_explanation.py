@@ -136,7 +136,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     dispatch = services.dispatch
     output_tokens = dispatch.estimates.expected(ctx)
     decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
-    window = dispatch.window.tokens
+    window = dispatch.window.of(model.name).wide
     ranked = [
         _ranked(rank, route, decision, prompt.prompt_tokens, window)
         for rank, route in enumerate(decision.routes, start=1)

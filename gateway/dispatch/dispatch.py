@@ -63,10 +63,8 @@ class Dispatch:
     def reconfigure(self, rules: QueueRules) -> None:
         """Use these rules for requests that arrive or wait; placements that were given are kept."""
         limits = self.acquisition.limits = rules.limits
-        self.window.tokens_of_all = limits.release_window_tokens
-        self.queue.reconfigure(
-            rules.room.order, limits.release_window_tokens, limits.hold, enabled=rules.shared
-        )
+        self.window.of_all.reconfigure(limits.release_window_tokens, limits.batch.ttft_seconds)
+        self.queue.reconfigure(rules.room.order, limits.hold, enabled=rules.shared)
         self.rooms.reconfigure(rules.room)
         self.rooms.room_made()
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from gateway.dispatch.placement import Placement
 from gateway.queueing.shared.preemption_requests import Need
-from gateway.queueing.worker_window import WorkerWindow
 from policies.admission.dispatch_window import fits_window
 
 PREEMPTIONS_MAX = 3
@@ -58,8 +57,7 @@ class PreemptibleAttempt:
 class Preemption:
     """The batch requests that wait for a first byte, in the order in which they were sent."""
 
-    def __init__(self, window: WorkerWindow) -> None:
-        self._window = window
+    def __init__(self) -> None:
         self.count = 0
         """How many requests have been preempted."""
         self._attempts: dict[PreemptibleAttempt, None] = {}
@@ -85,17 +83,17 @@ class Preemption:
         return bool(attempts)
 
     def _enough_for_any(self, needs: Sequence[Need]) -> list[PreemptibleAttempt]:
-        return next((found for need in needs if (found := self._enough_for(need, self._window.tokens))), [])
+        return next((found for need in needs if (found := self._enough_for(need))), [])
 
-    def _enough_for(self, need: Need, window_tokens: int) -> list[PreemptibleAttempt]:
+    def _enough_for(self, need: Need) -> list[PreemptibleAttempt]:
         there = [each for each in self._attempts if each.placement.prefill_worker.id == need.worker]
         found: list[PreemptibleAttempt] = []
         if not there:
             return found
         queued = max(need.queued, there[0].placement.prefill_worker.load.all_tokens_queued)
         for attempt in reversed(there):
-            if fits_window(queued, need.tokens, window_tokens):
+            if fits_window(queued, need.tokens, need.window):
                 break
             found.append(attempt)
             queued -= attempt.placement.load_share.tokens_computing
-        return found if fits_window(queued, need.tokens, window_tokens) else []
+        return found if fits_window(queued, need.tokens, need.window) else []

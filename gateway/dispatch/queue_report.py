@@ -20,6 +20,7 @@ from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.queueing.fairness_account import jain
 from policies.queueing.protocol import Ticket
+from policies.service_class import BATCH
 from radix_cache.redis.scripts import ScriptCaller
 
 WAITING_MAX = 200
@@ -224,5 +225,7 @@ def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway:
 
 def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, room: WaitingRoom[Placement]) -> str:
     before = sum(other.number < ticket.number for other in waiting)
-    window, shared = dispatch.window.tokens, dispatch.queue.shared
+    background = ticket.service_class == BATCH.name
+    window = dispatch.window.tokens_for(room, ticket.tenant, background=background)
+    shared = dispatch.queue.shared
     return waiting_reason(dispatch.fleet, room, ticket.uncached_tokens, before, window, shared)

@@ -7,6 +7,7 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.waiting_room import WaitingRoom
+from gateway.queueing.worker_window import WorkerWindow
 from gateway.telemetry.request_events import QueueWait
 
 COUNTED_MAX = 256
@@ -19,7 +20,7 @@ def queue_wait(
     request: PendingRequest,
     fleet: Fleet,
     room: WaitingRoom[Placement],
-    window_tokens: int,
+    window: WorkerWindow,
     shared: bool,
 ) -> QueueWait:
     """Return why the request begins to wait. `shared`: all gateways share one order of turns."""
@@ -27,6 +28,7 @@ def queue_wait(
     assert ticket is not None
     counted = list(islice(room.ahead_of(ticket.number), COUNTED_MAX))
     ahead = len(counted) if len(counted) < COUNTED_MAX else max(COUNTED_MAX, len(room) - 1)
+    window_tokens = window.tokens_for(room, ticket.tenant, background=request.service_class.background)
     return QueueWait(
         reason=waiting_reason(fleet, room, ticket.uncached_tokens, ahead, window_tokens, shared),
         requests_ahead=ahead,

@@ -37,6 +37,12 @@ class TtftTargets:
         due_at = target_at(request)
         return [route for route in routes if self._meets(request, route, due_at)]
 
+    def tokens_in_time(self, request: PendingRequest, route: Route) -> int:
+        """Return how many tokens the worker may compute until the first token is due, its own included."""
+        speed = self._fleet[route.prefill_worker or route.worker].speed
+        left_ms = 1000 * (target_at(request) - self._clock()) - speed.fixed_ms
+        return max(0, int(left_ms / speed.ms_per_token))
+
     def check(
         self, request: PendingRequest, routes: Ranking, room: WaitingRoom[Any], *, demotes: bool = True
     ) -> None:

@@ -32,7 +32,7 @@ from gateway.queueing.worker_window import WorkerWindow
 from gateway.quotas.quota import Lease
 from gateway.routing.router import Decision, Router
 from gateway.telemetry.request_events import ROUTES_MAX as ROUTES_KEPT_MAX
-from policies.admission.dispatch_window import close_enough_to_best, fits_window
+from policies.admission.dispatch_window import close_enough_to_best, fits_window, leaves_one_open
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.index import PrefixIndex
@@ -110,9 +110,15 @@ class WorkerAcquisition:
                     self._index.leave(request.ctx.id)
 
     async def _take_turn(self, request: PendingRequest) -> Placement:
+        self._window.of_all.see(request.ctx.model.name, request.service_class.ttft_seconds)
         decision = self._rank(request)
         room = self._rooms.of(request.queue)
-        if request.service_class.late in ("reject", "demote") or request.ctx.expires_at is not None:
+        preempts = (
+            self.limits.preempts and not request.background and self._preempt_in_time(request, decision)
+        )
+        if not preempts and (
+            request.service_class.late in ("reject", "demote") or request.ctx.expires_at is not None
+        ):
             self._targets.check(request, decision.routes, room)
         ticket = request.ticket = room.ticket(self._queued(request, decision.routes), request.ticket)
         placement: Placement | None
@@ -159,7 +165,11 @@ class WorkerAcquisition:
                 return None
             raise NowhereToGo
         hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
-        window = self._window.tokens
+        window, background = self._window.of(request.ctx.model.name), request.service_class.background
+        tokens = window.wide
+        # Without `closed` no request waits.
+        if background or (closed is not None and self._has_others_waiting(request)):
+            tokens = window.narrow
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
             if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):
@@ -167,7 +177,14 @@ class WorkerAcquisition:
             worker = self._fleet[route.prefill_worker or route.worker]
             uncached = max(1, request.prompt.prompt_tokens - route.matched_tokens)
             if over or (
-                worker.id not in taken and fits_window(worker.load.all_tokens_queued, uncached, window)
+                worker.id not in taken
+                and fits_window(worker.load.all_tokens_queued, uncached, tokens)
+                and (
+                    uncached <= tokens
+                    or not background
+                    or window.open is None
+                    or self._leaves_one_open(decision.routes, window.open)
+                )
             ):
                 if not over and self._router.shadow is not None:
                     self._router.shadowed(decision)
@@ -193,11 +210,11 @@ class WorkerAcquisition:
                 self._queue.leave(ticket, 0.0)
                 return None
             return self._place(request, known[turn.worker], turn.uncached_tokens, ticket, decision.match)
-        window = self._window.tokens
+        window = self._window.of(request.ctx.model.name)
         for route in decision.routes:
             worker = self._fleet[prefill_worker_of(route)]
             uncached = uncached_tokens(request.prompt.prompt_tokens, route)
-            if fits_window(worker.load.all_tokens_queued, uncached, window):
+            if fits_window(worker.load.all_tokens_queued, uncached, window.wide):
                 return self._place_here(request, route, uncached, ticket, decision.match)
         return None
 
@@ -398,23 +415,49 @@ class WorkerAcquisition:
         if request.progress.queued_at is None:
             request.progress.queued_at = self._clock()
             request.progress.wait = queue_wait(
-                request, self._fleet, self._rooms.of(request.queue), self._window.tokens, self._queue.shared
+                request, self._fleet, self._rooms.of(request.queue), self._window, self._queue.shared
             )
         request.waits = True
         self._index.wait(request.prompt.namespace, request.prompt.hashes, request.ctx.id)
         if self.limits.preempts and not request.background:
-            self._preempt(request, decision.routes)
+            window = self._window.of(request.ctx.model.name).wide
+            self._preempt(request, decision.routes, lambda _: window)
 
-    def _preempt(self, request: PendingRequest, routes: Ranking) -> None:
-        """Make batch requests give up room for this one, if that is enough: here, or else at another gateway."""
+    def _preempt_in_time(self, request: PendingRequest, decision: Decision) -> bool:
+        """Make batch requests give up room if no route meets the target; return whether that is enough."""
+        routes = decision.routes
+        if not routes or self._targets.routes_in_time(request, routes):
+            return False
+        return self._preempt(request, routes, partial(self._targets.tokens_in_time, request))
+
+    def _preempt(self, request: PendingRequest, routes: Ranking, window_of: Callable[[Route], int]) -> bool:
+        """Make batch requests give up room for this one, if that is enough: here, or else at another gateway.
+
+        `window_of` returns the tokens that the route's worker may have ahead. Returns whether they do so here.
+        """
         needs = [
             Need(
                 prefill_worker_of(route),
                 uncached_tokens(request.prompt.prompt_tokens, route),
                 self._fleet[prefill_worker_of(route)].load.all_tokens_queued,
+                window_of(route),
             )
             for route in routes[:ROUTES_MAX]
             if in_fleet(self._fleet, route)  # A worker may have left while Redis was asked.
         ]
-        if not self._preemption.make_room(needs) and self._queue.shared:
+        if self._preemption.make_room(needs):
+            return True
+        if self._queue.shared:
             self._preemption_requests.send(needs)
+        return False
+
+    def _has_others_waiting(self, request: PendingRequest) -> bool:
+        """Return whether the tenant of a request that waits has more requests waiting."""
+        return self._rooms.of(request.queue).waiting_of(request.ctx.tenant.id) > 1
+
+    def _leaves_one_open(self, routes: Ranking, open_tokens: int) -> bool:
+        """Return whether another of these workers is open when an idle one takes a long prompt."""
+        workers = {prefill_worker_of(route) for route in routes}
+        return leaves_one_open(
+            (self._fleet[worker].load.all_tokens_queued for worker in workers), open_tokens
+        )

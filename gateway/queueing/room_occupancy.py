@@ -56,6 +56,11 @@ class RoomOccupancy:
             if not self._not_at_once:
                 self.standing_since = None
 
+    def waiting_of(self, tenant: str) -> int:
+        """Return how many requests of a tenant are here."""
+        own = self._of_tenants.get(tenant)
+        return own.requests if own is not None else 0
+
     def waits(self, ticket: Ticket) -> None:
         """Note that the ticket does not have its turn at once."""
         self._not_at_once.add(ticket.number)

@@ -237,6 +237,10 @@ class WaitingRoom(Generic[Placed]):
         """Note that the ticket does not have its turn at once."""
         self._occupancy.waits(ticket)
 
+    def waiting_of(self, tenant: str) -> int:
+        """Return how many requests of a tenant wait."""
+        return self._occupancy.waiting_of(tenant)
+
     @property
     def standing_since(self) -> float | None:
         """Since when at least one request has waited without a break."""

@@ -48,7 +48,7 @@ class WaitingRooms(Generic[Placed]):
                 give_back=self._give_back_and_go_on,
                 clock=self._clock,
                 goes_first=partial(self._none_waits_beside, model) if queue != model else None,
-                has_room=partial(self._has_room, model),
+                has_room=partial(self._has_room, model, queue != model),
             )
         return room
 
@@ -77,9 +77,10 @@ class WaitingRooms(Generic[Placed]):
                 self._rooms[queue] = self._rooms.pop(queue)
                 queues.append(queue)
 
-    def _has_room(self, model: str, closed: set[WorkerId], tokens: int) -> bool:
+    def _has_room(self, model: str, background: bool, closed: set[WorkerId], tokens: int) -> bool:
         """Return whether a worker outside `closed` may have room; True without workers, so that waits end."""
-        window = self._window.tokens
+        of_model = self._window.of(model)
+        window = of_model.narrow if background else of_model.wide
         able = self._fleet.serving(model)
         ordered = self._fleet.least_loaded(model)
         if ordered is not None:

@@ -1,21 +1,121 @@
-"""How many uncached prompt tokens this gateway may have ahead of each worker."""
+"""How many uncached prompt tokens may be ahead of each worker: of all gateways together, and of this one."""
 
-from gateway.queueing.shared.shared_queue import SharedQueue
+from collections.abc import Callable
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+from gateway.fleet.fleet import Fleet
+from gateway.queueing.shared.membership import Membership
+from gateway.queueing.waiting_room import WaitingRoom
+from policies.admission.dispatch_window import DispatchWindow, dispatch_window
+
+SIGHT_SECONDS = 10.0
+"""A service class is in sight for so long after a request of it came."""
+
+KEPT_SECONDS = 1.0
+"""How long a window is kept: speeds and the classes in sight change slowly."""
+
+WORKERS_MAX = 64
+"""Workers whose speeds are averaged."""
+
+
+class DispatchWindows:
+    """The windows of the workers of each model, which all gateways together may fill.
+
+    They follow the service classes that this gateway has seen lately. Behind a load balancer all gateways see the
+    same classes.
+    """
+
+    def __init__(
+        self, fleet: Fleet, tokens_max: int, batch_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        """`tokens_max`: the widest window, by the settings. `batch_seconds`: the TTFT target of batch work."""
+        self._fleet = fleet
+        self._tokens_max = tokens_max
+        self._batch_seconds = batch_seconds
+        self._clock = clock
+        self._seen: dict[str, dict[float, float]] = {}
+        """By model and TTFT target in seconds: when the last request came."""
+        self._kept: dict[str, tuple[DispatchWindow, float]] = {}
+        """By model: its window, and until when it is kept."""
+
+    def reconfigure(self, tokens_max: int, batch_seconds: float) -> None:
+        """Follow these settings from now on."""
+        self._tokens_max, self._batch_seconds = tokens_max, batch_seconds
+        self._kept.clear()
+
+    def see(self, model: str, target_seconds: float) -> None:
+        """Note that a request for this model came, of a service class with this TTFT target."""
+        seen = self._seen.get(model)
+        if seen is None:
+            seen = self._seen[model] = {}
+        now = self._clock()
+        if target_seconds not in seen or now - seen[target_seconds] > SIGHT_SECONDS:
+            self._kept.clear()  # Of other models, too: they may share workers with this one.
+        seen[target_seconds] = now
+
+    def of(self, model: str) -> DispatchWindow:
+        """Return the window of the model's workers."""
+        kept, now = self._kept.get(model), self._clock()
+        if kept is not None and now < kept[1]:
+            return kept[0]
+        target = self._tightest(model, now)
+        window = dispatch_window(
+            target,
+            ms_per_token=self._ms_per_token(model),
+            tokens_max=self._tokens_max,
+            leaves_open=target is not None and target < self._batch_seconds,
+        )
+        self._kept[model] = window, now + KEPT_SECONDS
+        return window
+
+    def _tightest(self, model: str, now: float) -> float | None:
+        """Return the tightest target in sight of all models of the model's workers; drop what is out of sight."""
+        found: float | None = None
+        for name in self._fleet.models_beside(model) | {model}:
+            seen = self._seen.get(name)
+            if seen is None:
+                continue
+            for target, at in list(seen.items()):
+                if now - at > SIGHT_SECONDS:
+                    del seen[target]
+                elif found is None or target < found:
+                    found = target
+            if not seen:
+                del self._seen[name]
+        return found
+
+    def _ms_per_token(self, model: str) -> float:
+        """Return the mean prefill time of a token on the model's workers; any time without a worker."""
+        workers = islice(self._fleet.serving(model), WORKERS_MAX)
+        return fmean([worker.speed.ms_per_token for worker in workers] or [1.0])
 
 
 class WorkerWindow:
-    """This gateway's part of every worker's window, in uncached prompt tokens.
+    """This gateway's part of every worker's window.
 
     It is the whole window where all gateways decide together; a gateway that decides alone has its share of it.
     """
 
-    def __init__(self, queue: SharedQueue, tokens_of_all: int) -> None:
-        """`tokens_of_all`: the window that all gateways together may fill, as the settings have it."""
-        self._membership = queue.membership
-        self.tokens_of_all = tokens_of_all
+    def __init__(self, membership: Membership, of_all: DispatchWindows) -> None:
+        self.of_all = of_all
+        """The windows that all gateways together may fill."""
+        self._membership = membership
 
-    @property
-    def tokens(self) -> int:
-        """This gateway's part as of now."""
-        membership = self._membership
-        return self.tokens_of_all if membership.shared else membership.share_of(self.tokens_of_all)
+    def of(self, model: str) -> DispatchWindow:
+        """Return this gateway's part of the window of the model's workers, as of now."""
+        window, membership = self.of_all.of(model), self._membership
+        if membership.shared or membership.gateways == 1:
+            return window
+        share_of = membership.share_of
+        return DispatchWindow(
+            narrow=share_of(window.narrow),
+            wide=share_of(window.wide),
+            open=share_of(window.open) if window.open is not None else None,
+        )
+
+    def tokens_for(self, room: WaitingRoom[Any], tenant: str, *, background: bool) -> int:
+        """Return the tokens that may be ahead of a worker for a request of this tenant that waits in the room."""
+        window = self.of(room.model)
+        return window.narrow if background or room.waiting_of(tenant) > 1 else window.wide

@@ -47,8 +47,10 @@ class QueueingSettings(Branch, frozen=True, kw_only=True):
     release_window_tokens: Annotated[
         Positive,
         Meta(
-            description="Uncached prompt tokens that may be sent to one worker and not be computed yet; further "
-            "requests wait."
+            description="Uncached prompt tokens that may be sent to one worker and not be computed yet, at most; "
+            "further requests wait. While classes with a tight `ttft_ms` send requests, it is fewer: what a worker "
+            "computes in 0.3 of the tightest `ttft_ms` for batch requests and for tenants with several requests "
+            "waiting, and in 0.6 of it for others."
         ),
     ] = 16384
     waiting_requests_max: Annotated[

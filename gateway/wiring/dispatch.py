@@ -36,7 +36,7 @@ from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.store import QueueStore
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import WorkerWindow
+from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
 from gateway.quotas.leases import Leases
 from gateway.routing.router import Router
 from gateway.routing.shadow_policy import ShadowPolicy
@@ -68,12 +68,13 @@ def dispatch_of(
     """Return the parts that find a worker; nothing is asked of Redis or of workers yet."""
     index, routing, clock = index_parts.index, settings.routing, time.monotonic
     keys, limits = QueueKeys(settings.redis.prefix), limits_of(settings)
-    queue = _queue(settings, scripts, keys)
-    window = WorkerWindow(queue, limits.release_window_tokens)
+    windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
+    queue = _queue(settings, scripts, keys, windows)
+    window = WorkerWindow(queue.membership, windows)
     placements = Placements(fleet, queue, loads.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)
     queue.attach(QueuePeer(fleet, rooms))
-    preemption = Preemption(window)
+    preemption = Preemption()
     preemption_requests = PreemptionRequests(scripts, keys, queue.gateway, preemption)
     provider_backoff = ProviderBackoff(scripts, keys, queue.gateway, fleet.rest)
     feedback = Feedback(index, feeds.match_confidence, feeds.hold_reported)
@@ -226,10 +227,12 @@ def shadow_of(settings: ShadowPolicySettings | None) -> ShadowPolicy | None:
     return ShadowPolicy(routing_policy(settings.policy, settings.options), settings.share)
 
 
-def _queue(settings: Settings, scripts: ScriptCaller, keys: QueueKeys) -> SharedQueue:
+def _queue(
+    settings: Settings, scripts: ScriptCaller, keys: QueueKeys, windows: DispatchWindows
+) -> SharedQueue:
     queue = settings.queueing
     return SharedQueue(
-        QueueStore(scripts, keys, os.urandom(8).hex(), queue.release_window_tokens, queue.hold),
+        QueueStore(scripts, keys, os.urandom(8).hex(), windows, queue.hold),
         tenant_order(queue.within),
         enabled=queue.across == Sfq.name,
         timeout_seconds=settings.redis.timeout_ms / 1000,

@@ -39,7 +39,7 @@ from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.queueing.shared.preemption_requests import Need
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import WorkerWindow
+from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
@@ -165,7 +165,10 @@ class DispatchStage:
         for name in names or ("a", "b"):
             self.join(name)
         self.queue: Any = ScriptedQueue(shared=shared)
-        self.window = WorkerWindow(self.queue, limits.release_window_tokens)
+        self.window = WorkerWindow(
+            self.queue.membership,
+            DispatchWindows(self.fleet, limits.release_window_tokens, limits.batch.ttft_seconds, self.clock),
+        )
         self.placements = Placements(self.fleet, self.queue, Ranks(self.clock))
         self.rooms = WaitingRooms[Placement](
             self.fleet,
@@ -181,7 +184,7 @@ class DispatchStage:
             self.window,
             self.clock,
         )
-        self.preemption = Preemption(self.window)
+        self.preemption = Preemption()
         self.needs: Any = NotedNeeds()
         self.index = LocalIndex(
             self.clock, blocks_max=10_000, predicted_seconds=1000.0, idle_seconds_max=10_000.0

@@ -11,8 +11,10 @@ from gateway.queueing.shared.store import SharedPlacement, SharedRoute, SharedTi
 from policies.admission.dispatch_window import (
     PASSED_MAX,
     PASSED_OF_FLOW_MAX,
+    DispatchWindow,
     close_enough_to_best,
     fits_window,
+    leaves_one_open,
 )
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
@@ -51,7 +53,7 @@ class GrantRound:
 class QueueModel:
     """The state of the shared queue, changed by the same verbs as the Lua library."""
 
-    def __init__(self, window: int, hold: float | None) -> None:
+    def __init__(self, window: DispatchWindow, hold: float | None) -> None:
         self.hold = hold
         self.policy = queue_policy("sfq")
         self.window = window
@@ -83,16 +85,32 @@ class QueueModel:
         ids = [id for id, r in self.records.items() if r.ticket.queue == queue and r.state == "waiting"]
         return sorted(ids, key=lambda id: self.records[id].number)
 
+    def waiting_of(self, id: str) -> int:
+        """Return how many requests of this one's tenant wait in its queue."""
+        ticket = self.records[id].ticket
+        return sum(self.records[other].ticket.tenant == ticket.tenant for other in self.waiting(ticket.queue))
+
     def head(self, queue: str, passed: Sequence[str] = ()) -> str | None:
         """Return the request whose turn is next, leaving out those that were passed."""
         turn = self._turn(queue, passed)
         return None if turn is None else self._standing(queue, passed)[turn.ticket.tenant]
 
-    def best(self, routes: Sequence[SharedRoute], closed: set[str], hold: float | None) -> SharedRoute | None:
+    def best(
+        self,
+        routes: Sequence[SharedRoute],
+        closed: set[str],
+        hold: float | None,
+        *,
+        yields: bool = False,
+        background: bool = False,
+    ) -> SharedRoute | None:
         """Return the cheapest route that is worth taking and has room.
 
-        If there is none, the workers that the request waits for are added to `closed`.
+        If there is none, the workers that the request waits for are added to `closed`. `yields`: the narrow window
+        holds.
         """
+        tokens = self.window.narrow if yields else self.window.wide
+        left_open = self.window.open if background else None
 
         def cost(route: SharedRoute) -> float:
             return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)
@@ -101,8 +119,10 @@ class QueueModel:
         for route in ranked:
             if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
-            window = fits_window(self.tokens(route.worker), route.uncached_tokens, self.window)
-            if window and route.worker not in closed:
+            fits = fits_window(self.tokens(route.worker), route.uncached_tokens, tokens)
+            if fits and left_open is not None and route.uncached_tokens > tokens:
+                fits = leaves_one_open((self.tokens(each.worker) for each in routes), left_open)
+            if fits and route.worker not in closed:
                 return route
             waited_for.append(route.worker)
         closed.update(waited_for)
@@ -111,7 +131,14 @@ class QueueModel:
     def next(self, queue: str, round: GrantRound) -> tuple[str, SharedRoute] | None:
         """Return the request that starts now and its route; requests that do better to wait are passed."""
         while (id := self.head(queue, round.passed)) is not None:
-            route = self.best(self.records[id].routes, round.closed, self.hold)
+            background = queue.endswith(BATCH)
+            route = self.best(
+                self.records[id].routes,
+                round.closed,
+                self.hold,
+                yields=background or self.waiting_of(id) > 1,
+                background=background,
+            )
             if route is not None:
                 return id, route
             if self.hold is None or len(round.passed) == PASSED_MAX:
@@ -178,9 +205,13 @@ class QueueModel:
             or (swapped.ticket.tenant, swapped.ticket.queue) != (record.ticket.tenant, queue)
         ):
             swapped = None
+        background = queue.endswith(BATCH)
+        yields = background or self.waiting_of(id) > 0
         record.state = "waiting"  # its load is free for a moment
         worker, tokens, record.worker = record.worker, record.tokens, ""
-        route = self.best(routes, set(), self.hold) if swapped or not other else None
+        route = None
+        if swapped or not other:
+            route = self.best(routes, set(), self.hold, yields=yields, background=background)
         goes = id
         if swapped and route:
             goes = other

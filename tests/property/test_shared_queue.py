@@ -15,9 +15,11 @@ from gateway.queueing.shared.keys import BATCH, QueueKeys
 from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.queue_model import GrantRound, QueueModel
 
 WINDOW = 100
+WINDOWS = (FixedWindow(WINDOW), FixedWindow(60, WINDOW), FixedWindow(60, WINDOW, 30))
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
@@ -46,13 +48,13 @@ class QueueMachine(RuleBasedStateMachine):
     run: Callable[[Any], Any]
     scripts: ScriptCaller
 
-    @initialize(hold=st.sampled_from([None, 0.1, 1.0]))
-    def begin(self, hold):
+    @initialize(hold=st.sampled_from([None, 0.1, 1.0]), window=st.sampled_from(WINDOWS))
+    def begin(self, hold, window):
         prefix = f"queue{next(runs)}"
         self.stores = {
-            name: QueueStore(self.scripts, QueueKeys(prefix), name, WINDOW, hold) for name in GATEWAYS
+            name: QueueStore(self.scripts, QueueKeys(prefix), name, window, hold) for name in GATEWAYS
         }
-        self.model = QueueModel(WINDOW, hold)
+        self.model = QueueModel(window.window, hold)
         self.tickets: dict[str, SharedTicket] = {}
         self.said: list[Callable[[], None]] = []
         self.gone: set[str] = set()

@@ -42,6 +42,8 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
     worker: WorkerId
     tokens: int
     queued: int
+    window: int
+    """Tokens that the worker may have ahead for this request, its own included."""
 
 
 class PreemptionRequests:

@@ -115,12 +115,10 @@ class SharedQueue:
         """Return this gateway's part of a worker's window; see Membership."""
         return self.membership.share_of(window_tokens)
 
-    def reconfigure(
-        self, order: TenantOrder, window_tokens: int, hold: float | None, *, enabled: bool
-    ) -> None:
+    def reconfigure(self, order: TenantOrder, hold: float | None, *, enabled: bool) -> None:
         """Follow these rules from now on; waiting requests ask anew if the queue is then kept elsewhere."""
         self._order = order
-        self._store.window_tokens, self._store.hold = window_tokens, hold
+        self._store.hold = hold
         self.membership.reconfigure(enabled=enabled)
 
     def ticket(

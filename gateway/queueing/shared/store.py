@@ -6,12 +6,13 @@ Calls leave in the order in which they are made. A caller may wait for the answe
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from gateway.fleet.loads import Loads
-from gateway.queueing.shared.keys import QueueKeys
+from gateway.queueing.shared.keys import QueueKeys, model_of
+from policies.admission.dispatch_window import DispatchWindow
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, read_lua
@@ -31,6 +32,10 @@ NOT_JOINED = -2
 
 ROUTES_MAX = 32
 PLACES_PER_CALL_MAX = 256
+
+
+NO_WINDOW = DispatchWindow(narrow=1, wide=1)
+"""For calls that name no queue."""
 
 
 class NotJoined(Exception):
@@ -90,6 +95,14 @@ class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Gateways whose lease is over."""
 
 
+class QueueWindows(Protocol):
+    """The windows that all gateways together may fill; see gateway/queueing/worker_window.py."""
+
+    def of(self, model: str) -> DispatchWindow:
+        """Return the window of the workers of a model."""
+        ...
+
+
 class QueueStore:
     """Calls the functions of the shared queue for one gateway."""
 
@@ -98,15 +111,15 @@ class QueueStore:
         scripts: ScriptCaller,
         keys: QueueKeys,
         gateway: str,
-        window_tokens: int,
+        windows: QueueWindows,
         hold: float | None = None,
     ) -> None:
-        """`gateway`: sixteen hex digits that no other has. `window_tokens`, `hold`: see policies/admission."""
+        """`gateway`: sixteen hex digits that no other has. `hold`: see policies/admission."""
         self.gateway = gateway
         self.keys = keys
         scripts.bind(LIBRARY)
         self._scripts = scripts
-        self.window_tokens = window_tokens
+        self._windows = windows
         self.hold = hold
 
     async def admit(
@@ -253,7 +266,10 @@ class QueueStore:
     ) -> "asyncio.Future[Any]":
         """Make a call; it has its place in the order of calls when this returns."""
         hold = "" if self.hold is None else self.hold
-        head: list[CommandArgument] = [self.gateway, self.window_tokens, hold, len(queues), *queues]
+        window = self._windows.of(model_of(queues[0])) if queues else NO_WINDOW
+        left_open = "" if window.open is None else window.open
+        head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open, hold]
+        head += [len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 

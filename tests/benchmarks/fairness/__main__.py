@@ -1,6 +1,6 @@
 """`make bench-fairness`: isolation between tenants under each queue policy, simulated and with real processes.
 
-    python -m tests.benchmarks.fairness [--seconds N] [--only MIX] [--real-seconds N] [--processes N] [--json FILE]
+    python -m tests.benchmarks.fairness [--seconds N] [--only MIX] [--real-seconds N] [--class-seconds N]
 
 Simulated figures are the same on every machine; those of real processes are of this machine. No figure fails the
 build.
@@ -17,12 +17,14 @@ from rich.table import Table
 
 from gateway.bench.machine import machine, versions
 from gateway.bench.parallel_trials import usable_cores
-from tests.benchmarks.fairness import real, simulated
+from tests.benchmarks.fairness import classes, real, simulated
+from tests.benchmarks.fairness.class_traffic import BATCH, TARGETS
 from tests.benchmarks.fairness.mixes import MIXES
 
 WIDTH = 130
 SECONDS = 60.0
 REAL_SECONDS = 20.0
+CLASS_SECONDS = 45.0
 
 
 def main() -> None:
@@ -30,6 +32,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each simulated mix")
     parser.add_argument("--only", choices=[*MIXES], help="one simulated mix")
     parser.add_argument("--real-seconds", type=float, default=REAL_SECONDS, help="of each real run; 0: none")
+    parser.add_argument(
+        "--class-seconds", type=float, default=CLASS_SECONDS, help="of each class run; 0: none"
+    )
     parser.add_argument("--processes", type=int, default=usable_cores())
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -37,16 +42,28 @@ def main() -> None:
     console.print(machine(), versions(), soft_wrap=True)
     wanted = [given.only] if given.only else [*MIXES]
     found: dict[str, dict[str, dict[str, Any]]] = {}
+    missed: dict[str, dict[str, dict[str, Any]]] = {}
     for mix in wanted:
         found |= simulated.runs([mix], given.seconds, given.processes)
         console.print(_table(MIXES[mix](1.0).name, found[mix]))
     if given.real_seconds:
         found["real processes"] = asyncio.run(real.runs(given.real_seconds))
         console.print(_table("real gateways and workers: a tenant floods", found["real processes"]))
+    for batch in BATCH if given.class_seconds else ():
+        title = f"all classes beside {batch}"
+        of_classes = asyncio.run(classes.runs(given.class_seconds, batch))
+        console.print(_class_table(title, of_classes))
+        missed[title] = of_classes
     if given.json:
         runs = {f"{policy} @ {mix}": figures for mix, of in found.items() for policy, figures in of.items()}
         settings = {"seconds": given.seconds, "real_seconds": given.real_seconds}
-        result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
+        result = {
+            "machine": machine(),
+            "versions": versions(),
+            "settings": settings,
+            "runs": runs,
+            "classes": missed,
+        }
         given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
 
 
@@ -68,6 +85,24 @@ def _table(title: str, runs: dict[str, dict[str, Any]]) -> Table:
             _ratio(every["units_per_second_ratio_to_fifo"]),
             f"{every['evenness']:.3f}",
         )
+    return table
+
+
+def _class_table(title: str, runs: dict[str, dict[str, Any]]) -> Table:
+    """Return the share of requests that were refused or late, and the TTFT, by row and class."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("row")
+    table.add_column("work/s", justify="right")
+    for name in TARGETS:
+        table.add_column(f"{name} missed", justify="right")
+        table.add_column("p50 / p99", justify="right")
+    for row, figures in runs.items():
+        cells = [row, f"{figures['units_per_second']:,.0f}"]
+        for name in TARGETS:
+            of = figures.get(name)
+            cells.append("-" if of is None else f"{100 * of['missed']:.1f} %")
+            cells.append("-" if of is None else f"{_ms(of['ttft_ms_p50'])} / {_ms(of['ttft_ms_p99'])}")
+        table.add_row(*cells)
     return table
 
 

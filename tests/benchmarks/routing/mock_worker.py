@@ -1,6 +1,6 @@
 """The simulated engine in real time behind OpenAI's API: it computes nothing and takes as long as if it did.
 
-    python -m tests.benchmarks.routing.mock_worker --kv-tokens N [--port P]
+    python -m tests.benchmarks.routing.mock_worker --kv-tokens N [--port P] [--slower FACTOR]
 
 Block cache with LRU eviction, continuous batching and chunked prefill are those of policies/simulation. A word
 stands for eight tokens, so that long prompts cost the machine less: the API counts words, and a block has 64 of
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
 import uvloop
 from aiohttp import web
@@ -148,12 +149,22 @@ def _frame(value: dict[str, Any]) -> bytes:
     )
 
 
+def _slowed(times: StepTime, factor: float) -> StepTime:
+    prefill, decode = times.prefill_ms, times.decode_ms
+    return msgspec.structs.replace(
+        times,
+        prefill_ms=tuple(factor * each for each in prefill),
+        decode_ms=tuple(factor * each for each in decode),
+    )
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="mock-worker")
     parser.add_argument("--kv-tokens", type=int, required=True)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--slower", type=float, default=1.0, help="steps take so many times as long")
     given = parser.parse_args()
-    times = StepTime()
+    times = _slowed(StepTime(), given.slower)
     # A request whose client has left would compute on; the clients of this benchmark do not leave.
     runner = web.AppRunner(app_of(RealTime(given.kv_tokens, times), times), access_log=None)
     await runner.setup()

@@ -9,6 +9,7 @@ from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.fixed_window import FixedWindow
 
 WINDOW = 100
 GATEWAY = "0" * 16
@@ -19,7 +20,7 @@ class Queue:
     """The calls of one gateway, with requests of equal cost; `served` lists the requests in the order of turns."""
 
     def __init__(self, scripts, prefix, hold=0.0):
-        self.store = QueueStore(scripts, QueueKeys(prefix), GATEWAY, WINDOW, hold)
+        self.store = QueueStore(scripts, QueueKeys(prefix), GATEWAY, FixedWindow(WINDOW), hold)
         self._scripts = scripts
         self._numbers = itertools.count()
 

@@ -17,6 +17,7 @@ from policies.queueing.protocol import Ticket
 from policies.registry import tenant_order
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.clock import FakeClock
+from tests.fakes.fixed_window import FixedWindow
 
 WINDOW = 100
 ROUTES = [SharedRoute("w0", WINDOW, 1.0)]
@@ -54,7 +55,7 @@ async def member(url, prefix, *, timeout_seconds=2.0, clock=time.monotonic):
     """A gateway's part of the queue, with its loops."""
     scripts, house, keys = ScriptCaller(url), House(), QueueKeys(prefix)
     queue = SharedQueue(
-        QueueStore(scripts, keys, f"{next(names):016x}", WINDOW),
+        QueueStore(scripts, keys, f"{next(names):016x}", FixedWindow(WINDOW)),
         tenant_order("fcfs"),
         enabled=True,
         timeout_seconds=timeout_seconds,

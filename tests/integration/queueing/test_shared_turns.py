@@ -11,6 +11,7 @@ import redis.asyncio as redis
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket
 from radix_cache.redis.scripts import ScriptCaller
+from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.scripted_worker import ScriptedWorker
 
 ONE_AT_A_TIME = {"queueing.release_window_tokens": "1", "queueing.within": "fcfs"}
@@ -252,7 +253,7 @@ async def test_a_gateway_that_died_holds_nothing_after_five_seconds(gateway, val
     async with ScriptedWorker() as worker, gateway(worker, **ONE_AT_A_TIME) as running:
         prefix = running.here.gateway.settings.redis.prefix
         scripts = ScriptCaller(valkey.url)
-        dying = QueueStore(scripts, QueueKeys(prefix), "dead" * 4, 1)
+        dying = QueueStore(scripts, QueueKeys(prefix), "dead" * 4, FixedWindow(1))
         await dying.join(["m"], 3000, "first")
         await running.until(lambda: queue_of(running).shared)
         for number in range(2):
@@ -271,7 +272,9 @@ async def test_a_gateway_that_died_holds_nothing_after_five_seconds(gateway, val
 async def test_a_turn_that_nobody_claims_goes_to_the_next(gateway, valkey):
     async with ScriptedWorker() as worker, gateway(worker, **ONE_AT_A_TIME) as running:
         scripts = ScriptCaller(valkey.url)
-        deaf = QueueStore(scripts, QueueKeys(running.here.gateway.settings.redis.prefix), "deaf" * 4, 1)
+        deaf = QueueStore(
+            scripts, QueueKeys(running.here.gateway.settings.redis.prefix), "deaf" * 4, FixedWindow(1)
+        )
         await deaf.join(["m"], 60_000, "first")
         await running.until(lambda: queue_of(running).shared)
         release = held(worker)

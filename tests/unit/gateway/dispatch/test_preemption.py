@@ -26,7 +26,7 @@ def sent(worker, tokens):
 
 
 def batch_work_at(worker, *sizes):
-    preemption = Preemption(SimpleNamespace(tokens=WINDOW))
+    preemption = Preemption()
     for tokens in sizes:
         preemption.add(PreemptibleAttempt(sent(worker, tokens)))
     return preemption
@@ -34,15 +34,15 @@ def batch_work_at(worker, *sizes):
 
 def test_the_last_that_was_sent_gives_way_where_that_is_enough(worker):
     among = batch_work_at(worker, 4000, 4000)
-    assert among.can_make_room([Need(W, 4000, 8000)])
-    assert not among.can_make_room([Need(W, 4000, 13_000)])
+    assert among.can_make_room([Need(W, 4000, 8000, WINDOW)])
+    assert not among.can_make_room([Need(W, 4000, 13_000, WINDOW)])
 
 
 def test_nobody_gives_way_where_there_is_room(worker):
-    assert not batch_work_at(worker, 2000).can_make_room([Need(W, 4000, 2000)])
+    assert not batch_work_at(worker, 2000).can_make_room([Need(W, 4000, 2000, WINDOW)])
 
 
 def test_nobody_gives_way_where_what_is_left_would_be_too_much(worker):
     sent(worker, 8000)
     among = batch_work_at(worker, 2000)
-    assert not among.can_make_room([Need(W, 7000, 10_000)])
+    assert not among.can_make_room([Need(W, 7000, 10_000, WINDOW)])

@@ -1,14 +1,12 @@
 """The rooms of several models: batch work gets what others leave, and queues take turns."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
 from gateway.queueing.queue_peer import QueuePeer
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiting_room import QueuedRequest
-from gateway.queueing.worker_window import WorkerWindow
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import DispatchStage, until_idle
@@ -142,11 +140,3 @@ def test_what_was_given_since_a_tag_was_adopted_is_owed(stage):
     ticket = room.ticket(QueuedRequest(tenant="a", cost=4.0))
     assert room.at_once(ticket, lambda: "place") == "place"
     assert [(queue, tenant) for queue, tenant, units in peer.debts() if units > 0] == [("m", "a")]
-
-
-def test_a_window_is_this_gateways_share_while_it_decides_alone():
-    membership = SimpleNamespace(shared=False, share_of=lambda tokens: tokens // 2)
-    window = WorkerWindow(SimpleNamespace(membership=membership), 1000)
-    assert window.tokens == 500
-    membership.shared, membership.share_of = True, lambda tokens: tokens
-    assert window.tokens == 1000

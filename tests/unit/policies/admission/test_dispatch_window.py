@@ -2,7 +2,14 @@
 
 import pytest
 
-from policies.admission.dispatch_window import HOLD_MS, close_enough_to_best, fits_window, worth_ranking_again
+from policies.admission.dispatch_window import (
+    HOLD_MS,
+    close_enough_to_best,
+    dispatch_window,
+    fits_window,
+    leaves_one_open,
+    worth_ranking_again,
+)
 
 
 def test_an_idle_worker_takes_any_prompt():
@@ -49,3 +56,16 @@ def test_room_in_a_narrow_window_is_worth_a_look_before_its_worker_is_idle():
     # All waiting requests had more to compute when they came, and fit now.
     assert worth_ranking_again(500, 5000, 1000)
     assert not worth_ranking_again(990, 5000, 1000)
+
+
+def test_a_slow_worker_is_sent_at_least_something():
+    window = dispatch_window(0.15, ms_per_token=1000.0, tokens_max=16_384, leaves_open=True)
+    assert (window.narrow, window.wide) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("queued", "leaves"),
+    [([0], True), ([0, 0], True), ([0, 101], False), ([0, 100], True), ([0, 500, 0, 500], True)],
+)
+def test_a_long_batch_prompt_leaves_another_worker_open(queued, leaves):
+    assert leaves_one_open(queued, 100) is leaves

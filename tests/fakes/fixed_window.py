@@ -1,0 +1,13 @@
+"""A dispatch window that stays as it is, whatever classes come."""
+
+from policies.admission.dispatch_window import DispatchWindow
+
+
+class FixedWindow:
+    """Stands for DispatchWindows: every model's workers have this window."""
+
+    def __init__(self, narrow: int, wide: int | None = None, left_open: int | None = None) -> None:
+        self.window = DispatchWindow(narrow=narrow, wide=narrow if wide is None else wide, open=left_open)
+
+    def of(self, model: str) -> DispatchWindow:
+        return self.window

@@ -1,0 +1,85 @@
+"""The window ahead of a worker follows the tightest service class in sight."""
+
+import pytest
+
+from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.worker_window import KEPT_SECONDS, SIGHT_SECONDS, DispatchWindows, WorkerWindow
+from policies.latency_model import PrefillFit
+from policies.service_class import BATCH, CHAT, VOICE
+from tests.fakes.dispatch_stage import DispatchStage
+
+MOST = 16_384
+
+
+@pytest.fixture
+def stage():
+    made = DispatchStage("a", "b")
+    for worker in made.fleet:
+        worker.learnt.own.fit = fit = PrefillFit(fixed_ms=1.0, ms_per_token=0.02, error_ms=1.0, samples=1000)
+        worker.learnt._speed = fit.speed(worker.speed)
+    return made
+
+
+@pytest.fixture
+def windows(stage):
+    return DispatchWindows(stage.fleet, MOST, BATCH.ttft_seconds, stage.clock)
+
+
+def test_without_any_class_in_sight_it_is_as_wide_as_the_settings_allow(windows):
+    window = windows.of("m")
+    assert (window.narrow, window.wide, window.open) == (MOST, MOST, None)
+
+
+def test_batch_work_alone_leaves_no_worker_open(windows):
+    windows.see("m", BATCH.ttft_seconds)
+    assert windows.of("m").open is None
+
+
+def test_the_tightest_class_in_sight_decides(windows):
+    windows.see("m", BATCH.ttft_seconds)
+    windows.see("m", CHAT.ttft_seconds)
+    windows.see("m", VOICE.ttft_seconds)
+    window = windows.of("m")
+    assert (window.narrow, window.wide, window.open) == (2250, 4500, 1125)
+
+
+def test_a_tighter_class_counts_from_its_first_request_on(windows):
+    windows.see("m", CHAT.ttft_seconds)
+    before = windows.of("m").narrow
+    windows.see("m", VOICE.ttft_seconds)
+    assert windows.of("m").narrow < before
+
+
+def test_a_class_that_sends_no_more_is_out_of_sight_after_a_while(stage, windows):
+    windows.see("m", VOICE.ttft_seconds)
+    assert windows.of("m").narrow < MOST
+    stage.clock.advance(SIGHT_SECONDS + KEPT_SECONDS)
+    assert windows.of("m").narrow == MOST
+
+
+def test_other_models_of_the_same_workers_are_in_sight(stage, windows):
+    stage.join("c", models=("m", "n"))
+    windows.see("n", CHAT.ttft_seconds)
+    before = windows.of("m").narrow
+    assert before < MOST
+    windows.see("n", VOICE.ttft_seconds)
+    assert windows.of("m").narrow < before
+
+
+def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows):
+    windows.see("m", VOICE.ttft_seconds)
+    queue = stage.queue
+    window = WorkerWindow(queue, windows)
+    assert window.of("m") == windows.of("m")
+    queue.gateways = 2
+    assert (window.of("m").narrow, window.of("m").wide, window.of("m").open) == (1125, 2250, 562)
+    queue.shared = True
+    assert window.of("m") == windows.of("m")
+
+
+def test_batch_work_gets_the_narrow_window(stage, windows):
+    windows.see("m", VOICE.ttft_seconds)
+    window, room = WorkerWindow(stage.queue, windows), stage.rooms.of("m")
+    room.ticket(QueuedRequest(tenant="acme", cost=1.0))
+    assert window.tokens_for(room, "acme", background=True) == windows.of("m").narrow
+    assert window.tokens_for(room, "acme", background=False) == windows.of("m").wide
