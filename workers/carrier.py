@@ -2,15 +2,15 @@
 
 A proxy in front of the gateway can be one: it asks the gateway where a request goes, and moves the bytes itself.
 
-    HttpWorker.stream -- bytes of an HTTP request --> RequestSender --> IncomingAnswer
-                                                       the pool of connections, or a carrier
+    HttpWorker.stream -- bytes of an HTTP request --> RequestTransport --> AnswerReader
+                                                      the pool of connections, or a carrier's
 """
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class IncomingAnswer(Protocol):
+class AnswerReader(Protocol):
     """An HTTP answer of which the head has come."""
 
     @property
@@ -51,15 +51,15 @@ class IncomingAnswer(Protocol):
         ...
 
 
-class RequestSender(Protocol):
-    """The way to one worker for one HTTP request and its answer."""
+class RequestTransport(Protocol):
+    """What takes one HTTP request to one worker, and brings the answer back."""
 
     async def send(
         self,
         request: tuple[bytes | memoryview, ...],
         first_byte_seconds_max: float,
         on_sent: Callable[[], None] = ...,
-    ) -> tuple[IncomingAnswer, bytes]:
+    ) -> tuple[AnswerReader, bytes]:
         """Send a request; return the answer with its head read, and the first piece of its body.
 
         `on_sent` is called when the request goes out. Raises ConnectionBroken, ConnectionTimedOut.
@@ -70,8 +70,13 @@ class RequestSender(Protocol):
 class Carrier(Protocol):
     """Carries one client request to the worker that the gateway chooses."""
 
-    def way_to(self, host: str, port: int) -> RequestSender | None:
-        """Return the way to the worker at this address; None: the gateway sends the request by itself.
+    @property
+    def addresses(self) -> frozenset[str] | None:
+        """The workers' addresses that the request may go to, each `host:port`; None: it may go to any."""
+        ...
+
+    def transport_to(self, host: str, port: int) -> RequestTransport | None:
+        """Return the transport to the worker at this address; None: the gateway sends the request by itself.
 
         A carrier takes a request once: a further attempt is the gateway's own.
         """

@@ -9,10 +9,10 @@ from ipaddress import ip_address
 
 from multidict import CIMultiDict
 
-from gateway.endpoint_picker.body_queue import BodyQueue
-from gateway.endpoint_picker.envoy_stream import EnvoyStream
+from gateway.endpoint_picker.buffered_body import BufferedBody
+from gateway.endpoint_picker.envoy_request import EnvoyRequest
 from workers.adapters.connection import PLAIN, ConnectionBroken, ConnectionTimedOut
-from workers.carrier import RequestSender
+from workers.carrier import RequestTransport
 
 CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 """Headers that are Envoy's to set on its connection to the worker."""
@@ -30,23 +30,25 @@ class EnvoyCarrier:
     speaks to the workers' addresses without TLS.
     """
 
-    def __init__(self, stream: EnvoyStream) -> None:
-        self._stream = stream
+    def __init__(self, envoy: EnvoyRequest) -> None:
+        self.addresses = envoy.subset
+        """The addresses of which Envoy wants one; None where it takes any."""
+        self._envoy = envoy
         self._used = False
 
-    def way_to(self, host: str, port: int) -> RequestSender | None:
-        """Return the way through Envoy, once."""
+    def transport_to(self, host: str, port: int) -> RequestTransport | None:
+        """Return the transport through Envoy, once."""
         if self._used:
             return None
         self._used = True
-        return EnvoySender(self._stream, host, port)
+        return EnvoyTransport(self._envoy, host, port)
 
 
-class EnvoySender:
-    """The RequestSender of one request through Envoy."""
+class EnvoyTransport:
+    """The RequestTransport of one request through Envoy."""
 
-    def __init__(self, stream: EnvoyStream, host: str, port: int) -> None:
-        self._stream = stream
+    def __init__(self, envoy: EnvoyRequest, host: str, port: int) -> None:
+        self._envoy = envoy
         self._host = host
         self._port = port
 
@@ -55,16 +57,16 @@ class EnvoySender:
         request: tuple[bytes | memoryview, ...],
         first_byte_seconds_max: float,
         on_sent: Callable[[], None] = lambda: None,
-    ) -> tuple["EnvoyAnswer", bytes]:
-        """Send the request; see RequestSender. Raises ConnectionBroken, ConnectionTimedOut."""
-        stream = self._stream
+    ) -> tuple["EnvoyAnswerReader", bytes]:
+        """Send the request; see RequestTransport. Raises ConnectionBroken, ConnectionTimedOut."""
+        envoy = self._envoy
         endpoint = await endpoint_of(self._host, self._port)
         head, _, start = bytes(request[0]).partition(b"\r\n\r\n")
         on_sent()
-        await stream.pick(endpoint, _headers(head), (start, *map(bytes, request[1:])))
+        await envoy.pick(endpoint, _headers(head), (start, *map(bytes, request[1:])))
         try:
             async with asyncio.timeout(first_byte_seconds_max):
-                answer = EnvoyAnswer(await asyncio.shield(stream.response_headers), stream.response_body)
+                answer = EnvoyAnswerReader(await asyncio.shield(envoy.response_headers), envoy.response_body)
                 first = await answer.read()
         except TimeoutError as err:
             raise ConnectionTimedOut("no first byte in time") from err
@@ -73,10 +75,10 @@ class EnvoySender:
         return answer, first
 
 
-class EnvoyAnswer:
-    """A worker's answer that arrives through Envoy; an IncomingAnswer."""
+class EnvoyAnswerReader:
+    """A worker's answer that arrives through Envoy; an AnswerReader."""
 
-    def __init__(self, headers: CIMultiDict[str], body: BodyQueue) -> None:
+    def __init__(self, headers: CIMultiDict[str], body: BufferedBody) -> None:
         self.status = int(headers.get(":status", "0"))
         kind = headers.get("content-type", "")
         plain = kind.partition(";")[0].strip().lower()

@@ -1,7 +1,7 @@
 """EnvoyExchange: a request that Envoy carries, as the pipeline sees it.
 
-Until Envoy has the head of a worker's answer, an answer can be sent only at once. From then on it is streamed in place
-of the worker's.
+Until Envoy has the head of a worker's answer, an answer can be sent only at once. From then on it is streamed in
+place of the worker's.
 """
 
 import asyncio
@@ -15,13 +15,14 @@ from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders
 from gateway.domain.tenant import Tenant
 from gateway.endpoint_picker.envoy_carrier import EnvoyCarrier
-from gateway.endpoint_picker.envoy_stream import EnvoyStream
+from gateway.endpoint_picker.envoy_request import EnvoyRequest
 from gateway.settings.types import Address, Network
 from gateway.web.bodies.body_reader import read_body
-from gateway.web.bodies.inference_body import decode_inference_body, decompressed
+from gateway.web.bodies.compressed_body import decompress, decompressor_for
+from gateway.web.bodies.inference_body import decode_inference_body
 from gateway.web.client_address import FORWARDED_FOR, client_address
 from gateway.web.dialect import Dialect
-from gateway.web.exchange import STREAM_HEADERS, idempotency_key_in
+from gateway.web.exchange import STREAM_HEADERS, checked_idempotency_key
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import SERVER, presented_key
 from gateway.web.responses.dialect import ResponsesDialect
@@ -37,7 +38,7 @@ class EnvoyExchange:
     def __init__(
         self,
         request_id: str,
-        stream: EnvoyStream,
+        envoy: EnvoyRequest,
         dialect: Dialect,
         *,
         memory: MemoryBudget,
@@ -51,7 +52,7 @@ class EnvoyExchange:
         """The API that was called."""
         self.memory = MemoryLease(memory)
         """The memory that the request takes of the gateway."""
-        self.carrier = EnvoyCarrier(stream)
+        self.carrier = EnvoyCarrier(envoy)
         """Envoy, which takes the request to its first worker."""
         self.set_prompt_tokens = dialect.set_prompt_tokens
         self.started = False
@@ -60,8 +61,8 @@ class EnvoyExchange:
         self.status = 0
         """The status of the answer, once there is one."""
         self.bytes_sent = 0
-        self._headers = stream.request_headers
-        self._stream = stream
+        self._headers = envoy.request_headers
+        self._envoy = envoy
         self._dialect = dialect
         self._trusted = trusted
         self._body_bytes_max = body_bytes_max
@@ -88,7 +89,8 @@ class EnvoyExchange:
     @property
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key` header. Raises BadRequest for a malformed key."""
-        return idempotency_key_in(self._headers)
+        key = self._headers.get("Idempotency-Key")
+        return key if key is None else checked_idempotency_key(key)
 
     @property
     def queue_headers(self) -> QueueHeaders:
@@ -106,15 +108,17 @@ class EnvoyExchange:
         Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.
         """
         self.tenant = tenant
+        encoding = self._headers.get("content-encoding")
+        decompressor = decompressor_for(encoding) if encoding is not None else None
         try:
             async with asyncio.timeout(self._body_seconds_max):
-                body = await read_body(self._stream.request_body, self._body_bytes_max, self.memory)
+                body = await read_body(self._envoy.request_body, self._body_bytes_max, self.memory)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except ConnectionBroken:
             raise ConnectionResetError("the client left before its request was complete") from None
-        encoding = self._headers.get("content-encoding")
-        body = await decompressed(body, encoding, self.memory, self._body_bytes_max)
+        if decompressor is not None:
+            body = await decompress(body, decompressor, self.memory, self._body_bytes_max)
         request = await decode_inference_body(body, self._dialect, tenant, self.memory)
         if isinstance(self._dialect, ResponsesDialect) and self._dialect.background:
             raise BadRequest("Background responses are not served through this proxy.", param="background")
@@ -156,25 +160,25 @@ class EnvoyExchange:
         headers = self._answer_headers(error.headers(), {"content-type": "application/json"})
         body = self._dialect.error_body(error)
         self.started, self.status, self.bytes_sent = True, error.status, len(body)
-        await self._stream.answer_at_once(error.status, headers, body)
+        await self._envoy.answer_at_once(error.status, headers, body)
 
     async def _begin(self, status: int, headers: dict[str, str]) -> None:
         self.started, self.status = True, status
-        if self._stream.streams_answers:
-            await self._stream.begin_answer(status, headers)
+        if self._envoy.streams_answers:
+            await self._envoy.begin_answer(status, headers)
         else:
             self._kept = headers, bytearray()
 
     async def _write(self, data: bytes, *, last: bool = False) -> None:
         self.bytes_sent += len(data)
         if self._kept is None:
-            await self._stream.write_answer(data, last=last)
+            await self._envoy.write_answer(data, last=last)
             return
         headers, body = self._kept
         self.memory.reserve(len(data))
         body += data
         if last:
-            await self._stream.answer_at_once(self.status, headers, bytes(body))
+            await self._envoy.answer_at_once(self.status, headers, bytes(body))
 
     def _answer_headers(self, of_request: Mapping[str, str], of_answer: Mapping[str, str]) -> dict[str, str]:
         return self._dialect.answer_headers(

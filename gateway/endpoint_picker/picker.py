@@ -13,7 +13,7 @@ from gateway.domain.memory_budget import MemoryBudget
 from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.endpoint_picker import ext_proc_pb2 as messages
 from gateway.endpoint_picker.envoy_exchange import EnvoyExchange
-from gateway.endpoint_picker.envoy_stream import EnvoyStream, ProcessingStream
+from gateway.endpoint_picker.envoy_request import EnvoyConnection, EnvoyRequest
 from gateway.pipeline import Services, serve
 from gateway.process.drain_state import DrainState
 from gateway.settings.types import Network
@@ -54,25 +54,25 @@ class EndpointPicker:
                 make = dialect_factory(surface, parts.responses)
                 self._dialects.update(dict.fromkeys(spellings(surface.value), make))
 
-    async def process(self, grpc_stream: ProcessingStream) -> None:
+    async def process(self, connection: EnvoyConnection) -> None:
         """Serve one request, from its headers to the end of its answer."""
         received_at, began = time.time(), time.monotonic()
-        first = await grpc_stream.read()
+        first = await connection.read()
         if not isinstance(first, messages.ProcessingRequest) or not first.HasField("request_headers"):
             return
         parts = self._parts
-        stream = EnvoyStream(grpc_stream, first, parts.services.idle_seconds_max)
+        request = EnvoyRequest(connection, first, parts.services.idle_seconds_max)
         request_id = new_request_id()
-        path = stream.request_headers.get(":path", "").partition("?")[0]
+        path = request.request_headers.get(":path", "").partition("?")[0]
         try:
-            make = self._checked(first, stream, path, request_id)
+            make = self._checked(first, request, path, request_id)
         except GatewayError as err:
             headers = {"server": SERVER, "x-request-id": request_id, "content-type": "application/json"}
-            await stream.answer_at_once(err.status, {**headers, **err.headers()}, err.body())
+            await request.answer_at_once(err.status, {**headers, **err.headers()}, err.body())
             return
         exchange = EnvoyExchange(
             request_id,
-            stream,
+            request,
             make(request_id),
             memory=parts.memory,
             trusted=parts.trusted,
@@ -80,7 +80,7 @@ class EndpointPicker:
             body_seconds_max=parts.body_seconds_max,
         )
         try:
-            await self._serve(exchange, stream)
+            await self._serve(exchange, request)
         finally:
             if parts.access_log is not None:
                 tenant = exchange.tenant
@@ -91,7 +91,7 @@ class EndpointPicker:
                         key_id=tenant.key_id if tenant is not None else "",
                         method="POST",
                         route=path,
-                        status=exchange.status if stream.over else STATUS_CLIENT_CLOSED,
+                        status=exchange.status if request.over else STATUS_CLIENT_CLOSED,
                         bytes=exchange.bytes_sent,
                         ms=round(1000 * (time.monotonic() - began), 3),
                         request_id=request_id,
@@ -100,7 +100,7 @@ class EndpointPicker:
                 )
 
     def _checked(
-        self, first: messages.ProcessingRequest, stream: EnvoyStream, path: str, request_id: str
+        self, first: messages.ProcessingRequest, request: EnvoyRequest, path: str, request_id: str
     ) -> DialectFactory:
         """Return what makes the dialect of the request's API. Raises GatewayError."""
         if first.HasField("protocol_config"):
@@ -115,21 +115,21 @@ class EndpointPicker:
         make = self._dialects.get(path)
         if make is None:
             raise NotFound(f"There is nothing at {path[:200]} behind this proxy.")
-        if stream.request_headers.get(":method") != "POST":
+        if request.request_headers.get(":method") != "POST":
             raise MethodNotAllowed("POST")
         if not self._parts.drain_state.accepting:
             raise ShuttingDown
         return make
 
-    async def _serve(self, exchange: EnvoyExchange, stream: EnvoyStream) -> None:
+    async def _serve(self, exchange: EnvoyExchange, request: EnvoyRequest) -> None:
         """Serve the exchange until it has ended, or the client has left."""
         under_way = self._parts.drain_state.requests
         work = asyncio.create_task(self._work(exchange))
-        receiving = asyncio.create_task(stream.receive())
+        receiving = asyncio.create_task(request.receive())
         under_way.add(work)
         try:
             await asyncio.wait((work, receiving), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() and not stream.over:
+            if not work.done() and not request.over:
                 work.cancel()  # The stream has ended before the answer: the client has left.
             await asyncio.wait((work,))
         finally:
@@ -137,7 +137,9 @@ class EndpointPicker:
             receiving.cancel()
             work.cancel()
             await asyncio.wait((work, receiving))
-            stream.fail()
+            request.fail()
+            if not receiving.cancelled():
+                receiving.exception()  # Retrieved, so that asyncio does not log it: Envoy has closed the stream.
 
     async def _work(self, exchange: EnvoyExchange) -> None:
         with suppress(ConnectionResetError):  # The client has left, which is no error of the gateway.

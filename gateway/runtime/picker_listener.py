@@ -9,12 +9,14 @@ from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.settings.types import SettingsProblem
 
 if TYPE_CHECKING:
-    from gateway.endpoint_picker.server import PickerServer
+    from gateway.endpoint_picker.listener import PickerListener
 
 log = logging.getLogger(__name__)
 
 
-async def open_picker(gateway: Gateway, stack: AsyncExitStack, *, shared_port: bool) -> "PickerServer | None":
+async def open_picker(
+    gateway: Gateway, stack: AsyncExitStack, *, shared_port: bool
+) -> "PickerListener | None":
     """Listen for Envoy; return None where the settings do not ask for it.
 
     Raises SettingsProblem without the extra `ext-proc`, ListenAddressUnavailable.
@@ -23,8 +25,8 @@ async def open_picker(gateway: Gateway, stack: AsyncExitStack, *, shared_port: b
     if settings is None:
         return None
     try:
+        from gateway.endpoint_picker.listener import PickerListener
         from gateway.endpoint_picker.picker import EndpointPicker, PickerServices
-        from gateway.endpoint_picker.server import PickerServer
     except ImportError as err:
         raise SettingsProblem("$.listen.endpoint_picker: install radixgate[ext-proc] to serve Envoy") from err
     requests = gateway.settings.requests
@@ -41,7 +43,7 @@ async def open_picker(gateway: Gateway, stack: AsyncExitStack, *, shared_port: b
         )
     )
     try:
-        server = PickerServer(settings, picker, gateway.drain_state, shared_port=shared_port)
+        server = PickerListener(settings, picker, gateway.drain_state, shared_port=shared_port)
     except OSError as err:
         raise ListenAddressUnavailable(str(err)) from err
     stack.push_async_callback(server.close)

@@ -41,7 +41,7 @@ from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
 
 if TYPE_CHECKING:
-    from gateway.endpoint_picker.server import PickerServer
+    from gateway.endpoint_picker.listener import PickerListener
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class ServingGateway:
     certificates: tuple[ServerTls, ...] = ()  # of both listeners
     batch_claimer: BatchClaimer | None  # None without a database
     background_responses: BackgroundResponses | None  # None without a database
-    endpoint_picker: "PickerServer | None" = None  # None where no Envoy may ask
+    endpoint_picker: "PickerListener | None" = None  # None where no Envoy may ask
 
 
 async def run(

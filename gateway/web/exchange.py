@@ -20,8 +20,9 @@ from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
 from gateway.web.bodies.body_reader import read_body
+from gateway.web.bodies.compressed_body import decompress, decompressor_for
 from gateway.web.bodies.expectation import ask_for_body
-from gateway.web.bodies.inference_body import decode_inference_body, decompressed
+from gateway.web.bodies.inference_body import decode_inference_body
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
@@ -107,7 +108,8 @@ class HttpExchange:
     @property
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key` header. Raises BadRequest for a malformed key."""
-        return idempotency_key_in(self._http.headers)
+        key = self._http.headers.get("Idempotency-Key")
+        return key if key is None else checked_idempotency_key(key)
 
     @property
     def queue_headers(self) -> QueueHeaders:
@@ -133,26 +135,25 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        body, encoding = await self._body(), self._http.headers.get("Content-Encoding")
-        if encoding is not None:
-            body = await decompressed(body, encoding, self.memory, self._body_bytes_max)
+        content, encoding = self._http.content, self._http.headers.get("Content-Encoding")
+        decompressor = decompressor_for(encoding) if encoding is not None else None
+        # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
+        body = content.read_nowait() if content.is_eof() else await self._body()
+        if len(body) > self._body_bytes_max:
+            raise PayloadTooLarge(self._body_bytes_max)
+        if decompressor is not None:
+            body = await decompress(body, decompressor, self.memory, self._body_bytes_max)
         return await decode_inference_body(body, self._dialect, tenant, self.memory)
 
     async def _body(self) -> bytes:
+        """Return a body that arrives."""
         http, bytes_max = self._http, self._body_bytes_max
         try:
-            content = http.content
-            if content.is_eof():
-                # As most bodies do, this one came together with its headers: there is nothing to wait for.
-                body = content.read_nowait()
-                if len(body) > bytes_max:
-                    raise PayloadTooLarge(bytes_max)
-                return body
             if (http.content_length or 0) > bytes_max:
                 raise PayloadTooLarge(bytes_max)
             await ask_for_body(http)
             async with asyncio.timeout(self._body_seconds_max):
-                return await read_body(content, bytes_max, self.memory)
+                return await read_body(http.content, bytes_max, self.memory)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except RequestPayloadError as err:
@@ -265,12 +266,9 @@ class HttpExchange:
         )
 
 
-def idempotency_key_in(headers: Mapping[str, str]) -> str | None:
-    """Return the `Idempotency-Key` of a request; None without one. Raises BadRequest for a malformed key."""
-    key = headers.get("Idempotency-Key")
-    if key is not None and not (
-        1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()
-    ):
+def checked_idempotency_key(key: str) -> str:
+    """Return an `Idempotency-Key`. Raises BadRequest for a malformed one."""
+    if not (1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()):
         raise BadRequest(
             f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} printable ASCII characters."
         )

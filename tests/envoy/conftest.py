@@ -40,7 +40,9 @@ def carried(gateway: NewGateway, tmp_path: Path) -> Carried:
         pytest.skip("there is no Envoy: `make test-envoy` installs it")
 
     @asynccontextmanager
-    async def start(*workers: Any, envoy: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Any]:
+    async def start(
+        *workers: Any, envoy: dict[str, Any] | None = None, **settings: Any
+    ) -> AsyncIterator[Any]:
         picked = {"listen.endpoint_picker": '{"port": 0}', **settings}
         async with gateway(*workers, **picked) as running:
             picker = running.here.endpoint_picker

@@ -57,16 +57,19 @@ class Envoy:
         assert self._process is not None
         return self._process.pid
 
+    def start(self) -> None:
+        """Start the process."""
+        command = [
+            str(PROGRAM.absolute()),
+            *("--config-path", str(self._config), "--concurrency", str(self._threads)),
+            *("--base-id-path", f"{self._config}.id", "--use-dynamic-base-id", "--log-level", "warn"),
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+
     async def __aenter__(self) -> "Envoy":
-        self._process = subprocess.Popen(
-            [
-                str(PROGRAM.absolute()),
-                *("--config-path", str(self._config), "--concurrency", str(self._threads)),
-                *("--base-id-path", f"{self._config}.id", "--use-dynamic-base-id", "--log-level", "warn"),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=self._log.open("wb"),
-        )
+        self.start()
+        assert self._process is not None
         async with asyncio.timeout(START_SECONDS_MAX), aiohttp.ClientSession() as http:
             while True:
                 assert self._process.poll() is None, self.log[-3000:]
@@ -179,14 +182,18 @@ def config(
                                                         "timeout": "0s",
                                                     },
                                                     "processing_mode": mode or FULL_DUPLEX,
+                                                    "metadata_options": {
+                                                        "receiving_namespaces": {"untyped": ["envoy.lb"]},
+                                                        "forwarding_namespaces": {
+                                                            "untyped": ["envoy.lb.subset_hint"]
+                                                        },
+                                                    },
                                                     "message_timeout": "600s",
                                                 },
                                             },
                                             {
                                                 "name": "router",
-                                                "typed_config": {
-                                                    "@type": f"{filters}.http.router.v3.Router"
-                                                },
+                                                "typed_config": {"@type": f"{filters}.http.router.v3.Router"},
                                             },
                                         ],
                                     },
@@ -212,11 +219,7 @@ def config(
                     "load_assignment": {
                         "cluster_name": "radixgate",
                         "endpoints": [
-                            {
-                                "lb_endpoints": [
-                                    {"endpoint": {"address": _address("127.0.0.1", picker_port)}}
-                                ]
-                            }
+                            {"lb_endpoints": [{"endpoint": {"address": _address("127.0.0.1", picker_port)}}]}
                         ],
                     },
                 },

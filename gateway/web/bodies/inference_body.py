@@ -8,18 +8,10 @@ from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies.body_decoding import LONG_BYTES
 from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
-from gateway.web.bodies.compressed_body import decompress, decompressor_for
 from gateway.web.dialect import Dialect
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some clients write it before the JSON of a body."""
-
-
-async def decompressed(body: bytes, encoding: str | None, memory: MemoryLease, bytes_max: int) -> bytes:
-    """Return the body without its Content-Encoding. Raises UnsupportedEncoding and what `decompress` raises."""
-    if encoding is None or encoding.strip().lower() == "identity":
-        return body
-    return await decompress(body, decompressor_for(encoding), memory, bytes_max)
 
 
 async def decode_inference_body(

@@ -23,8 +23,8 @@ MESSAGE_BYTES_MAX = 4 * 1024**2
 """Longest message from Envoy: a part of a body, as long as the buffer of its connection."""
 
 
-class GrpcStream:
-    """The messages of one request over gRPC: a ProcessingStream."""
+class GrpcConnection:
+    """The messages of one request over gRPC: a EnvoyConnection."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -38,7 +38,7 @@ class GrpcStream:
             raise ConnectionResetError("the proxy has closed the stream") from err
 
 
-class PickerServer:
+class PickerListener:
     """The listener of the endpoint picker. Raises OSError for an address that it cannot listen on."""
 
     def __init__(
@@ -86,7 +86,7 @@ class PickerServer:
     def _processor(self) -> Any:
         async def process(_: object, context: Any) -> None:
             with suppress(ConnectionResetError, grpc.aio.BaseError):  # Envoy has closed the stream.
-                await self._picker.process(GrpcStream(context))
+                await self._picker.process(GrpcConnection(context))
 
         handler = grpc.stream_stream_rpc_method_handler(
             process,

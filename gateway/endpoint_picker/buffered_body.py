@@ -1,4 +1,4 @@
-"""A bounded queue of the pieces of one body, from the messages of Envoy to the reader."""
+"""A body that arrives in messages from Envoy, buffered within a bound until its reader takes it."""
 
 import asyncio
 from collections import deque
@@ -7,7 +7,7 @@ UNREAD_BYTES_MAX = 256 * 1024
 """Unread bytes beyond which no more messages are taken from Envoy."""
 
 
-class BodyQueue:
+class BufferedBody:
     """The pieces of one body as they arrive, with one writer and one reader."""
 
     def __init__(self) -> None:

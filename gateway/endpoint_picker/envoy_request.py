@@ -21,7 +21,7 @@ from google.protobuf.struct_pb2 import Struct
 from multidict import CIMultiDict
 
 from gateway.endpoint_picker import ext_proc_pb2 as messages
-from gateway.endpoint_picker.body_queue import BodyQueue
+from gateway.endpoint_picker.buffered_body import BufferedBody
 from workers.adapters.connection import ConnectionBroken
 
 PIECE_BYTES_MAX = 60_000
@@ -34,7 +34,7 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 
 
-class ProcessingStream(Protocol):
+class EnvoyConnection(Protocol):
     """The messages of one request, as gRPC delivers them."""
 
     async def read(self) -> object:
@@ -46,7 +46,7 @@ class ProcessingStream(Protocol):
         ...
 
 
-class EnvoyStream:
+class EnvoyRequest:
     """The exchange of messages with Envoy about one HTTP request.
 
     `client_reads_seconds_max`: a client that takes nothing of its answer for so long is treated as gone.
@@ -54,20 +54,20 @@ class EnvoyStream:
 
     def __init__(
         self,
-        grpc_stream: ProcessingStream,
+        connection: EnvoyConnection,
         first: messages.ProcessingRequest,
         client_reads_seconds_max: float,
     ) -> None:
         self.request_headers = header_dict(first.request_headers.headers)
-        self.request_body = BodyQueue()
+        self.request_body = BufferedBody()
         if first.request_headers.end_of_stream:
             self.request_body.put(b"", last=True)
         self.subset = _subset(first.metadata_context)
         """The addresses that the worker must be one of; None where Envoy names none."""
         self.response_headers: asyncio.Future[CIMultiDict[str]] = asyncio.get_running_loop().create_future()
         """The headers of the answer to the picked request; ConnectionBroken where the stream ended before."""
-        self.response_body = BodyQueue()
-        self._grpc_stream = grpc_stream
+        self.response_body = BufferedBody()
+        self._connection = connection
         self._client_reads_seconds_max = client_reads_seconds_max
         self._request_trailers = False
         self._response_trailers = False
@@ -77,7 +77,7 @@ class EnvoyStream:
 
     async def receive(self) -> None:
         """Take messages from Envoy until the stream ends, and hand them to their readers."""
-        read = self._grpc_stream.read
+        read = self._connection.read
         while isinstance(message := await read(), messages.ProcessingRequest):
             kind = message.WhichOneof("request")
             if kind == "response_body":
@@ -183,7 +183,7 @@ class EnvoyStream:
     async def _send(self, message: messages.ProcessingResponse) -> None:
         try:
             async with asyncio.timeout(self._client_reads_seconds_max):
-                await self._grpc_stream.write(message)
+                await self._connection.write(message)
         except TimeoutError:
             raise ConnectionResetError("the client does not read its answer") from None
 
