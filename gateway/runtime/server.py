@@ -308,7 +308,12 @@ def _is_not_a_client_mistake(record: logging.LogRecord) -> bool:
 def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
     """Return the TLS contexts by listener, each watched for as long as the gateway runs. Raises SettingsProblem."""
     found = {}
-    for name, tls in (("listen", settings.listen.tls), ("admin", settings.admin.tls)):
+    picker = settings.listen.endpoint_picker
+    for name, tls in (
+        ("listen", settings.listen.tls),
+        ("listen.endpoint_picker", picker.tls if picker is not None else None),
+        ("admin", settings.admin.tls),
+    ):
         if tls is not None:
             found[name] = ServerTls(tls, f"$.{name}.tls")
             gateway.supervisor.start(f"certificate of {name}", found[name].run)

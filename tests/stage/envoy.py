@@ -188,7 +188,6 @@ def config(
                                                             "untyped": ["envoy.lb.subset_hint"]
                                                         },
                                                     },
-                                                    "message_timeout": "600s",
                                                 },
                                             },
                                             {
