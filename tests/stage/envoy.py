@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yaml
 
 from gateway.demo.demo_processes import free_port
 
 PROGRAM = Path(".tools/envoy/envoy")
+DOCUMENTED = Path("docs/envoy.yaml")
 START_SECONDS_MAX = 30.0
 
 FULL_DUPLEX = {
@@ -40,7 +42,7 @@ class Envoy:
         self._log = directory / "envoy.log"
         self._config = directory / "envoy.json"
         self._config.write_text(
-            json.dumps(config(self.port, self._admin_port, picker_port, workers or by_header(), mode)),
+            json.dumps(config(self.port, self._admin_port, picker_port, workers, mode)),
             encoding="utf-8",
         )
         self._threads = threads
@@ -92,18 +94,6 @@ class Envoy:
         return self._log.read_text(errors="replace")
 
 
-def by_header() -> dict[str, Any]:
-    """Return a cluster whose endpoint is the one that the header names."""
-    return {
-        "type": "ORIGINAL_DST",
-        "lb_policy": "CLUSTER_PROVIDED",
-        "original_dst_lb_config": {
-            "use_http_header": True,
-            "http_header_name": "x-gateway-destination-endpoint",
-        },
-    }
-
-
 def by_metadata(addresses: list[tuple[str, int]]) -> dict[str, Any]:
     """Return a cluster of these endpoints, of which the dynamic metadata names one."""
     return {
@@ -150,86 +140,23 @@ def by_metadata(addresses: list[tuple[str, int]]) -> dict[str, Any]:
 
 
 def config(
-    port: int, admin_port: int, picker_port: int, workers: dict[str, Any], mode: dict[str, str] | None
+    port: int, admin_port: int, picker_port: int, workers: dict[str, Any] | None, mode: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Return Envoy's configuration: a listener with the ext_proc filter, the workers, and the gateway."""
-    filters = "type.googleapis.com/envoy.extensions.filters"
-    return {
-        "admin": {"address": _address("127.0.0.1", admin_port)},
-        "static_resources": {
-            "listeners": [
-                {
-                    "address": _address("127.0.0.1", port),
-                    "filter_chains": [
-                        {
-                            "filters": [
-                                {
-                                    "name": "http",
-                                    "typed_config": {
-                                        "@type": f"{filters}.network.http_connection_manager.v3."
-                                        "HttpConnectionManager",
-                                        "stat_prefix": "http",
-                                        "use_remote_address": True,
-                                        "stream_idle_timeout": "0s",
-                                        "route_config": _routes(),
-                                        "http_filters": [
-                                            {
-                                                "name": "endpoint-picker",
-                                                "typed_config": {
-                                                    "@type": f"{filters}.http.ext_proc.v3.ExternalProcessor",
-                                                    "grpc_service": {
-                                                        "envoy_grpc": {"cluster_name": "radixgate"},
-                                                        "timeout": "0s",
-                                                    },
-                                                    "processing_mode": mode or FULL_DUPLEX,
-                                                    "metadata_options": {
-                                                        "receiving_namespaces": {"untyped": ["envoy.lb"]},
-                                                        "forwarding_namespaces": {
-                                                            "untyped": ["envoy.lb.subset_hint"]
-                                                        },
-                                                    },
-                                                },
-                                            },
-                                            {
-                                                "name": "router",
-                                                "typed_config": {"@type": f"{filters}.http.router.v3.Router"},
-                                            },
-                                        ],
-                                    },
-                                }
-                            ]
-                        }
-                    ],
-                }
-            ],
-            "clusters": [
-                {"name": "workers", "connect_timeout": "1s", **workers},
-                {
-                    "name": "radixgate",
-                    "type": "STATIC",
-                    "connect_timeout": "1s",
-                    "typed_extension_protocol_options": {
-                        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3."
-                            "HttpProtocolOptions",
-                            "explicit_http_config": {"http2_protocol_options": {}},
-                        }
-                    },
-                    "load_assignment": {
-                        "cluster_name": "radixgate",
-                        "endpoints": [
-                            {"lb_endpoints": [{"endpoint": {"address": _address("127.0.0.1", picker_port)}}]}
-                        ],
-                    },
-                },
-            ],
-        },
-    }
-
-
-def _routes() -> dict[str, Any]:
-    route = {"match": {"prefix": "/"}, "route": {"cluster": "workers", "timeout": "0s"}}
-    return {"name": "routes", "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]}
+    """Return the configuration of the documentation, on these ports; `workers` and `mode` replace parts of it."""
+    whole: dict[str, Any] = yaml.safe_load(DOCUMENTED.read_text(encoding="utf-8"))
+    whole["admin"]["address"] = _address("127.0.0.1", admin_port)
+    (listener,) = whole["static_resources"]["listeners"]
+    listener["address"] = _address("127.0.0.1", port)
+    filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    if mode is not None:
+        filters[0]["typed_config"]["processing_mode"] = mode
+    named = {cluster["name"]: cluster for cluster in whole["static_resources"]["clusters"]}
+    if workers is not None:
+        named["workers"] = {"name": "workers", "connect_timeout": "1s", **workers}
+    endpoints = named["radixgate"]["load_assignment"]["endpoints"]
+    endpoints[0]["lb_endpoints"] = [{"endpoint": {"address": _address("127.0.0.1", picker_port)}}]
+    whole["static_resources"]["clusters"] = list(named.values())
+    return whole
 
 
 def _address(host: str, port: int) -> dict[str, Any]:
