@@ -73,7 +73,7 @@ class EnvoyRequest:
         self._response_trailers = False
         self._answer_has_body = False
         self.over = False
-        """Whether the gateway has sent the last message."""
+        """Whether the gateway sends or has sent the last message."""
 
     async def receive(self) -> None:
         """Take messages from Envoy until the stream ends, and hand them to their readers."""
@@ -155,6 +155,7 @@ class EnvoyRequest:
 
     async def write_answer(self, data: bytes, *, last: bool = False) -> None:
         """Send more of a streamed answer. Raises ConnectionResetError if the client does not read it."""
+        self.over = self.over or last  # Envoy may close the stream before this coroutine goes on.
         trailers = last and self._response_trailers
         for piece, ends in _pieces([data]):
             await self._send(
@@ -164,10 +165,10 @@ class EnvoyRequest:
             )
         if trailers:
             await self._send(messages.ProcessingResponse(response_trailers=messages.TrailersResponse()))
-        self.over = self.over or last
 
     async def answer_at_once(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Answer the client in place of a worker, and end the request."""
+        self.over = True
         await self._send(
             messages.ProcessingResponse(
                 immediate_response=messages.ImmediateResponse(
@@ -178,7 +179,6 @@ class EnvoyRequest:
                 )
             )
         )
-        self.over = True
 
     async def _send(self, message: messages.ProcessingResponse) -> None:
         try:

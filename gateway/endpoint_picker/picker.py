@@ -135,7 +135,8 @@ class EndpointPicker:
         finally:
             under_way.discard(work)
             receiving.cancel()
-            work.cancel()
+            if not request.over:
+                work.cancel()
             await asyncio.wait((work, receiving))
             request.fail()
             if not receiving.cancelled():
