@@ -20,7 +20,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
 	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-isolation bench-quotas bench-engine ladder docs \
-	docs-site docs-plot clean images test-observability test-browser docs-screenshots audit
+	docs-site docs-plot clean images test-observability test-browser test-envoy docs-screenshots audit proto
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ test-browser: .venv/.dev .tools/browser/.done ## Click through the operator cons
 docs-screenshots: .venv/.dev .tools/browser/.done ## Take the pictures of the console that README and documentation show, of a real run
 	$(BIN)/python -m tests.browser.docs_screenshots $(SCREENSHOT_ARGS) docs/pages/images
 
+test-envoy: .venv/.dev .tools/envoy/.done ## Run a real Envoy that asks the gateway for the worker of each request, and carries it (installs 110 MB)
+	$(BIN)/python -m pytest tests/envoy $(PYTEST_ARGS)
+
 chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fail if a promise is broken (CHAOS_ARGS='--only valkey-full')
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
@@ -127,6 +130,10 @@ audit: .venv/.dev .tools/audit/.done ## Look for known vulnerabilities in the de
 
 docs: .venv/.dev ## Write the generated parts of the reference pages again
 	$(BIN)/python -m tests.house.generated
+
+# The messages need at least the protobuf of the compiler that wrote them: an old compiler suits more installations.
+proto: .tools/protoc/.done ## Write the Python messages of ext_proc.proto again
+	.tools/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gateway/endpoint_picker/ext_proc.proto
 
 docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
@@ -186,6 +193,14 @@ clean: ## Remove everything that make has created
 
 .tools/browser/.done: tests/browser/install | .venv/bin/python
 	tests/browser/install $(PYTHON) .tools/browser
+
+.tools/envoy/.done: tests/envoy/install | .venv/bin/python
+	tests/envoy/install $(PYTHON) .tools/envoy
+
+.tools/protoc/.done: | .venv/bin/python
+	$(PYTHON) -m venv .tools/protoc
+	.tools/protoc/bin/pip install --quiet 'grpcio-tools==1.74.0' 'setuptools<81'
+	@touch $@
 
 .tools/sdks-clients/.done: tests/sdks/clients/install | .venv/bin/python
 	tests/sdks/clients/install $(PYTHON) .tools/sdks-clients

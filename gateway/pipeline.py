@@ -271,6 +271,7 @@ async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress
             progress.received_at + asked.patience_seconds if asked.patience_seconds is not None else None
         ),
         idempotency_key=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
+        carrier=exchange.carrier,
     )
 
 

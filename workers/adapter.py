@@ -22,6 +22,7 @@ import msgspec
 
 from radix_cache.blocks import Tokens
 from radix_cache.match import WorkerId
+from workers.carrier import Carrier
 from workers.kv_events.source import EventSource
 from workers.load_reports.engine_loads import EngineLoad
 from workers.load_reports.load_feed import LoadSource
@@ -116,6 +117,8 @@ class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Longest silence within the answer."""
     on_sent: Callable[[], None] = lambda: None
     """Called when the request's bytes begin to go out; from then on the worker may compute something."""
+    carrier: Carrier | None = None
+    """Carries the request in place of the gateway's own connections; None: the gateway sends it."""
 
 
 class WorkerAnswer(Protocol):

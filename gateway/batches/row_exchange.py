@@ -20,6 +20,7 @@ class RowExchange:
     api_key = None
     idempotency_key = None
     address = None
+    carrier = None
     started = False
     queue_headers = QueueHeaders(service_class=BATCH.name)
 

@@ -6,8 +6,9 @@
     {"rows": 1}                                          the last line; a file without it is incomplete
 
 A backup is one moment of all tables, taken while gateways serve. It is restored into a database without data, at
-the version of the tables that it was taken from, and upgraded then. What clients have stored (responses, conversations,
-files, batches) is left out unless it is asked for: it expires, and the contents of files are elsewhere.
+the version of the tables that it was taken from, and upgraded then. What clients have stored (responses,
+conversations, files, batches) is left out unless it is asked for: it expires, and the contents of files are
+elsewhere.
 """
 
 import gzip

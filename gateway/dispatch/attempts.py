@@ -151,7 +151,7 @@ class Attempts:
         placement = attempt.placement
         call = make_call(placement)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max
-        if self._hedging.enabled and call.stream:
+        if self._hedging.enabled and call.stream and call.carrier is None:
             seconds = self._hedge_after_seconds(request, placement, lease)
             if seconds is not None:
                 answer = await self._open_hedged(request, attempt, call, seconds, make_call)
@@ -160,7 +160,8 @@ class Attempts:
                 return answer
         stream = placement.upstream.stream(call)
         limits = self._acquisition.limits
-        if limits.preempts and request.background and not request.failed:
+        # What a carrier has taken cannot be called back.
+        if limits.preempts and request.background and not request.failed and call.carrier is None:
             answer = await self._open_preemptible(request, placement, stream)
         else:
             answer = await stream.__aenter__()

@@ -90,6 +90,7 @@ class WorkerCalls:
             prompt_ids=prompt.ids,
             form=request.form,
             on_sent=progress.mark_dispatched,
+            carrier=ctx.carrier,
         )
 
     def _is_worth_streaming(self, pending: PendingRequest, placement: Placement) -> bool:

@@ -7,6 +7,7 @@ from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
 from gateway.quotas.quota import IdempotencyKey
 from policies.service_class import CHAT, ServiceClass
+from workers.carrier import Carrier
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -23,3 +24,5 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the client stops waiting, in seconds on the monotonic clock; None where the client sets no timeout."""
     idempotency_key: IdempotencyKey | None = None
     """The client's idempotency key, under which the request may be repeated so many times; None without a key."""
+    carrier: Carrier | None = None
+    """Carries the request to its worker; None: the gateway does, over its own connections."""

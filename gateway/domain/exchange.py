@@ -11,6 +11,7 @@ from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
+from workers.carrier import Carrier
 
 
 class Exchange(Protocol):
@@ -69,6 +70,11 @@ class Exchange(Protocol):
     @property
     def address(self) -> Address | None:
         """The client's IP address; None where it is unknown."""
+        ...
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """What carries the request to its worker in place of the gateway; None: the gateway does it."""
         ...
 
     @property

@@ -37,6 +37,8 @@ class Worker:
     """Where the worker publishes its KV events, if the settings say so; None: the worker reports it."""
     load_sources: tuple[LoadSource, ...] | None = None
     """Where the worker publishes its load, if the settings say so; None: the worker reports it."""
+    address: str = ""
+    """Host and port that requests go to, as in `10.0.0.7:8000`."""
     priority: bool = False
     """Whether the engine orders requests by the `priority` field."""
     names_rank: bool = True

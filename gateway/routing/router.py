@@ -102,6 +102,8 @@ class Router:
         match, now = self._index.match(prompt.namespace, prompt.hashes), self._clock()
         model, sums = ctx.model.name, None
         workers = self._fleet.serving(model)
+        if ctx.carrier is not None and (reachable := ctx.carrier.addresses) is not None:
+            without = {*without, *(worker.id for worker in workers if worker.address not in reachable)}
         if len(workers) > RANKED_MAX and self._shortlists and not all_workers:
             ordered = self._fleet.least_loaded(model)
             if ordered is not None:

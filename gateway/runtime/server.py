@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -24,6 +24,8 @@ from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.certificates import ServerTls, certificate_family
+from gateway.runtime.listen_error import ListenAddressUnavailable
+from gateway.runtime.picker_listener import open_picker
 from gateway.runtime.reload import Reloader, registered_for_reload
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.sources import LoadedSettings
@@ -38,6 +40,9 @@ from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answe
 from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
+
+if TYPE_CHECKING:
+    from gateway.endpoint_picker.listener import PickerListener
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +61,6 @@ many streams.
 """
 
 
-class ListenAddressUnavailable(Exception):
-    """The gateway cannot listen on an address: it is taken, or not of this machine."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingGateway:
     """A gateway with open listeners, and the parts that have to be drained when it stops."""
@@ -71,6 +72,7 @@ class ServingGateway:
     certificates: tuple[ServerTls, ...] = ()  # of both listeners
     batch_claimer: BatchClaimer | None  # None without a database
     background_responses: BackgroundResponses | None  # None without a database
+    endpoint_picker: "PickerListener | None" = None  # None where no Envoy may ask
 
 
 async def run(
@@ -179,6 +181,7 @@ async def serving(
         else:
             tenants.bound = ConnectionLimiter(listen.connections_per_address_max, listen.trusted_proxies)
             url = await _open(tenants, listen, certificates.get("listen"), shared_port=process is not None)
+        picker = await open_picker(gateway, stack, shared_port=process is not None)
         yield ServingGateway(
             gateway=gateway,
             tenant_url=url,
@@ -191,6 +194,7 @@ async def serving(
             certificates=tuple(certificates.values()),
             batch_claimer=batch_claimer,
             background_responses=background_responses,
+            endpoint_picker=picker,
         )
 
 
@@ -231,6 +235,8 @@ async def _wait_for_work(here: ServingGateway) -> None:
     seconds = here.gateway.settings.drain.seconds
     async with asyncio.TaskGroup() as drains:
         drains.create_task(here.runner.cleanup())
+        if here.endpoint_picker is not None:
+            drains.create_task(here.endpoint_picker.drain(seconds))
         for background in (here.batch_claimer, here.background_responses):
             if background is not None:
                 drains.create_task(background.drain(seconds))
@@ -308,7 +314,12 @@ def _is_not_a_client_mistake(record: logging.LogRecord) -> bool:
 def _certificates(settings: Settings, gateway: Gateway) -> dict[str, ServerTls]:
     """Return the TLS contexts by listener, each watched for as long as the gateway runs. Raises SettingsProblem."""
     found = {}
-    for name, tls in (("listen", settings.listen.tls), ("admin", settings.admin.tls)):
+    picker = settings.listen.endpoint_picker
+    for name, tls in (
+        ("listen", settings.listen.tls),
+        ("listen.endpoint_picker", picker.tls if picker is not None else None),
+        ("admin", settings.admin.tls),
+    ):
         if tls is not None:
             found[name] = ServerTls(tls, f"$.{name}.tls")
             gateway.supervisor.start(f"certificate of {name}", found[name].run)

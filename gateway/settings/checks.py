@@ -252,7 +252,13 @@ def _listeners(settings: Settings) -> Iterator[str]:
     for name, token in (("token", admin.token), ("metrics_token", admin.metrics_token)):
         if token is not None and (problem := weak_token_problem(token.reveal())) is not None:
             yield f"$.admin.{name}: {problem}"
-    for path, tls in (("listen", listen.tls), ("admin", admin.tls)):
+    picker = listen.endpoint_picker
+    picker_tls = picker.tls if picker is not None else None
+    for path, tls in (
+        ("listen", listen.tls),
+        ("admin", admin.tls),
+        ("listen.endpoint_picker", picker_tls),
+    ):
         for name in ("certificate", "key", "client_ca") if tls is not None else ():
             file = getattr(tls, name)
             if file is not None and not Path(file).is_file():

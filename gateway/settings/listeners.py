@@ -1,4 +1,4 @@
-"""Settings of the gateway's two listeners: for tenants, and for operators."""
+"""Settings of the gateway's listeners: for tenants, for an Envoy in front of it, and for operators."""
 
 import re
 from ipaddress import ip_address
@@ -36,6 +36,22 @@ class ListenerTlsSettings(Branch, frozen=True, kw_only=True):
     ] = None
 
 
+class EndpointPickerSettings(Branch, frozen=True, kw_only=True):
+    """The listener for an Envoy that asks for the worker of each request (gRPC, needs the extra `ext-proc`)."""
+
+    host: Annotated[
+        Host,
+        Meta(
+            description="Address to listen on. Its callers are trusted like `listen.trusted_proxies`: they name "
+            "the client's address, and get the workers' API keys."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port to listen on; 0 takes a free one.")] = 9002
+    tls: Annotated[
+        ListenerTlsSettings | None, Meta(description="Serve gRPC over TLS with this certificate.")
+    ] = None
+
+
 class ListenSettings(Branch, frozen=True, kw_only=True):
     """The listener for tenants."""
 
@@ -70,6 +86,13 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
             "proxies do not count."
         ),
     ] = 1000
+    endpoint_picker: Annotated[
+        EndpointPickerSettings | None,
+        Meta(
+            description="Listener for Envoy as an endpoint picker of the Gateway API Inference Extension: Envoy "
+            "carries the requests, the gateway authenticates, queues, places and settles them. Off by default."
+        ),
+    ] = None
     memory_bytes_max: Annotated[
         Positive,
         Meta(

@@ -7,7 +7,7 @@ Every proxy appends the address that it was called from, so the list is read fro
 addresses are trusted proxies.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from aiohttp import web
 
@@ -27,27 +27,40 @@ def address_finder(proxies: Sequence[Network]) -> FindAddress:
     `proxies` are the trusted networks. The caller of a unix socket has no address of its own, and is trusted.
     """
 
-    def trusted(address: Address) -> bool:
-        return any(address in network for network in proxies)
-
     def find(http: web.Request) -> Address | None:
-        peer = address_of(http.remote or "")
-        if peer is not None and not trusted(peer):
-            return peer
-        found = peer
-        for hop in reversed(_hops(http)):
-            address = address_of(hop)
-            if address is None:
-                # A trusted proxy reported something that is no address: the client is unknown.
-                return None
-            found = address
-            if not trusted(address):
-                break
-        return found
+        forwarded = http.headers.getall(FORWARDED_FOR, ())
+        return client_address(address_of(http.remote or ""), forwarded, proxies)
 
     return find
 
 
-def _hops(http: web.Request) -> list[str]:
-    joined = ",".join(http.headers.getall(FORWARDED_FOR, ()))
-    return [hop.strip() for hop in joined.split(",") if hop.strip()][-HOPS_MAX:]
+def client_address(
+    peer: Address | None, forwarded: Iterable[str], proxies: Sequence[Network]
+) -> Address | None:
+    """Return the address of a client; None if it is unknown.
+
+    Args:
+        peer: The other end of the connection; None for one without an address, which is trusted.
+        forwarded: The values of all `X-Forwarded-For` headers.
+        proxies: The trusted networks.
+    """
+
+    def trusted(address: Address) -> bool:
+        return any(address in network for network in proxies)
+
+    if peer is not None and not trusted(peer):
+        return peer
+    found = peer
+    for hop in reversed(_hops(forwarded)):
+        address = address_of(hop)
+        if address is None:
+            # A trusted proxy reported something that is no address: the client is unknown.
+            return None
+        found = address
+        if not trusted(address):
+            break
+    return found
+
+
+def _hops(forwarded: Iterable[str]) -> list[str]:
+    return [hop.strip() for hop in ",".join(forwarded).split(",") if hop.strip()][-HOPS_MAX:]

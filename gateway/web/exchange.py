@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -20,19 +19,16 @@ from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address
-from gateway.web.bodies.body_decoding import LONG_BYTES
-from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
 from gateway.web.bodies.body_reader import read_body
 from gateway.web.bodies.compressed_body import decompress, decompressor_for
 from gateway.web.bodies.expectation import ask_for_body
+from gateway.web.bodies.inference_body import decode_inference_body
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 255
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Some clients write it before the JSON of a body."""
 COMMENT = b": waiting\n\n"
 STREAM_HEADERS = {
     "cache-control": "no-cache",
@@ -80,6 +76,8 @@ class HttpExchange:
         """None: the tenant of an HTTP request follows from its API key."""
         self.batch = ""
         """Empty: an HTTP request is no row of a batch."""
+        self.carrier = None
+        """None: the gateway relays the request itself."""
         self.traceparent: str | None = http.headers.get("traceparent")
         """The caller's W3C trace context."""
         self.response: web.StreamResponse | None = None
@@ -113,13 +111,7 @@ class HttpExchange:
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key` header. Raises BadRequest for a malformed key."""
         key = self._http.headers.get("Idempotency-Key")
-        if key is not None and not (
-            1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()
-        ):
-            raise BadRequest(
-                f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} printable ASCII characters."
-            )
-        return key
+        return key if key is None else checked_idempotency_key(key)
 
     @property
     def queue_headers(self) -> QueueHeaders:
@@ -145,42 +137,25 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        encoding = self._http.headers.get("Content-Encoding")
-        if encoding is None or encoding.strip().lower() == "identity":
-            body = await self._body()
-        else:
-            decompressor = decompressor_for(encoding)
-            body = await decompress(await self._body(), decompressor, self.memory, self._body_bytes_max)
-        if body[:3] == BYTE_ORDER_MARK:
-            body = body[3:]
-        # Before it is decoded: what a body becomes may be many times as large.
-        self.memory.settle(
-            check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body)
-        )
-        request = await self._dialect.decode_request(body, tenant)
-        if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
-            # An array takes less than the estimate for a list of numbers.
-            self.memory.settle(len(body) * BYTE_COPIES)
-        if request.body_bytes > len(body) + LONG_BYTES:
-            # The earlier items of a stored conversation: their values take memory, too.
-            self.memory.reserve((request.body_bytes - len(body)) * 2 * BYTE_COPIES)
-        return request
+        content, encoding = self._http.content, self._http.headers.get("Content-Encoding")
+        decompressor = decompressor_for(encoding) if encoding is not None else None
+        # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
+        body = content.read_nowait() if content.is_eof() else await self._body()
+        if len(body) > self._body_bytes_max:
+            raise PayloadTooLarge(self._body_bytes_max)
+        if decompressor is not None:
+            body = await decompress(body, decompressor, self.memory, self._body_bytes_max)
+        return await decode_inference_body(body, self._dialect, tenant, self.memory)
 
     async def _body(self) -> bytes:
+        """Return a body that arrives."""
         http, bytes_max = self._http, self._body_bytes_max
         try:
-            content = http.content
-            if content.is_eof():
-                # As most bodies do, this one came together with its headers: there is nothing to wait for.
-                body = content.read_nowait()
-                if len(body) > bytes_max:
-                    raise PayloadTooLarge(bytes_max)
-                return body
             if (http.content_length or 0) > bytes_max:
                 raise PayloadTooLarge(bytes_max)
             await ask_for_body(http)
             async with asyncio.timeout(self._body_seconds_max):
-                return await read_body(content, bytes_max, self.memory)
+                return await read_body(http.content, bytes_max, self.memory)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
         except RequestPayloadError as err:
@@ -291,3 +266,12 @@ class HttpExchange:
                 **of_answer,
             }
         )
+
+
+def checked_idempotency_key(key: str) -> str:
+    """Return an `Idempotency-Key`. Raises BadRequest for a malformed one."""
+    if not (1 <= len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX and key.isascii() and key.isprintable()):
+        raise BadRequest(
+            f"An Idempotency-Key has 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} printable ASCII characters."
+        )
+    return key

@@ -1,5 +1,7 @@
 """The fleet and its workers from the settings, and the parts that follow what the fleet reports."""
 
+from urllib.parse import urlsplit
+
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.provider import Provider
@@ -50,10 +52,18 @@ def worker_of(settings: WorkerSettings) -> Worker:
         event_sources=event_sources(settings) if provider is None else (),
         load_sources=load_sources(settings) if provider is None else (),
         provider=_provider(provider) if provider is not None else None,
+        address=_address(settings.url),
         learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
         names_rank=settings.dp_rank == "auto",
     )
+
+
+def _address(url: str) -> str:
+    """Return host and port of a URL."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return f"{f'[{host}]' if ':' in host else host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def target_of(settings: WorkerSettings) -> WorkerTarget:

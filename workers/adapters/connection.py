@@ -306,6 +306,8 @@ class ConnectionPool:
         self._host = parts.hostname or ""
         self._tls = ClientTls(files or TlsFiles()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls is not None else 80)
+        self.plain_address = (self._host, self._port) if self._tls is None else None
+        """Host and port of a worker without TLS, which a carrier may call; None with TLS."""
         self._idle: deque[Connection] = deque()
         self.traffic = PoolTraffic()
         self._sweep: asyncio.TimerHandle | None = None

@@ -138,7 +138,10 @@ class DisaggregatedCall:
     @asynccontextmanager
     async def _both_at_once(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
         call = msgspec.structs.replace(call, fields={**call.fields, **self._bootstrap_fields()})
-        prefilling = asyncio.create_task(self._discard_prefill(call))
+        # A carrier takes the decode leg, whose answer is the client's.
+        prefilling = asyncio.create_task(
+            self._discard_prefill(msgspec.structs.replace(call, carrier=None) if call.carrier else call)
+        )
         prefilling.add_done_callback(self._log_failed_prefill)
         over = False
         try:
@@ -312,7 +315,7 @@ def _one_token(call: WorkerCall) -> WorkerCall:
     if "max_completion_tokens" in fields:
         fields["max_completion_tokens"] = one
     fields["kv_transfer_params"] = msgspec.Raw(msgspec.json.encode(_TO_PREFILL))
-    return msgspec.structs.replace(call, fields=fields, stream=False)
+    return msgspec.structs.replace(call, fields=fields, stream=False, carrier=None)
 
 
 async def _refused(answer: WorkerAnswer) -> _Refusal:

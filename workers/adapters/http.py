@@ -22,13 +22,13 @@ from workers.adapter import (
 )
 from workers.adapters.body_buffers import Buffers, total_bytes
 from workers.adapters.connection import (
-    Connection,
     ConnectionBroken,
     ConnectionPool,
     ConnectionTimedOut,
     PoolTraffic,
 )
 from workers.adapters.retry_after import retry_after_seconds
+from workers.carrier import AnswerReader, RequestTransport
 
 PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
@@ -84,7 +84,10 @@ class HttpWorker:
         start = head.encode("latin-1") + b"\r\n"
         # A short request is one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
-        return HttpCall(self._pool, request, call)
+        transport: RequestTransport = self._pool
+        if call.carrier is not None and self._pool.plain_address is not None:
+            transport = call.carrier.transport_to(*self._pool.plain_address) or transport
+        return HttpCall(transport, request, call)
 
     async def get_json(self, path: str, kind: Any) -> Any:
         """GET a small JSON document, decoded as `kind`; raises WorkerUnreachable for anything but a fitting 200."""
@@ -175,17 +178,17 @@ class HttpCall:
     WorkerAdapter.stream says what is raised when.
     """
 
-    __slots__ = ("_call", "_connection", "_pool", "_request")
+    __slots__ = ("_call", "_connection", "_request", "_transport")
 
-    def __init__(self, pool: ConnectionPool, request: Buffers, call: WorkerCall) -> None:
-        self._pool = pool
+    def __init__(self, transport: RequestTransport, request: Buffers, call: WorkerCall) -> None:
+        self._transport = transport
         self._request = request
         self._call = call
 
     async def __aenter__(self) -> WorkerAnswer:
         call = self._call
         try:
-            connection, first = await self._pool.send(
+            connection, first = await self._transport.send(
                 self._request, call.first_byte_seconds_max, call.on_sent
             )
         except ConnectionTimedOut as err:
@@ -216,7 +219,7 @@ class HttpAnswer:
     worker's fault. One timer watches a whole stream; it runs again when the answer could be overdue.
     """
 
-    def __init__(self, connection: Connection, first: bytes, idle_seconds_max: float) -> None:
+    def __init__(self, connection: AnswerReader, first: bytes, idle_seconds_max: float) -> None:
         self.status = connection.status
         self.content_type = connection.content_type
         self._connection = connection
@@ -255,7 +258,7 @@ class HttpAnswer:
             self._timer = loop.call_later(self._idle_seconds_max - silent, self._watch, loop)
 
 
-async def _rest_of_error(connection: Connection, first: bytes) -> bytes:
+async def _rest_of_error(connection: AnswerReader, first: bytes) -> bytes:
     """Return the body of an answer that reports a failure, as far as it arrives soon and is short."""
     pieces, size = [first], len(first)
     try:
@@ -268,7 +271,7 @@ async def _rest_of_error(connection: Connection, first: bytes) -> bytes:
     return b"".join(pieces)[:ERROR_BYTES_MAX]
 
 
-def _failure(connection: Connection, body: bytes) -> WorkerUnreachable:
+def _failure(connection: AnswerReader, body: bytes) -> WorkerUnreachable:
     """Return the error that a status stands for."""
     status = connection.status
     if status in BUSY_STATUSES:

@@ -22,6 +22,7 @@ from gateway.process.embedded_valkey import ValkeyFailed
 from gateway.process.multiprocess import GatewayProcess
 from gateway.process.running_gateways import GatewayInfo, announced
 from gateway.runtime import server
+from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.reload import registered_for_reload
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings
 from gateway.telemetry import logs
@@ -163,7 +164,7 @@ def _run(
             run_loop(multiprocess.run(settings, options, all_ready, registered_for_reload))
         else:
             run_loop(server.run(loaded, one_ready, process, read_settings))
-    except (server.ListenAddressUnavailable, ValkeyFailed, ChildFailed) as err:
+    except (ListenAddressUnavailable, ValkeyFailed, ChildFailed) as err:
         raise CommandError(str(err)) from err
 
 

@@ -4,9 +4,7 @@ Many large bodies that never end would take all memory long before the first of 
 are reserved as they arrive.
 """
 
-from typing import cast
-
-from aiohttp import StreamReader
+from typing import Protocol, cast
 
 from gateway.domain.errors import PayloadTooLarge
 from gateway.domain.memory_budget import MemoryLease
@@ -15,7 +13,15 @@ JOINED_BYTES_MAX = 1024**2
 """Chunks of a longer body are joined as they arrive: joining 10 MB at the end would stall the event loop."""
 
 
-async def read_body(content: StreamReader, bytes_max: int, memory: MemoryLease) -> bytes:
+class ArrivingBody(Protocol):
+    """The bytes of a body as they arrive, such as aiohttp's StreamReader."""
+
+    async def readany(self) -> bytes:
+        """Return what is there, or wait for more; empty at the end."""
+        ...
+
+
+async def read_body(content: ArrivingBody, bytes_max: int, memory: MemoryLease) -> bytes:
     """Return the whole body. Raises PayloadTooLarge, Overloaded, and what the stream raises."""
     chunks: list[bytes] = []
     long, size = bytearray(), 0

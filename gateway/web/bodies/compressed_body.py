@@ -39,8 +39,11 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 def decompressor_for(encoding: str) -> Any:
-    """Return the decompressor of a Content-Encoding. Raises UnsupportedEncoding."""
-    make = DECOMPRESSORS.get(encoding.strip().lower())
+    """Return the decompressor of a Content-Encoding; None for `identity`. Raises UnsupportedEncoding."""
+    name = encoding.strip().lower()
+    if name == "identity":
+        return None
+    make = DECOMPRESSORS.get(name)
     if make is None:
         raise UnsupportedEncoding(encoding)
     return make()

@@ -410,11 +410,12 @@ async def test_what_tenants_have_used_survives_a_restart(settings_file):
     assert remaining == [9, 8]
 
 
-def test_a_gateway_starts_without_torch(tmp_path):
-    """Nothing on the way to serving imports torch, numpy or transformers."""
+def test_a_gateway_starts_without_torch_and_grpc(tmp_path):
+    """Nothing on the way to serving imports torch, numpy or transformers, nor what only some settings need."""
     program = (
         "import sys, gateway.cli.main, gateway.runtime.server, gateway.web.admin_app\n"
-        "print(sorted(name for name in ('torch', 'numpy', 'transformers', 'safetensors') if name in sys.modules))"
+        "unwanted = {'torch', 'numpy', 'transformers', 'safetensors', 'grpc'}\n"
+        "print(sorted(unwanted & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -1,0 +1,41 @@
+"""Decoding of the body of an inference request, within the bounds of a body and the memory of all requests."""
+
+import asyncio
+from array import array
+
+from gateway.domain.memory_budget import MemoryLease
+from gateway.domain.request import InferenceRequest
+from gateway.domain.tenant import Tenant
+from gateway.web.bodies.body_decoding import LONG_BYTES
+from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
+from gateway.web.dialect import Dialect
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some clients write it before the JSON of a body."""
+
+
+async def decode_inference_body(
+    body: bytes, dialect: Dialect, tenant: Tenant, memory: MemoryLease
+) -> InferenceRequest:
+    """Return the request in a body.
+
+    Args:
+        body: The whole body, without Content-Encoding.
+        dialect: The API that was called.
+        tenant: The tenant that sent it.
+        memory: Takes the memory of the request.
+
+    Raises BadRequest, NotFound, Overloaded.
+    """
+    if body[:3] == BYTE_ORDER_MARK:
+        body = body[3:]
+    # Before it is decoded: what a body becomes may be many times as large.
+    memory.settle(check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body))
+    request = await dialect.decode_request(body, tenant)
+    if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
+        # An array takes less than the estimate for a list of numbers.
+        memory.settle(len(body) * BYTE_COPIES)
+    if request.body_bytes > len(body) + LONG_BYTES:
+        # The earlier items of a stored conversation: their values take memory, too.
+        memory.reserve((request.body_bytes - len(body)) * 2 * BYTE_COPIES)
+    return request
