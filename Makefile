@@ -7,6 +7,8 @@ SOAK_ARGS ?=
 PYTEST_ARGS ?=
 SCREENSHOT_ARGS ?=
 TEST_PROCESSES ?= 3
+# Tests start hundreds of Python processes: without bytecode files each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 TORCH ?= cpu
 TORCH_VERSION := $(shell sed -n 's/^engine = \["torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -29,7 +31,7 @@ demo: .venv/.engine ## Run the whole product on this machine: workers, gateway, 
 	$(BIN)/radixgate demo $(DEMO_ARGS)
 
 test: check .tools/openai-2/.done .tools/openai-3/.done .tools/anthropic/.done .tools/moto/.done ## Check the code and run all tests that need only this machine
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 explore: .venv/.dev ## Run the property tests with new and more examples
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --hypothesis-profile explore $(PYTEST_ARGS) \

@@ -6,6 +6,7 @@ No policy registers itself by being imported.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -139,11 +140,17 @@ def _all(built_in: tuple[type[Any], ...], group: str) -> dict[str, type[Any] | E
     Entry points are not loaded here: a broken package is an error only where its own policy is asked for.
     """
     known: dict[str, type[Any] | EntryPoint] = {policy.name: policy for policy in built_in}
-    for point in entry_points(group=group):
+    for point in _installed(group):
         if point.name in known:
             raise PolicyError(f"policy {point.name!r} is registered twice ({point.value})")
         known[point.name] = point
     return known
+
+
+@cache
+def _installed(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group. Installed packages are searched once: it means reading the disk."""
+    return tuple(entry_points(group=group))
 
 
 def _loaded(point: EntryPoint, has: tuple[str, ...]) -> type[Any]:

@@ -6,6 +6,7 @@ A type can describe its accepted values for these messages: `Meta(extra={"form":
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -151,10 +152,15 @@ def _value(annotation: Any) -> Any:
     return get_args(kind)[1] if get_origin(kind) is dict else annotation
 
 
-def _fields(kind: Any) -> dict[str, Any]:
+def _fields(kind: Any) -> Mapping[str, Any]:
     """Return the fields of a struct with their types; an empty mapping for other types."""
-    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
-        return {}
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return _struct_fields(kind) if is_struct else {}
+
+
+@cache
+def _struct_fields(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    # Kept, for msgspec evaluates all annotations anew each time.
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from policies import registry
 from policies.registry import PolicyError, queue_policy, routing_names, routing_policy
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, RouteQuery
@@ -63,7 +64,9 @@ def installed(tmp_path, monkeypatch):
         (about / "entry_points.txt").write_text(f"[radixgate.routing_policies]\nplugged = {of}\n")
         monkeypatch.syspath_prepend(tmp_path)
 
-    return install
+    registry._installed.cache_clear()
+    yield install
+    registry._installed.cache_clear()
 
 
 def test_a_policy_of_another_package_ranks_under_its_name(installed):
