@@ -25,10 +25,10 @@ from gateway.domain.memory_budget import MemoryBudget
 from gateway.explorer.activity import ActivityReporter
 from gateway.explorer.activity_history import ActivityHistory
 from gateway.explorer.request_explorer import RequestExplorer
+from gateway.fleet.announced_dispatches import AnnouncedDispatches
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
-from gateway.fleet.told_dispatches import ToldDispatches
 from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.namespace_resolver import GroupsBySalt, NamespaceResolver
 from gateway.kv_index.shared_index import SharedIndexParts
@@ -178,7 +178,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
         feeds = _feeds(index, namespaces.resolve, ranks, stack)
         loads = LoadFeeds(ranks, fleet.reported_speed)
         stack.push_async_callback(loads.close)
-        told = ToldDispatches(fleet, index.index.replica.workers.get)
+        told = AnnouncedDispatches(fleet, index.index.replica.workers.get)
         index.index.replica.tell_predictions(told, index.index.sent_identities)
         fleet.subscribe(IndexFollowsFleet(catalogue, index, feeds, loads, told))
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)

@@ -42,7 +42,7 @@ NO_TOTALS = LoadTotals(0, 0, 0)
 RequestKey = TypeVar("RequestKey", bound=Hashable)
 
 
-class Dispatch(msgspec.Struct, gc=False):
+class AnnouncedRequest(msgspec.Struct, gc=False):
     """A request that another gateway has sent. Times are seconds on one clock."""
 
     tokens_queued: int
@@ -63,7 +63,7 @@ class OthersLoad(Generic[RequestKey]):
         """Forget everything that was reported and told."""
         self._reported = NO_TOTALS
         self._as_of = float("-inf")
-        self._since: dict[RequestKey, Dispatch] = {}
+        self._since: dict[RequestKey, AnnouncedRequest] = {}
         """Dispatches under way that the report does not have, in the order in which they were told."""
         self._before: dict[RequestKey, int] = {}
         """KV tokens of the dispatches under way that the report has."""
@@ -110,7 +110,7 @@ class OthersLoad(Generic[RequestKey]):
         if sent_at <= self._as_of:
             self._before[key] = kv_tokens
             return
-        self._since[key] = Dispatch(uncached_tokens, kv_tokens, sent_at)
+        self._since[key] = AnnouncedRequest(uncached_tokens, kv_tokens, sent_at)
         heappush(self._due, (ready_at, sent_at, key))
         self._tokens += uncached_tokens
         self._streams += 1
@@ -138,7 +138,7 @@ class OthersLoad(Generic[RequestKey]):
                 self._tokens -= dispatch.tokens_queued
                 dispatch.tokens_queued = 0
 
-    def _take_off(self, dispatch: Dispatch) -> None:
+    def _take_off(self, dispatch: AnnouncedRequest) -> None:
         self._tokens -= dispatch.tokens_queued
         self._streams -= 1
         self._kv -= dispatch.kv_tokens

@@ -6,7 +6,7 @@
 
 A share counts from the moment its request is sent, not from the moment it is answered: the next routing decision, a
 microsecond later, must see it. The work of the other gateways is what Redis reported last
-(gateway/queueing/shared/membership.py), and what was told since (told_dispatches.py).
+(gateway/queueing/shared/membership.py), and what was told since (announced_dispatches.py).
 """
 
 import time

@@ -2,10 +2,10 @@
 
 from urllib.parse import urlsplit
 
+from gateway.fleet.announced_dispatches import AnnouncedDispatches
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.provider import Provider
-from gateway.fleet.told_dispatches import ToldDispatches
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources
 from gateway.kv_index.feeds import KvEventFeeds
@@ -115,7 +115,7 @@ class IndexFollowsFleet:
         index: SharedIndexParts,
         feeds: KvEventFeeds,
         loads: LoadFeeds,
-        told: ToldDispatches,
+        told: AnnouncedDispatches,
     ) -> None:
         self._catalogue = catalogue
         self._told = told

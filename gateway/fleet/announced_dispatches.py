@@ -11,7 +11,7 @@ from gateway.fleet.loads import WorkerLoad
 from radix_cache.match import WorkerId
 
 
-class ToldDispatches:
+class AnnouncedDispatches:
     """Counts the requests of other gateways in the workers' loads; see PredictionListener.
 
     `worker_of` returns the worker of a tenure.
