@@ -71,8 +71,11 @@ class DispatchWindows:
         return window
 
     def _tightest(self, model: str, now: float) -> float | None:
-        """Return the tightest target in sight of all models of the model's workers; drop what is out of sight."""
-        found: float | None = None
+        """Return the tightest target in sight of all models of the model's workers; drop what is out of sight.
+
+        None while all requests have the same target: no class has to be protected from another one then.
+        """
+        found: set[float] = set()
         for name in self._fleet.models_beside(model) | {model}:
             seen = self._seen.get(name)
             if seen is None:
@@ -80,11 +83,11 @@ class DispatchWindows:
             for target, at in list(seen.items()):
                 if now - at > SIGHT_SECONDS:
                     del seen[target]
-                elif found is None or target < found:
-                    found = target
+                else:
+                    found.add(target)
             if not seen:
                 del self._seen[name]
-        return found
+        return min(found) if len(found) > 1 else None
 
     def _ms_per_token(self, model: str) -> float:
         """Return the mean prefill time of a token on the model's workers; any time without a worker."""

@@ -140,7 +140,10 @@ class HttpExchange:
         content, encoding = self._http.content, self._http.headers.get("Content-Encoding")
         decompressor = decompressor_for(encoding) if encoding is not None else None
         # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
-        body = content.read_nowait() if content.is_eof() else await self._body()
+        try:
+            body = content.read_nowait() if content.is_eof() else await self._body()
+        except RequestPayloadError as err:
+            raise BadRequest("The body did not arrive as its headers said.") from err
         if len(body) > self._body_bytes_max:
             raise PayloadTooLarge(self._body_bytes_max)
         if decompressor is not None:
@@ -148,7 +151,7 @@ class HttpExchange:
         return await decode_inference_body(body, self._dialect, tenant, self.memory)
 
     async def _body(self) -> bytes:
-        """Return a body that arrives."""
+        """Return a body that arrives. Raises PayloadTooLarge, BodyTimeout, RequestPayloadError."""
         http, bytes_max = self._http, self._body_bytes_max
         try:
             if (http.content_length or 0) > bytes_max:
@@ -158,8 +161,6 @@ class HttpExchange:
                 return await read_body(http.content, bytes_max, self.memory)
         except TimeoutError:
             raise BodyTimeout(self._body_seconds_max) from None
-        except RequestPayloadError as err:
-            raise BadRequest("The body did not arrive as its headers said.") from err
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Start a streamed answer, unless a comment has started it already."""

@@ -8,10 +8,11 @@ at most a window of uncached prompt tokens at a time; what has no space in the w
     |- open -|                         ahead of another worker at most, when a long batch prompt starts on an idle
                                        one
 
-What an engine has been sent cannot be overtaken any more, so the window is a time: a share of the tightest TTFT
-target among the service classes in sight, at the workers' learnt speed. In this time an engine computes the prompts
-ahead of the next urgent request; the rest of the target is left for the step under way and the request's own.
-Preempting is not enough: a step under way goes on to its end.
+While requests of one class come, the window has a fixed number of tokens. When several classes do, it is a time,
+since an engine cannot let a request overtake what it has been sent: a share of the tightest TTFT target among the
+service classes in sight, at the workers' learnt speed. In this time an engine computes the prompts ahead of the
+next urgent request; the rest of the target is left for the step under way and the request's own. Preempting is not
+enough: a step under way goes on to its end.
 
 Voice, code and chat at 70 % load beside a flood of batch prompts, two engines as processes
 (tests/benchmarks/fairness/classes.py): 12 % of voice were late or refused (71 % with a fixed window of 16,384
@@ -63,9 +64,10 @@ def dispatch_window(
     tokens_max: int,
     leaves_open: bool,
 ) -> DispatchWindow:
-    """Return the window while the tightest TTFT target in sight is `target_seconds` (None: no class is in sight).
+    """Return the window while the tightest TTFT target in sight is `target_seconds`.
 
-    `ms_per_token`: the workers' speed. `leaves_open`: long batch prompts leave another worker open.
+    None: there are no two classes in sight. `ms_per_token`: the workers' speed. `leaves_open`: long batch prompts
+    leave another worker open.
     """
     if target_seconds is None:
         return DispatchWindow(narrow=tokens_max, wide=tokens_max)

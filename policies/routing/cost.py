@@ -4,19 +4,18 @@ Of a prompt, N = max(1, prompt - credit) tokens are left to compute on a worker 
 where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what is held off the GPU has to be loaded.
 
     wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
-    own    = b + s' N                       its own prefill
-    copy   = - s' sum(part * share)          what later requests save by the copy of a shared prefix
+    own    = b + s N                        its own prefill
+    copy   = - s sum(part * share)          what later requests save by the copy of a shared prefix
     price  = min(price_max, mean over workers of s Q / backlog_ms)
     room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
     decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
-    cost   = (wait + own + copy + (price + harm R) (own - s' sum(part)) m / s' + decode + room + start)
+    cost   = (wait + own + copy + (price + harm R) (own - s sum(part)) + decode + room + start)
              (1 - stay at the session's worker)
 
     s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget, tokens
     b  ms per request             R  open streams there                                    d  ms per decode step
     K  tokens of open streams     E  output tokens expected                                KV  tokens that fit
-    m  mean of s over the workers      s'  m + (s - m) / (1 + price + harm R of the mean worker) if s > m, else s
     D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K
 
 `own * harm * R` is the delay that this prefill imposes on running streams. `own * price` is the shadow price of
@@ -33,9 +32,6 @@ would find shorter queues elsewhere, if only the prefix were there:
 A part of the prompt that is not held and has such an excess pays neither price nor harm, since the fleet needs that
 copy, and `share` of its own time is charged to those who will use it. A conversation has c = 1 and stays where it
 is; one prompt that all requests share is copied by the first few of them.
-
-On an idle fleet a slow worker costs what it takes longer. The busier the fleet, the less that counts: the fast
-workers' time, and their KV, are then what is short.
 
 A cache hit is priced by the tokens it saves, never by "has a match". Formula and constants: the social-cost reading
 of LMETRIC (OSDI'26) joined with Mooncake's TTFT estimate (FAST'25).
@@ -62,18 +58,15 @@ of TTFT with estimates that have no noise. A `decode_weight` of 0.1 buys goodput
 and loses both where KV is scarce. Slow start that multiplies the whole cost, price included, cost a tenth of TTFT
 while workers restarted every minute; as a part of wait and own prefill it costs nothing.
 
-One of four workers at half the speed (`radixgate simulate --speeds 0.5,1`; TTFT in ms / goodput): s' in place of s
-takes conversations from 440 / .765 to 408 / .884, agents that share prompts from 1,095 / .381 to 220 / .647, tool
-agents from 1,158 / .726 to 482 / .734; one shared prompt stays at 61. A gateway that knows no speeds has
-443 / .865, 212 / .757, 335 / .803 and 68: agents near saturation still keep too much of their prefixes on the fast
-workers. What lost: price and harm alone by the mean speed (agents 993 / .567); own prefill by the mean speed at all
-loads (one shared prompt 71); copies as soon as the holders have more than 1.25 times their fair part of all streams
-(agents 237 / .696, but in a fleet of equal workers +6 % of TTFT).
-
 Several gateways whose loads are told 500 ms late (policies/others_load.py; four gateways, mean TTFT over that of
-one, four seeds): conversations 1.06, Claude Code sessions 1.05, tool agents 0.99 and 1.04; before, by late reports
-alone, conversations 1.49, one shared prompt 1.26, drift 1.24. Subtracting reported prompts once they must have been
-computed lost (conversations 1.11).
+one, four seeds): conversations 1.06, Claude Code sessions 1.05, tool agents 0.99 and 1.04; by late reports alone,
+with dispatches told as late as loads, conversations 1.49, one shared prompt 1.26, drift 1.24. Subtracting reported
+prompts once they must have been computed lost (conversations 1.11).
+
+One of four workers at half the speed, and known to be (`radixgate simulate --speeds 0.5,1`): agents near saturation
+keep too many of their prefixes on the fast workers (mean TTFT 1,095 ms; 212 if no speed is known). Weighing a slow
+worker's extra time by how busy the fleet is brought 220 ms, but the best of all workers was then often not on the
+shortlist of a large fleet (gateway/routing/shortlist.py).
 
 What others do about shared prefixes, and what was taken: Preble (ICLR'25) replicates a prefix once its holders'
 load exceeds a threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number
@@ -227,13 +220,9 @@ class CostPolicy:
         routes: list[Route] = []
         costs: list[float] = []
         price = self._price(query, candidates)
-        mean, extra = self._mean_speed(candidates, price)
         for candidate in candidates:
             at_home = home > 0 and candidate.matched_tokens == home
-            ms_per_token = candidate.worker.speed.ms_per_token
-            if ms_per_token > mean:
-                ms_per_token = mean + (ms_per_token - mean) * extra
-            route = self._route(query, candidate, price, ms_per_token, mean, at_home, wanted)
+            route = self._route(query, candidate, price, at_home, wanted)
             routes.append(route)
             costs.append(route.cost_ms)
         return self._in_order(query, candidates, routes, costs)
@@ -250,19 +239,6 @@ class CostPolicy:
                 backlog += worker.tokens_queued * worker.speed.ms_per_token
         price = backlog / workers / options.backlog_ms
         return price if price < options.price_max else options.price_max
-
-    def _mean_speed(self, candidates: Sequence[Candidate], price: float) -> tuple[float, float]:
-        """Return the mean of the workers' ms per token, and the weight of what a slower one takes beyond it."""
-        first = candidates[0].worker.speed.ms_per_token
-        ms_per_token, streams, equal = 0.0, 0, True
-        for candidate in candidates:
-            worker = candidate.worker
-            streams += worker.streams
-            ms_per_token += worker.speed.ms_per_token
-            if worker.speed.ms_per_token != first:
-                equal = False
-        mean = first if equal else ms_per_token / len(candidates)
-        return mean, 1 / (1 + price + self.options.harm * streams / len(candidates))
 
     def _in_order(
         self,
@@ -292,8 +268,6 @@ class CostPolicy:
         query: RouteQuery,
         candidate: Candidate,
         price: float,
-        ms_per_token: float,
-        mean_ms_per_token: float,
         at_home: bool,
         wanted: Sequence[WantedCopy],
     ) -> CostRoute:
@@ -318,11 +292,11 @@ class CostPolicy:
         wait = speed.ms_per_token * ahead
         if streams:
             wait += speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
-        own = speed.fixed_ms + ms_per_token * uncached
+        own = speed.fixed_ms + speed.ms_per_token * uncached
         copy = free = 0.0
         for part in wanted:
             if part.end > matched:
-                ms = ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
+                ms = speed.ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
                 free += ms
                 copy -= ms * options.copy_share * part.share
         decode = room = youth = 0.0
@@ -336,8 +310,7 @@ class CostPolicy:
         if worker.age_seconds is not None and worker.age_seconds < options.slow_start_seconds:
             youth = 1 - worker.age_seconds / options.slow_start_seconds
         paid = own + copy
-        taken = (own - free) * mean_ms_per_token / ms_per_token
-        priced, harm = taken * price, taken * options.harm * streams
+        priced, harm = (own - free) * price, (own - free) * options.harm * streams
         start = (wait + paid) * options.slow_start * youth
         stay = 1 - options.stay if at_home else 1.0
         return CostRoute(

@@ -137,7 +137,7 @@ RESPONSE = {
     "tools": [{"type": "function", "name": "<tool_choice:function.name>"}],
 }
 NOT_IN_A_CHAT = {
-    r"(metadata|previous_response_id|context_management)\b": "the gateway's own to keep",
+    r"(conversation|metadata|previous_response_id|context_management)\b": "the gateway's own to keep",
     r"input.*\.(id|caller_id|namespace)$": "of items that are kept here",
     r"input:function_call_output\.name$": "said by the call",
     r"input.*:(output_text\.(annotations|logprobs)\b)": "of an earlier answer, beside its text",

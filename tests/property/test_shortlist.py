@@ -59,6 +59,7 @@ class Context:
         name = "m"
 
     request = Request()
+    carrier = None
 
 
 class Scene:

@@ -42,12 +42,14 @@ async def database(database_url):
 
 
 async def reflected(database):
-    """Every table as the database has it."""
+    """Every table as the database has it, but those that the migrations keep for themselves."""
 
     def read(connection):
         found = MetaData()
         found.reflect(connection)
-        found.remove(found.tables[schema.VERSIONS])
+        for name in (schema.VERSIONS, "compatibility"):
+            if name in found.tables:
+                found.remove(found.tables[name])
         return found
 
     async with database.begin() as connection:

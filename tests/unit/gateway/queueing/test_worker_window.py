@@ -25,14 +25,22 @@ def windows(stage):
     return DispatchWindows(stage.fleet, MOST, BATCH.ttft_seconds, stage.clock)
 
 
+@pytest.fixture
+def with_batch(windows):
+    windows.see("m", BATCH.ttft_seconds)
+    return windows
+
+
 def test_without_any_class_in_sight_it_is_as_wide_as_the_settings_allow(windows):
     window = windows.of("m")
     assert (window.narrow, window.wide, window.open) == (MOST, MOST, None)
 
 
-def test_batch_work_alone_leaves_no_worker_open(windows):
-    windows.see("m", BATCH.ttft_seconds)
-    assert windows.of("m").open is None
+@pytest.mark.parametrize("alone", [BATCH, CHAT, VOICE])
+def test_while_one_class_is_alone_in_sight_nothing_has_to_be_protected(windows, alone):
+    windows.see("m", alone.ttft_seconds)
+    window = windows.of("m")
+    assert (window.narrow, window.wide, window.open) == (MOST, MOST, None)
 
 
 def test_the_tightest_class_in_sight_decides(windows):
@@ -50,7 +58,7 @@ def test_a_tighter_class_counts_from_its_first_request_on(windows):
     assert windows.of("m").narrow < before
 
 
-def test_a_class_that_sends_no_more_is_out_of_sight_after_a_while(stage, windows):
+def test_a_class_that_sends_no_more_is_out_of_sight_after_a_while(stage, windows, with_batch):
     windows.see("m", VOICE.ttft_seconds)
     assert windows.of("m").narrow < MOST
     stage.clock.advance(SIGHT_SECONDS + KEPT_SECONDS)
@@ -59,6 +67,7 @@ def test_a_class_that_sends_no_more_is_out_of_sight_after_a_while(stage, windows
 
 def test_other_models_of_the_same_workers_are_in_sight(stage, windows):
     stage.join("c", models=("m", "n"))
+    windows.see("m", BATCH.ttft_seconds)
     windows.see("n", CHAT.ttft_seconds)
     before = windows.of("m").narrow
     assert before < MOST
@@ -66,7 +75,7 @@ def test_other_models_of_the_same_workers_are_in_sight(stage, windows):
     assert windows.of("m").narrow < before
 
 
-def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows):
+def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows, with_batch):
     windows.see("m", VOICE.ttft_seconds)
     queue = stage.queue
     window = WorkerWindow(queue, windows)
@@ -77,7 +86,7 @@ def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows)
     assert window.of("m") == windows.of("m")
 
 
-def test_batch_work_gets_the_narrow_window(stage, windows):
+def test_batch_work_gets_the_narrow_window(stage, windows, with_batch):
     windows.see("m", VOICE.ttft_seconds)
     window, room = WorkerWindow(stage.queue, windows), stage.rooms.of("m")
     room.ticket(QueuedRequest(tenant="acme", cost=1.0))
