@@ -5,7 +5,7 @@ when the prediction arrives. A prediction without a known node does not count, a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,8 +48,8 @@ class PredictionTable:
 
     def __init__(self, table: NodeTable, clock: Callable[[], float], seconds_max: float) -> None:
         self.listener: PredictionListener | None = None
-        self.own: Collection[bytes] = ()
-        """Predictions of this process, of which the listener is told nothing."""
+        self.own = b""
+        """With these bytes begin the ids of this process, of which the listener is told nothing."""
         self.lapsed: dict[bytes, int] = {}
         """Predictions that are over and that Redis still has: the shard by id. Index maintenance removes them."""
         self._table = table
@@ -89,7 +89,7 @@ class PredictionTable:
         if prediction.depth:
             above = self._table.path_to(prediction.above, prediction.depth)
             hashes = above + prediction.hashes if above is not None else None
-        if is_new and self.listener is not None and prediction.id not in self.own:
+        if is_new and self.listener is not None and not prediction.id.startswith(self.own):
             blocks = prediction.depth + len(prediction.hashes)
             held = max(prediction.depth, self.tree.depth(hashes, prediction.tenure) if hashes else 0)
             sent_at = now + seconds - self._seconds_max

@@ -95,8 +95,8 @@ class TreeReplica:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
 
-    def tell_predictions(self, listener: PredictionListener, own: Collection[bytes]) -> None:
-        """Tell the listener of every prediction that is not in `own`, and of its end, from now on."""
+    def tell_predictions(self, listener: PredictionListener, own: bytes) -> None:
+        """Tell the listener of every prediction whose id does not begin with `own`, and of its end, from now on."""
         self._prediction_table.listener, self._prediction_table.own = listener, own
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:

@@ -18,6 +18,7 @@ A match takes the largest of the three. Nothing here waits for Redis, and no req
 import asyncio
 import hashlib
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -117,8 +118,8 @@ class SharedIndex:
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
         self._sent_predictions: dict[tuple[WorkerId, str], _SentPrediction] = {}
-        self.sent_identities: set[bytes] = set()
-        """The predictions under way of this process."""
+        self.prediction_prefix = os.urandom(8)
+        """With these bytes begins the id of every prediction of this process."""
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         self._unsent_paths: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
         self._enrolling: dict[WorkerId, str] = {}
@@ -184,9 +185,9 @@ class SharedIndex:
             self._withdraw_sent(worker, writer)
         if len(self._sent_predictions) >= self._predictions_max:
             self._withdraw_sent(*next(iter(self._sent_predictions)))
-        identity = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=16).digest()
+        number = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=8).digest()
+        identity = self.prediction_prefix + number
         self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
-        self.sent_identities.add(identity)
         above, depth = path.last_node(held)
         _ignore_result(
             self.store.predict(
@@ -405,7 +406,6 @@ class SharedIndex:
     def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
         sent = self._sent_predictions.pop((worker, writer), None)
         if sent is not None:
-            self.sent_identities.discard(sent.identity)
             _ignore_result(self.store.withdraw(sent.shard, [sent.identity]))
 
     def _within_capacity(self, worker: WorkerId) -> None:

@@ -78,7 +78,7 @@ class Door:
                     ),
                 }
                 loaded = load_settings(None, {}, [f"{name}={value}" for name, value in tree.items()])
-                async with serving(loaded.settings) as here:
+                async with serving(loaded) as here:
                     self.port = int(here.tenant_url.rpartition(":")[2])
                     while [w.health.health.value for w in here.gateway.fleet] != ["up"]:
                         await asyncio.sleep(0.01)
