@@ -76,6 +76,30 @@ def test_a_prediction_below_a_node_that_is_not_known_is_not_believed_and_lapses(
     assert copy.lapsed == {b"p" * 16: 0}
 
 
+class Told:
+    """A PredictionListener that notes the ids."""
+
+    def __init__(self):
+        self.begun, self.over = [], []
+
+    def predicted(self, identity, tenure, new_blocks, blocks, sent_at):
+        self.begun.append((identity, tenure, new_blocks, blocks))
+
+    def prediction_over(self, identity):
+        self.over.append(identity)
+
+
+def test_predictions_of_other_gateways_are_told_and_never_the_own_ones_even_after_they_have_ended(copy):
+    told = Told()
+    copy.tell_predictions(told, b"own-----")
+    own, other = b"own-----" + b"1" * 8, b"another-" + b"1" * 8
+    for identity in (own, other):
+        added = PredictionAdded(identity, 1, 9000, 0, 0, array("Q", [1, 2, 3, 4]))
+        copy._prediction_table.add(0, added, 0.0)
+    copy._prediction_table.remove(other)
+    assert (told.begun, told.over) == ([(other, 1, 0, 4)], [other])
+
+
 def test_blocks_are_told_by_tier_and_a_tier_ends_where_it_first_has_a_gap():
     copy = TreeReplica(lambda: 0.0, 10.0)
     copy.enrol(W, 1, "")
