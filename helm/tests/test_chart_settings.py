@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gateway.runtime.server import serving
-from gateway.settings.sources import load_settings
+from gateway.settings.sources import LoadedSettings, load_settings
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import new_key, pepper
 from gateway.tenants.yaml_directory import register_from_settings
@@ -206,7 +206,8 @@ async def test_the_test_hook_gets_a_completion_from_a_real_gateway(tmp_path: Pat
     async with ScriptedWorker(models=["tiny-llama"]) as worker:
         here = ["listen.host=127.0.0.1", "listen.port=0", "admin.host=127.0.0.1", "admin.port=0"]
         state = [f"state_directory={tmp_path}/state", f"workers.0.url={worker.url}"]
-        async with serving(settings_of(objects, tmp_path, *here, *state)) as running:
+        loaded = LoadedSettings(settings=settings_of(objects, tmp_path, *here, *state), sources={})
+        async with serving(loaded) as running:
             hook = one(objects, "Pod", "-test")["spec"]["containers"][0]
             assert hook["command"] == ["python", "-c"]
             key = (tmp_path / "key").read_text(encoding="utf-8").strip()

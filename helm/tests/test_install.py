@@ -42,6 +42,14 @@ async def chat(cluster: LocalCluster, key: str) -> tuple[int, str]:
             return answer.status, await answer.text()
 
 
+async def accepted(cluster: LocalCluster, key: str) -> None:
+    """Wait until the gateway knows a new key: changes take effect within a second."""
+    for _ in range(100):
+        if (await chat(cluster, key))[0] != 401:
+            return
+        await asyncio.sleep(0.1)
+
+
 async def radixgate(cluster: LocalCluster, *words: str, stdin: bytes | None = None) -> str:
     """Run a command inside the first gateway's container, as `kubectl exec` does."""
     command = ("radixgate", *words, "--config", "/etc/radixgate/gateway.yaml")
@@ -62,6 +70,7 @@ async def test_an_install_with_defaults_ends_with_a_completion_and_an_upgrade_ke
     # A tenant and a key of run time, then an upgrade that replaces the gateway's pod.
     await radixgate(cluster, "tenants", "set", "acme")
     key = (await radixgate(cluster, "keys", "create", "acme", "--quiet")).strip()
+    await accepted(cluster, key)
     assert (await chat(cluster, key))[0] == 200
     changed = SMALL | {"config": {**SMALL["config"], "routing": {"policy": "round_robin"}}}
     first = cluster.pods["release-radixgate-0"]
