@@ -10,6 +10,7 @@ import typer
 
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.found_workers import ENGINE_NAMES
 from workers.probing.doctor import BLOCK_SIZES, Diagnosis, FeatureState, diagnose
 from workers.probing.engine_replies import (
     FIRST_COMPLETION,
@@ -28,17 +29,7 @@ SECONDS_MAX = 10.0
 COMPLETION_SECONDS_MAX = 60.0
 BODY_BYTES_MAX = 8 * 1024**2
 
-NAMES = {
-    "sglang": "SGLang",
-    "vllm": "vLLM",
-    "embedded": "radixgate's embedded engine",
-    "llamacpp": "llama.cpp",
-    "lmdeploy": "LMDeploy",
-    "ollama": "Ollama",
-    "tgi": "Text Generation Inference",
-    "trtllm": "TensorRT-LLM",
-    "openai": "unknown",
-}
+NAMES = {**ENGINE_NAMES, "openai": "unknown"}
 
 
 def doctor(

@@ -16,7 +16,7 @@ from gateway.database import schema
 from tests.stage.postgres import binaries
 
 ROOT = Path(__file__).parents[3]
-NOBODY = 65534
+UNPRIVILEGED_USER = 65534
 
 PROGRAMS = {
     "valkey-server": """
@@ -102,7 +102,7 @@ class Images:
             case "valkey":
                 return Image(entrypoint=("valkey-server",))
             case "postgres":
-                user = NOBODY if os.geteuid() == 0 else None
+                user = UNPRIVILEGED_USER if os.geteuid() == 0 else None
                 return Image(entrypoint=("postgres-image",), stop_signal="SIGINT", user=user)
         raise KeyError(name)
 
