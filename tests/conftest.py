@@ -22,6 +22,7 @@ import pytest
 import uvloop
 
 from gateway.domain.request import GENERATING_SURFACES
+from gateway.queueing.shared import membership
 from gateway.runtime.server import ServingGateway, serving
 from gateway.settings.sources import load_settings
 from gateway.tenants.keys import NewKey, new_key, pepper
@@ -265,7 +266,7 @@ NewGateway = Callable[..., AbstractAsyncContextManager[RunningGateway]]
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
+def gateway(tmp_path: Path, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> NewGateway:
     """Return a function that makes gateways: `async with gateway(worker, limits=...) as running`.
 
     Each gateway has two tenants, `acme` and `globex`, on one plan with the given limits; with `tenants={}` it is
@@ -273,6 +274,8 @@ def gateway(tmp_path: Path, valkey: ValkeyServer) -> NewGateway:
     their paths: `**{"routing.policy": ...}`. The function waits until all workers are up, or any. The Valkey is
     real, and the gateway runs on the production runner.
     """
+    # A busy machine may stop the test's process for seconds: its gateways are not to take each other for dead.
+    monkeypatch.setattr(membership, "LEASE_MS", 60_000)
 
     @asynccontextmanager
     async def start(
