@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from contextlib import AsyncExitStack
 
 import pytest
@@ -12,6 +11,7 @@ from gateway.discovery.worker_registry import WorkerRegistry
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.cost import CostPolicy
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.command_line import run_command
 
 TOKEN = "7be41c0d9a5f4e3288c6d1b0f7a9e253"
 LONG = "word " * 400
@@ -303,14 +303,8 @@ async def test_the_command_prints_the_best_worker_or_all_with_their_terms(operat
         prompt.write_text(LONG)
 
         async def route(*options):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gateway", "route", str(prompt), "--url", running.admin),
-                *("--token", TOKEN, "--tenant", "acme", *options),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-            out, err = await asyncio.wait_for(process.communicate(), 60)
-            return process.returncode, out.decode(), err.decode()
+            words = ("route", prompt, "--url", running.admin, "--token", TOKEN, "--tenant", "acme")
+            return await asyncio.to_thread(run_command, *words, *options)
 
         code, out, err = await route("--model", "m")
         assert (code, err) == (0, "")

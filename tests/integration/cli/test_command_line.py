@@ -15,10 +15,11 @@ import pytest
 import yaml
 
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.command_line import run_command
 
 
-def radixgate(*arguments, seconds_max=150, **environment):
-    """Runs a command to its end: exit code, output, errors."""
+def run_process(*arguments, seconds_max=150, **environment):
+    """Runs a command to its end in a process of its own: exit code, output, errors."""
     done = subprocess.run(
         [sys.executable, "-m", "gateway", *map(str, arguments)],
         capture_output=True,
@@ -56,7 +57,7 @@ def settings_file(tmp_path):
     ],
 )
 def test_help_is_given(arguments):
-    code, output, errors = radixgate(*arguments)
+    code, output, errors = run_command(*arguments)
     assert code == (0 if arguments else 2)
     # typer writes it large, argparse small.
     assert "usage: " in output.lower()
@@ -81,7 +82,7 @@ def test_help_is_given(arguments):
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_two(arguments, expected):
-    code, output, errors = radixgate(*arguments)
+    code, output, errors = run_command(*arguments)
     assert code == 2
     assert expected in errors
     assert len(errors.strip().splitlines()) == 1
@@ -90,9 +91,9 @@ def test_wrong_use_is_one_line_and_exit_code_two(arguments, expected):
 
 def test_settings_are_checked_and_explained(settings_file):
     path = settings_file(deployment_secret="very secret")
-    code, output, _ = radixgate("check-config", "--config", path)
+    code, output, _ = run_command("check-config", "--config", path)
     assert (code, output) == (0, "The settings are valid: 1 worker, 0 tenants, policy cost.\n")
-    code, output, _ = radixgate("explain-config", "--config", path, RADIXGATE__LISTEN__PORT="7")
+    code, output, _ = run_command("explain-config", "--config", path, RADIXGATE__LISTEN__PORT="7")
     assert code == 0
     assert re.search(r"^\$\.listen\.port +7 +environment RADIXGATE__LISTEN__PORT$", output, re.M)
     assert re.search(r"^\$\.deployment_secret +\*\*\*\* +", output, re.M)
@@ -102,7 +103,7 @@ def test_settings_are_checked_and_explained(settings_file):
 def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
     key = {"id": "k", "hash": "hmac-sha256:" + "0" * 64, "expires": "2020-01-31"}
     path = settings_file(tenants=[{"id": "acme", "keys": [key]}])
-    code, output, errors = radixgate("check-config", "--config", path, RADIXGATE_LISTEN_PORT="7")
+    code, output, errors = run_command("check-config", "--config", path, RADIXGATE_LISTEN_PORT="7")
     assert (code, output) == (0, "The settings are valid: 1 worker, 1 tenant, policy cost.\n")
     assert errors.splitlines() == [
         "radixgate: warning: environment RADIXGATE_LISTEN_PORT: not a setting; write RADIXGATE__LISTEN__PORT",
@@ -113,7 +114,7 @@ def test_what_is_odd_is_a_warning_and_no_refusal(settings_file):
 def test_a_line_stays_one_line_whatever_is_quoted_in_it(tmp_path):
     path = tmp_path / "gateway.yaml"
     path.write_text('"a\\nb\\e[1m": 1\n')
-    code, _, errors = radixgate("check-config", "--config", path)
+    code, _, errors = run_command("check-config", "--config", path)
     assert (code, errors) == (2, "radixgate: $.a\\nb\\x1b[1m: unknown setting\n")
 
 
@@ -123,30 +124,24 @@ def test_a_new_secret_is_announced(tmp_path):
     path.write_text("workers: []\n")
     secret = tmp_path / "conf" / ".radixgate" / "deployment.secret"
     for said in ("was generated", "is"):
-        code, _, errors = radixgate("keys", "new", "--config", path)
+        code, _, errors = run_command("keys", "new", "--config", path)
         assert code == 0
         assert (
             errors == f"The deployment secret {said} in {secret}; this key is only valid with that secret.\n"
         )
     assert secret.read_text()
-    assert radixgate("keys", "new", "--set", "deployment_secret=x")[2] == ""
+    assert run_command("keys", "new", "--set", "deployment_secret=x").errors == ""
 
 
 def test_a_new_key_fits_the_settings_and_its_hash_can_be_made_again(settings_file):
     path = settings_file()
-    code, output, _ = radixgate("keys", "new", "--config", path)
+    code, output, _ = run_command("keys", "new", "--config", path)
     assert code == 0
     key = re.search(r"rg-\S+", output)[0]
     entry = yaml.safe_load(output.partition("settings:\n")[2])
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "keys", "hash", "--config", str(path)],
-        input=key,
-        capture_output=True,
-        text=True,
-    )
-    assert yaml.safe_load(done.stdout) == entry
+    assert yaml.safe_load(run_command("keys", "hash", "--config", path, stdin=key).output) == entry
     path = settings_file(tenants=[{"id": "acme", "keys": entry}])
-    assert radixgate("check-config", "--config", path)[0] == 0
+    assert run_command("check-config", "--config", path)[0] == 0
 
 
 class Serving:
@@ -258,7 +253,7 @@ async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(se
     path = settings_file(listen={"unix_socket": str(socket)})
     with Serving(path) as serving:
         assert socket.is_socket()
-        code, _, errors = radixgate("serve", "-c", path, "--set", f"state_directory={tmp_path}/other")
+        code, _, errors = run_process("serve", "-c", path, "--set", f"state_directory={tmp_path}/other")
         assert (code, errors.splitlines()[-1]) == (
             1,
             f"radixgate: cannot listen on {socket}: Address already in use",
@@ -325,7 +320,7 @@ async def test_a_second_signal_stops_at_once(settings_file):
 )
 def test_an_address_that_cannot_be_is_one_line(settings_file, listen, reason):
     tenants = [{"id": "acme"}]
-    code, _, errors = radixgate("serve", "-c", settings_file(listen=listen, tenants=tenants))
+    code, _, errors = run_process("serve", "-c", settings_file(listen=listen, tenants=tenants))
     assert code == 1
     # The log says what else there is to say.
     (line,) = [line for line in errors.splitlines() if not line.startswith("{")]
@@ -339,7 +334,7 @@ def test_an_address_that_is_taken_is_one_line(settings_file):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         path = settings_file(listen={"port": taken.getsockname()[1]})
-        code, _, errors = radixgate("serve", "--config", path)
+        code, _, errors = run_process("serve", "--config", path)
     assert code == 1
     assert "cannot listen on 127.0.0.1:" in errors
     assert "Traceback" not in errors
@@ -348,7 +343,7 @@ def test_an_address_that_is_taken_is_one_line(settings_file):
 def test_one_state_directory_serves_one_gateway(settings_file):
     path = settings_file()
     with Serving(path):
-        code, _, errors = radixgate("serve", "--config", path)
+        code, _, errors = run_process("serve", "--config", path)
     assert code == 1
     assert "is used by another gateway" in errors
 
@@ -386,7 +381,7 @@ async def test_the_embedded_valkey_is_started_again_and_dies_with_its_gateway(se
 
 
 async def test_what_tenants_have_used_survives_a_restart(settings_file):
-    _, output, _ = radixgate("keys", "new", "--config", settings_file())
+    _, output, _ = run_command("keys", "new", "--config", settings_file())
     key = re.search(r"rg-\S+", output)[0]
     entry = yaml.safe_load(output.partition("settings:\n")[2])
     async with ScriptedWorker() as worker:
@@ -431,7 +426,7 @@ def test_a_gateway_starts_without_torch_and_grpc(tmp_path):
     ],
 )
 def test_what_the_demo_cannot_do_is_said_before_it_begins(tmp_path, arguments, expected):
-    code, output, errors = radixgate("demo", "--exit", "--directory", tmp_path, *arguments)
+    code, output, errors = run_process("demo", "--exit", "--directory", tmp_path, *arguments)
     assert (code, output) == (2, "")
     assert expected in errors
     assert len(errors.strip().splitlines()) == 1
@@ -443,7 +438,7 @@ def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
     (tmp_path / "gateway.yaml").write_text("of the first")
     with open(tmp_path / "demo.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, _, errors = radixgate("demo", "--exit", "--directory", tmp_path)
+        code, _, errors = run_process("demo", "--exit", "--directory", tmp_path)
     assert (code, errors) == (1, f"radixgate: --directory: another demo is running in {tmp_path}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
     assert (tmp_path / "gateway.yaml").read_text() == "of the first"
@@ -467,7 +462,7 @@ def test_a_demo_that_is_interrupted_has_not_succeeded(tmp_path):
 @pytest.mark.timeout(300)
 def test_the_demo_runs_and_its_figures_add_up(tmp_path):
     result = tmp_path / "out.json"
-    code, output, errors = radixgate(
+    code, output, errors = run_process(
         *("demo", "--exit", "--json", result, "--directory", tmp_path / "demo"),
         *("--sessions", 2, "--turns", 3, "--workers", 2, "--port", 0, "--admin-port", 0),
         seconds_max=280,

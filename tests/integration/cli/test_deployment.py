@@ -14,6 +14,7 @@ import yaml
 
 from gateway.process.running_gateways import GatewayInfo, announced, running_gateways
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.command_line import run_command
 
 SECONDS_MAX = 60.0
 REPOSITORY = os.getcwd()
@@ -62,17 +63,7 @@ async def serving(directory, environment, worker, **more):
 
 
 async def radixgate(directory, environment, *arguments):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", *arguments),
-        cwd=directory,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
-    assert b"Traceback" not in errors, errors.decode()
-    return process.returncode, output.decode(), errors.decode()
+    return await asyncio.to_thread(run_command, *arguments, directory=directory, **environment)
 
 
 async def test_a_key_made_in_another_directory_works_at_the_running_gateway(tmp_path, elsewhere, environment):

@@ -2,28 +2,16 @@
 
 import asyncio
 import re
-import subprocess
-import sys
 
 import pytest
 from aiohttp import web
 
+from tests.stage.command_line import run_command
+
 
 async def doctor(*arguments, stdin=""):
     """Exit code, output, errors."""
-
-    def run():
-        return subprocess.run(
-            [sys.executable, "-m", "gateway", "doctor", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=150,
-            input=stdin,
-        )
-
-    done = await asyncio.to_thread(run)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
+    return await asyncio.to_thread(run_command, "doctor", *arguments, stdin=stdin)
 
 
 def table(output):

@@ -1,4 +1,4 @@
-"""`radixgate index` as a process, on a real Valkey: what it counts, draws, finds, mends and forgets."""
+"""`radixgate index` on a real Valkey: what it counts, draws, finds, mends and forgets."""
 
 import asyncio
 import json
@@ -23,6 +23,7 @@ from radix_cache.shared.keys import Keys, namespace_id
 from radix_cache.shared.tree_store import TreeStore
 from radix_cache.tiers import Tier
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.command_line import run_command
 
 KEYS = Keys(prefix="rg")
 ACME = Namespace(model="llama", block_size=64, group="tenant:acme")
@@ -55,16 +56,7 @@ class Cli:
 
     def run(self, *arguments):
         command, *rest = arguments
-        done = subprocess.run(
-            [sys.executable, "-m", "gateway", "index", command, "--config", str(self.file), *map(str, rest)],
-            capture_output=True,
-            text=True,
-            timeout=150,
-            stdin=subprocess.DEVNULL,
-            env=dict(os.environ),
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
+        return run_command("index", command, "--config", self.file, *rest)
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
 """Commands that print tables print the same as JSON."""
 
 import json
-import subprocess
-import sys
+
+from tests.stage.command_line import run_command
 
 
 def lines(tmp_path, *arguments):
     """Return the values of the lines that a command prints."""
     settings = ["workers=[{url: 'http://127.0.0.1:9', kind: vllm}]", f"state_directory={tmp_path}"]
     options = [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments, *options], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    done = run_command(*arguments, *options)
+    assert done.code == 0, done.errors
+    return [json.loads(line) for line in done.output.splitlines()]
 
 
 def test_every_setting_is_printed_with_its_source(tmp_path):
@@ -23,7 +21,4 @@ def test_every_setting_is_printed_with_its_source(tmp_path):
 
 
 def test_the_schema_of_the_settings_is_json():
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "schema"], capture_output=True, text=True, timeout=120
-    )
-    assert json.loads(done.stdout)["title"] == "radixgate settings"
+    assert json.loads(run_command("schema").output)["title"] == "radixgate settings"

@@ -13,6 +13,7 @@ import yaml
 
 from gateway.settings.sources import load_settings
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.command_line import run_command
 
 SECONDS_MAX = 60.0
 REPOSITORY = os.getcwd()
@@ -48,17 +49,7 @@ async def serving(directory, environment, *arguments):
 
 
 async def command(directory, environment, *arguments, stdin=""):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", *arguments),
-        cwd=directory,
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await asyncio.wait_for(process.communicate(stdin.encode()), SECONDS_MAX)
-    assert b"Traceback" not in errors
-    return process.returncode, output.decode(), errors.decode()
+    return await asyncio.to_thread(run_command, *arguments, stdin=stdin, directory=directory, **environment)
 
 
 async def post_as_curl(line):

@@ -12,6 +12,7 @@ from gateway.discovery.worker_registry import WorkerRegistry
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.conftest import EmbeddedWorker
+from tests.stage.command_line import run_command
 from workers.worker import Health
 
 
@@ -22,13 +23,7 @@ async def workers(running, *arguments):
         *("--set", f"redis.url={settings.redis.url}", "--set", f"redis.prefix={settings.redis.prefix}"),
         *("--set", "discovery=[{kind: redis}]"),
     ]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "workers", *arguments, *chosen),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode, out.decode(), err.decode()
+    return await asyncio.to_thread(run_command, "workers", *arguments, *chosen)
 
 
 def up(running, name):

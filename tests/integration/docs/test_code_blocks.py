@@ -24,6 +24,7 @@ from gateway.ledger.webhooks import signed
 from gateway.settings.sources import load_settings
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.docs.code_blocks import ROOT, blocks, blocks_of, commands_of, pages
+from tests.stage.command_line import run_command
 
 SECONDS_MAX = 60.0
 LANGUAGES = {"sh", "yaml", "python", "toml", "text", "json"}
@@ -181,17 +182,9 @@ async def run_here(arguments, directory, environment, made):
 
 
 async def radixgate(directory, environment, arguments):
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", *arguments),
-        cwd=directory,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
-    assert process.returncode == 0, f"{shlex.join(arguments)}: {errors.decode()}"
-    return output.decode()
+    done = await asyncio.to_thread(run_command, *arguments, directory=directory, **environment)
+    assert done.code == 0, f"{shlex.join(arguments)}: {done.errors}"
+    return done.output
 
 
 async def send(words, url, admin, made):
