@@ -142,14 +142,14 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                     )
                 finally:
                     await attempts.close(pending)
-                attempts.completed(pending)
+                attempts.reports.completed(pending)
                 return
             except WorkerUnreachable as err:
                 attempts.failed(pending, err)  # Nothing has been sent, so the next worker may try.
             except Preempted:
                 continue  # The request waits for another turn.
             except StreamInterrupted:
-                attempts.broke_off(pending)
+                attempts.reports.broke_off(pending)
                 raise
             finally:
                 attempts.end(pending)

@@ -9,6 +9,7 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.kv_index.feedback import Expectation
 from gateway.queueing.shared.keys import queue_of
 from gateway.telemetry.record import Progress
+from policies.latency_model import predicted_ttft_ms
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAnswer, WorkerUnreachable
@@ -122,3 +123,21 @@ class PendingRequest:
         self.service_class = self.limits.batch
         self.queue = queue_of(self.ctx.model.name, background=self.background)
         self.ticket = None
+
+    def lead_by(self, attempt: Attempt) -> None:
+        """Let this attempt be the one that answers, or is to."""
+        placement = attempt.placement
+        self.attempt = attempt
+        self.progress.assign_worker(
+            placement.worker.id,
+            dispatched_at=placement.placed_at,
+            by_shadow=self.by_shadow and placement.worker.provider is None,
+            reason=placement.route.reason,
+            predicted_tokens=placement.route.matched_tokens,
+            predicted_ttft_seconds=(
+                predicted_ttft_ms(placement.prefill_worker.learnt.speed, placement.tokens_ahead) / 1000
+            ),
+            prefill_worker=(
+                placement.prefill_worker.id if placement.prefill_worker is not placement.worker else None
+            ),
+        )

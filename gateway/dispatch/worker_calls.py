@@ -21,6 +21,9 @@ SAMPLES_LEARNT = 64
 SAMPLED_EVERY = 16
 """Beyond that one whole answer in so many is streamed all the same: a worker's speed changes."""
 
+MakeCall = Callable[[Placement], WorkerCall]
+"""Returns the request as the placement's worker gets it."""
+
 
 class WorkerCalls:
     """Makes the calls that workers get."""

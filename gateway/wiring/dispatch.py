@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import msgspec
 
+from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
 from gateway.dispatch.dispatch import Dispatch, QueueRules
+from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
@@ -107,23 +109,30 @@ def dispatch_of(
         preemption_requests=preemption_requests,
         clock=clock,
     )
+    reports = AttemptReports(
+        placements=placements,
+        fleet=fleet,
+        index=index,
+        feedback=feedback,
+        room_made=rooms.room_made,
+        clock=clock,
+    )
     dispatch = Dispatch(
         reservations=Reservations(leases, estimates, retries, clock),
         acquisition=acquisition,
         attempts=Attempts(
             acquisition=acquisition,
-            placements=placements,
-            fleet=fleet,
+            reports=reports,
+            hedged=HedgedOpenings(
+                rules=hedging, acquisition=acquisition, reports=reports, retries=retries, clock=clock
+            ),
             router=router,
             index=index,
             index_quota=index_quota,
-            feedback=feedback,
             estimates=estimates,
             provider_quota=provider_quota,
             retries=retries,
-            hedging=hedging,
             preemption=preemption,
-            room_made=rooms.room_made,
             clock=clock,
         ),
         worker_calls=WorkerCalls(

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
+from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
@@ -226,20 +228,31 @@ class DispatchStage:
             clock=self.clock,
         )
         self.reservations = Reservations(self.leases, self.estimates, self.retries, self.clock)
-        self.attempts = Attempts(
-            acquisition=self.acquisition,
+        reports = AttemptReports(
             placements=self.placements,
             fleet=self.fleet,
+            index=self.index,
+            feedback=self.feedback,
+            room_made=self.rooms.room_made,
+            clock=self.clock,
+        )
+        self.attempts = Attempts(
+            acquisition=self.acquisition,
+            reports=reports,
+            hedged=HedgedOpenings(
+                rules=self.hedging,
+                acquisition=self.acquisition,
+                reports=reports,
+                retries=self.retries,
+                clock=self.clock,
+            ),
             router=self.router,
             index=self.index,
             index_quota=self.index_quota,
-            feedback=self.feedback,
             estimates=self.estimates,
             provider_quota=self.provider_quota,
             retries=self.retries,
-            hedging=self.hedging,
             preemption=self.preemption,
-            room_made=self.rooms.room_made,
             clock=self.clock,
         )
         self.worker_calls = WorkerCalls(
@@ -323,14 +336,14 @@ class DispatchStage:
                         progress.usage = USAGE if not progress.refused else None
                     finally:
                         await attempts.close(request)
-                    attempts.completed(request)
+                    attempts.reports.completed(request)
                     return body
                 except WorkerUnreachable as err:
                     attempts.failed(request, err)
                 except Preempted:
                     continue
                 except StreamBroken:
-                    attempts.broke_off(request)
+                    attempts.reports.broke_off(request)
                     raise
                 finally:
                     attempts.end(request)

@@ -1,0 +1,149 @@
+"""What becomes of each attempt, reported to all that learn from it: the fleet, the index and the placements.
+
+sent        the index's feedback notes what was known of the worker's cache
+answered    the first bytes came: the worker is up, and the prompt's blocks are computed
+completed   the answer came to its end; broke_off: it did not
+failed      no answer came: the worker is at fault, and is not tried again for this request
+learn       how long the first token took for so many tokens
+free        the placement is free, whatever came before
+"""
+
+import logging
+from collections.abc import Callable
+
+from gateway.dispatch.pending_request import Attempt, PendingRequest
+from gateway.dispatch.placement import Placement, Placements
+from gateway.fleet.fleet import Fleet
+from gateway.kv_index.feedback import Feedback
+from radix_cache.index import PrefixIndex
+from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
+
+log = logging.getLogger(__name__)
+
+
+class AttemptReports:
+    """Reports to the fleet, the prefix index, its feedback and the placements what becomes of attempts.
+
+    `clock`: seconds on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        placements: Placements,
+        fleet: Fleet,
+        index: PrefixIndex,
+        feedback: Feedback,
+        room_made: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`room_made`: called when a worker may have room again."""
+        self._placements = placements
+        self._fleet = fleet
+        self._index = index
+        self._feedback = feedback
+        self._room_made = room_made
+        self._clock = clock
+
+    def sent(self, request: PendingRequest, placement: Placement) -> Attempt:
+        """Return an attempt on this placement; call it before the index is told of the request."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug(
+                "request %s goes to %s: %s", request.ctx.id, placement.worker.id, placement.route.reason
+            )
+        expectation = None
+        if request.prompt.hashes and placement.worker.provider is None:
+            expectation = self._feedback.request_sent(
+                placement.prefill_worker.id, request.prompt, placement.match
+            )
+        return Attempt(placement, expectation)
+
+    def answered(self, request: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
+        """Note the first bytes of an answer: unless the worker refused, the prompt's blocks are computed."""
+        placement, progress, fleet = attempt.placement, request.progress, self._fleet
+        if progress.trace is not None:
+            progress.mark("first_byte")
+        fleet.answered(placement.worker)
+        if answer.status >= 400:
+            return
+        progress.answered = True
+        if placement.prefill_worker is not placement.worker:
+            fleet.answered(placement.prefill_worker)
+        for worker, cause in request.failed.items():
+            # A refusal would prove nothing: a request that is refused here may well have failed there.
+            if cause.failure is FailureKind.SERVER_ERROR and worker in fleet:
+                fleet.at_fault(fleet[worker], cause)
+        if attempt.recorded:
+            prompt = request.prompt
+            for holder in placement.holders:
+                self._index.confirm(prompt.namespace, prompt.hashes, holder)
+        if answer.content_type == "text/event-stream":
+            now = self._clock()
+            if not placement.at_provider:  # Nothing was predicted of a provider.
+                progress.worker_ttft_seconds = now - placement.placed_at
+            progress.first_token_seconds = now - request.ctx.received_at
+        self._placements.first_token(placement)
+        self._room_made()
+
+    def completed(self, request: PendingRequest) -> None:
+        """Note that the answer came to its end."""
+        assert request.attempt is not None
+        placement = request.attempt.placement
+        if request.progress.answered:
+            self._fleet.ended(placement.worker)
+            if placement.prefill_worker is not placement.worker:
+                self._fleet.ended(placement.prefill_worker)
+
+    def broke_off(self, request: PendingRequest) -> None:
+        """Note that the answer broke off after its first byte."""
+        assert request.attempt is not None
+        self._fleet.broke(request.attempt.placement.worker)
+
+    def failed(self, request: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
+        """Note the worker at fault, which is not tried again."""
+        worker = placement.worker
+        if cause.worker == placement.prefill_worker.id:
+            worker = placement.prefill_worker
+        request.failed[worker.id] = cause
+        request.progress.attempt_failed(
+            worker.id, "timed_out" if cause.timed_out else cause.failure.name.lower()
+        )
+        self._fleet.failed(worker, cause)
+
+    def learn(self, request: PendingRequest, attempt: Attempt) -> None:
+        """Learn what was cached, and how long the first token took for so many tokens."""
+        placement, progress = attempt.placement, request.progress
+        cached_tokens = progress.usage.cached_tokens if progress.usage is not None else None
+        if progress.usage is not None and attempt.expectation is not None and request.prompt.exact:
+            self._feedback.cache_reported(attempt.expectation, request.ctx.id, cached_tokens)
+        if placement.worker.provider is not None:
+            return
+        if progress.stream:
+            tpot = progress.tpot_seconds()
+            if tpot is not None and progress.worker == placement.worker.id:
+                self._fleet.step(placement.worker, tpot * 1000)
+        if progress.worker_ttft_seconds is None:
+            return
+        tokens = placement.tokens_ahead
+        if cached_tokens is not None:
+            tokens += min(placement.route.matched_tokens, request.prompt.prompt_tokens) - cached_tokens
+        self._fleet.first_token(
+            placement.prefill_worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
+        )
+
+    def free(self, request: PendingRequest, attempt: Attempt, cost_change: float = 0.0) -> bool:
+        """Free an attempt's placement; see Placements.end for the result."""
+        attempt.ended = True
+        if attempt.expectation is not None:
+            self._feedback.request_ended(attempt.expectation)
+        if attempt.recorded:
+            self._index.withdraw(attempt.placement.prefill_worker.id, request.ctx.id)
+        known_elsewhere = self._placements.end(attempt.placement, cost_change)
+        self._room_made()
+        return known_elsewhere
+
+    def free_unused(self, placement: Placement, cost_change: float) -> bool:
+        """Free a placement to which nothing was sent; see Placements.end for the result."""
+        known_elsewhere = self._placements.end(placement, cost_change)
+        self._room_made()
+        return known_elsewhere

@@ -1,0 +1,138 @@
+"""The first bytes of a hedged request: one attempt, and after a while a second one beside it."""
+
+from collections.abc import Callable
+
+from gateway.dispatch.attempt_reports import AttemptReports
+from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
+from gateway.dispatch.pending_request import Attempt, PendingRequest
+from gateway.dispatch.placement import Placement
+from gateway.dispatch.ttft_target import SAMPLES_MIN
+from gateway.dispatch.worker_acquisition import WorkerAcquisition
+from gateway.dispatch.worker_calls import MakeCall
+from gateway.quotas.quota import Lease
+from policies.admission.retry_budget import RetryBudget
+from policies.latency_model import predicted_ttft_p95_ms
+from workers.adapter import WorkerAnswer, WorkerCall, WorkerUnreachable
+
+
+class HedgedOpenings:
+    """Opens requests on two workers at once, where the rules of hedging say so.
+
+    `clock`: seconds on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: Hedging,
+        acquisition: WorkerAcquisition,
+        reports: AttemptReports,
+        retries: RetryBudget,
+        clock: Callable[[], float],
+    ) -> None:
+        self.enabled = rules.enabled
+        self._rules = rules
+        self._acquisition = acquisition
+        self._reports = reports
+        self._retries = retries
+        self._clock = clock
+
+    def after_seconds(self, request: PendingRequest, placement: Placement, lease: Lease) -> float | None:
+        """Return after how long without a first byte a second worker gets the request; None: it is not hedged."""
+        rules = self._rules
+        if (
+            placement.at_provider
+            or request.hedged
+            or request.background
+            or request.prompt.prompt_tokens > rules.prompt_tokens_max
+            or len(request.failed) + 2 > request.limits.attempts_max
+            or not bears_twice(lease)
+        ):
+            return None
+        if rules.after_seconds is not None:
+            return rules.after_seconds
+        learnt = placement.prefill_worker.learnt
+        if learnt.fit.samples < SAMPLES_MIN:
+            return None
+        return predicted_ttft_p95_ms(learnt.speed, learnt.fit.error_ms, placement.tokens_ahead) / 1000
+
+    async def open(
+        self,
+        request: PendingRequest,
+        attempt: Attempt,
+        call: WorkerCall,
+        after_seconds: float,
+        make_call: MakeCall,
+    ) -> WorkerAnswer:
+        """Return the first answer of this attempt and of a second one, begun `after_seconds` later.
+
+        The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerUnreachable.
+        """
+        running = dict[OpeningStream, Attempt]()
+        outcome = "left"
+
+        async def open_second() -> OpeningStream | None:
+            second = await self._second_attempt(request, attempt, first)
+            if second is None:
+                return None
+            opening = OpeningStream(second.placement.upstream.stream(make_call(second.placement)))
+            running[opening] = second
+            return opening
+
+        def failed(opening: OpeningStream, err: WorkerUnreachable | None) -> None:
+            nonlocal outcome
+            gone = running[opening]
+            if err is not None:
+                self._reports.failed(request, gone.placement, err)
+            if gone is attempt:
+                request.lead_by(next(other for other in running.values() if other is not attempt))
+            else:
+                outcome = "failed"
+            self._reports.free(request, gone)
+
+        first = OpeningStream(attempt.placement.upstream.stream(call))
+        running[first] = attempt
+        try:
+            winner = await first_of(first, after_seconds, open_second, failed)
+            leading = running.pop(winner)
+            leading.stream = winner.stream
+            if leading is not request.attempt:
+                request.lead_by(leading)
+            if leading is not attempt:
+                outcome = "won"
+            elif outcome != "failed":
+                outcome = "lost"
+        except WorkerUnreachable:
+            outcome = "failed"
+            raise
+        finally:
+            # Their placements are free at once, and then they are hung up on.
+            for other in running.values():
+                if other is not request.attempt and not other.ended:
+                    self._reports.free(request, other)
+            for opening in running:
+                await opening.close()
+            if request.hedged:
+                self._rules.outcomes[outcome] += 1
+        return winner.task.result()
+
+    async def _second_attempt(
+        self, request: PendingRequest, attempt: Attempt, first: OpeningStream
+    ) -> Attempt | None:
+        """Return a second attempt for the same request; None without room, or if too many requests are retried."""
+        if not self._retries.remaining(self._clock()):
+            return None
+        placement = await self._acquisition.second_placement(request, attempt.placement)
+        if placement is None:
+            return None
+        if first.task.done():
+            self._reports.free_unused(placement, 0.0)  # The first attempt was just in time.
+            return None
+        self._retries.try_spend(self._clock())
+        if request.progress.trace is not None:
+            request.progress.mark("hedge")
+        request.hedged = True
+        second = self._reports.sent(request, placement)
+        second.recorded = attempt.recorded
+        second.first_byte_seconds_max = attempt.first_byte_seconds_max
+        return second
