@@ -4,18 +4,17 @@ The request takes the same way as one on the tenants' listener: it is authentica
 as the key's own.
 """
 
-import asyncio
 from functools import partial
 
 from aiohttp import web
 
 from gateway.app import Gateway
-from gateway.domain.errors import ShuttingDown
 from gateway.domain.request import Surface
 from gateway.pipeline import serve
 from gateway.settings.types import Address, address_of
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.exchange import HttpExchange
+from gateway.web.exchange_handler import exchange_handler
 from gateway.web.middleware.error_middleware import Handler
 
 KEY_HEADER = "x-radixgate-key"
@@ -44,27 +43,7 @@ def playground(gateway: Gateway) -> Handler:
         unread_seconds_max=services.idle_seconds_max,
         logged=False,
     )
-
-    under_way = gateway.drain_state.requests
-
-    async def handle(http: web.Request) -> web.StreamResponse:
-        exchange, task = new_exchange(http), asyncio.current_task()
-        assert task is not None
-        under_way.add(task)  # Draining waits for it.
-        try:
-            if gateway.drain_state.accepting:
-                await serve(exchange, services)
-            else:
-                await exchange.fail(ShuttingDown())
-        except ConnectionResetError:
-            return exchange.response or web.Response()
-        finally:
-            under_way.discard(task)
-            exchange.close()
-        assert exchange.response is not None
-        return exchange.response
-
-    return handle
+    return exchange_handler(new_exchange, serve, services, gateway.drain_state)
 
 
 def _address(http: web.Request) -> Address | None:

@@ -30,6 +30,7 @@ from gateway.web.console import tenant_page_file
 from gateway.web.dialect_factory import dialect_factory
 from gateway.web.error_response import error_response
 from gateway.web.exchange import HttpExchange
+from gateway.web.exchange_handler import ExchangeTask, exchange_handler
 from gateway.web.middleware.access_middleware import access_log_middleware
 from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.error_middleware import Handler, error_middleware
@@ -53,9 +54,6 @@ from gateway.web.usage import UsageList, own_usage
 
 COHERE_RERANK = "/v2/rerank"
 """The path at which Cohere's clients ask for reranking, and at which engines serve it."""
-
-ExchangeTask = Callable[[HttpExchange, Services], Awaitable[None]]
-"""Serve one exchange: run it through the inference pipeline, or only count its prompt."""
 
 
 def tenant_app(
@@ -120,26 +118,7 @@ def tenant_app(
             under_way.discard(task)
 
     def inference_handler(new_exchange: Callable[..., HttpExchange], work: ExchangeTask = serve) -> Handler:
-        async def handle(http: web.Request) -> web.StreamResponse:
-            exchange = new_exchange(http, **exchange_options)
-            task = asyncio.current_task()
-            assert task is not None
-            try:
-                if drain_state.accepting:
-                    under_way.add(task)  # Draining waits for it.
-                    await work(exchange, services)
-                else:
-                    await exchange.fail(ShuttingDown())
-            except ConnectionResetError:
-                # The client has left, which is no error of the gateway; this answer is not sent.
-                return exchange.response or web.Response()
-            finally:
-                under_way.discard(task)
-                exchange.close()
-            assert exchange.response is not None
-            return exchange.response
-
-        return handle
+        return exchange_handler(partial(new_exchange, **exchange_options), work, services, drain_state)
 
     async def responses_handler(http: web.Request) -> web.StreamResponse:
         """Serve POST /v1/responses in a task that may outlive this handler."""

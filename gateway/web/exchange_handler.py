@@ -1,0 +1,46 @@
+"""Handlers of requests that an exchange serves to its end: draining waits for them, and begins none."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from gateway.domain.errors import ShuttingDown
+from gateway.pipeline import Services
+from gateway.process.drain_state import DrainState
+from gateway.web.exchange import HttpExchange
+from gateway.web.middleware.error_middleware import Handler
+
+ExchangeTask = Callable[[HttpExchange, Services], Awaitable[None]]
+"""Serve one exchange: run it through the inference pipeline, or only count its prompt."""
+
+
+def exchange_handler(
+    new_exchange: Callable[[web.Request], HttpExchange],
+    work: ExchangeTask,
+    services: Services,
+    drain_state: DrainState,
+) -> Handler:
+    """Return a handler that makes an exchange of each request, and serves it in the handler's task."""
+    under_way = drain_state.requests
+
+    async def handle(http: web.Request) -> web.StreamResponse:
+        exchange = new_exchange(http)
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            if drain_state.accepting:
+                under_way.add(task)  # Draining waits for it.
+                await work(exchange, services)
+            else:
+                await exchange.fail(ShuttingDown())
+        except ConnectionResetError:
+            # The client has left, which is no error of the gateway; this answer is not sent.
+            return exchange.response or web.Response()
+        finally:
+            under_way.discard(task)
+            exchange.close()
+        assert exchange.response is not None
+        return exchange.response
+
+    return handle
