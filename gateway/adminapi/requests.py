@@ -36,7 +36,7 @@ def operations(explorer: RequestExplorer) -> list[Operation]:
             method="GET",
             path="/requests",
             role="viewer",
-            summary="List finished requests: failed, slow and refused ones, and a sample of the others.",
+            summary="List finished requests: the latest failed, slow, refused and other ones.",
             handle=search,
             response_type=RequestList,
             query_parameters=QUERY_PARAMETERS,

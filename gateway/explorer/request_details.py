@@ -109,9 +109,13 @@ def brief(details: RequestDetails) -> RequestDetails:
     return msgspec.structs.replace(details, steps=[], ranking=[], failed_attempts=[], limits=[])
 
 
+def trace_id_of(record: RequestRecord) -> str | None:
+    """Return the id of a request's trace, as 32 hex digits; None if it has no trace."""
+    return f"{record.trace.trace_id:032x}" if record.trace is not None else None
+
+
 def request_details(record: RequestRecord, gateway: str, *, slow: bool) -> RequestDetails:
     """Return the details of a request that this gateway served."""
-    trace = record.trace
     return RequestDetails(
         id=record.id,
         at=record.started_at,
@@ -142,7 +146,7 @@ def request_details(record: RequestRecord, gateway: str, *, slow: bool) -> Reque
         predicted_cached_tokens=record.predicted_tokens,
         output_tokens=record.output_tokens,
         spend=record.spend,
-        trace_id=f"{trace.trace_id:032x}" if trace is not None else None,
+        trace_id=trace_id_of(record),
         steps=_steps(record),
         wait=_wait(record),
         ranking=[_route(route) for route in record.ranking],

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.explorer.request_details import RequestDetails
+from gateway.explorer.request_details import trace_id_of
+from gateway.telemetry.outcome import is_slow, outcome_of
+from gateway.telemetry.record import RequestRecord
 
 LIMIT = 50
 LIMIT_MAX = 200
@@ -28,18 +30,19 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     brief: bool = False
     """Without what only the page of one request shows."""
 
-    def matches(self, details: RequestDetails) -> bool:
-        """Return whether a request is to be listed."""
-        if self.slow or self.failed:
-            wanted = (self.slow and details.slow) or (self.failed and details.outcome == "failed")
-            if not wanted:
-                return False
+    def matches(self, record: RequestRecord, slow_seconds: float) -> bool:
+        """Return whether a request is to be listed. `slow_seconds`: the time from which a request is slow."""
         return (
-            (self.tenant is None or details.tenant == self.tenant)
-            and (self.model is None or details.model == self.model)
-            and (self.worker is None or self.worker in (details.worker, details.prefill_worker))
-            and (self.trace is None or details.trace_id == self.trace)
-            and (self.code is None or details.code == self.code)
+            (self.tenant is None or record.tenant == self.tenant)
+            and (self.model is None or record.model == self.model)
+            and (self.worker is None or self.worker in (record.worker, record.prefill_worker))
+            and (self.trace is None or self.trace == trace_id_of(record))
+            and (self.code is None or record.code == self.code)
+            and (
+                not (self.slow or self.failed)
+                or (self.slow and is_slow(record, slow_seconds))
+                or (self.failed and outcome_of(record) == "failed")
+            )
         )
 
 

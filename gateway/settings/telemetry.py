@@ -53,7 +53,7 @@ class RequestDetailSettings(Branch, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100_000,
-            description="Requests that each gateway remembers of each kind: failed, slow, refused, and a sample of "
+            description="The latest requests that each gateway remembers of each kind: failed, slow, refused, and "
             "all others; 2 kB each. 0: none.",
         ),
     ] = 500

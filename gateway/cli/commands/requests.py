@@ -17,8 +17,8 @@ from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
 
 app = typer.Typer(
-    help="Show finished requests that the running gateways remember: failed, slow and refused ones, and a sample "
-    "of the others. Prompts and answers are never kept.",
+    help="Show the latest finished requests that the running gateways remember: failed, slow, refused and all "
+    "others. Prompts and answers are never kept.",
     rich_markup_mode=None,
 )
 

@@ -48,7 +48,7 @@ export function playground(models, url, sentWith) {
       usage && ["prompt", number(usage.prompt_tokens), cached === undefined || cached === null ? "tokens" : `tokens, ${share(cached / (usage.prompt_tokens || 1))} from cache`],
       usage && ["output", number(usage.completion_tokens), "tokens"],
       id && ["request", h("span", { class: "mono" }, id.slice(0, 12)), null]]), id && sentWith().explained
-      ? h("p", {}, h("a", { href: `#requests/${encodeURIComponent(id)}` }, "Where the time went"), " (remembered for failed and slow requests, and for a sample of the others)") : "");
+      ? h("p", {}, h("a", { href: `#requests/${encodeURIComponent(id)}` }, "Where the time went"), " (of the latest requests)") : "");
   };
   return [h("datalist", { id: "models" }, models.map((name) => h("option", { value: name }))),
     { model, most, temperature, text, answer, told, stop, send, ask }];

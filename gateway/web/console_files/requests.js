@@ -45,7 +45,7 @@ function list(watch, parameters) {
     field("Tenant", tenant), field("Model", model), field("Worker", worker), field("Error code", code),
     field("slow", slow), field("failed", failed));
   return { element: h("div", {}, h("p", { class: "dim" },
-    "All failed and slow requests, and a sample of the others. Prompts and answers are never kept."), form, rows), start };
+    "The latest failed, slow, refused and other requests. Prompts and answers are never kept."), form, rows), start };
 }
 
 function waited(r) {

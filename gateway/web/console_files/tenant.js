@@ -46,7 +46,7 @@ async function requests() {
   return [
     h("h3", {}, "Limits"), limits(known, "As of your latest request that is remembered"),
     h("h3", {}, "Errors"), table("Your latest failed and refused requests", COLUMNS, errors.slice(0, 20), "none"),
-    h("h2", {}, "Requests"), table("Failed and slow ones, and a sample of the others", COLUMNS, found, "none yet")];
+    h("h2", {}, "Requests"), table("The latest failed, slow and other ones", COLUMNS, found, "none yet")];
 }
 
 async function show() {
