@@ -14,7 +14,7 @@ from gateway.domain.model import Model, PromptEncoder
 from gateway.domain.request import Surface
 from gateway.domain.tenant import Tenant
 from gateway.models.aliases import ModelAliases, model_aliases
-from gateway.quotas.prices import MILLION, Prices
+from gateway.quotas.prices import Prices
 from gateway.settings.models import ModelSettings
 from gateway.settings.prices import PriceSettings
 from gateway.settings.types import SettingsProblem
@@ -151,9 +151,9 @@ class Catalogue:
     def discounts(self) -> dict[str, float]:
         """Return, by model, how much less a cached prompt token costs, in millionths of the currency."""
         return {
-            name: (model.prices.input - model.prices.cached_input) / MILLION
+            name: model.prices.cache_discount
             for name, model in self._by_name.items()
-            if model.prices is not None and model.prices.input != model.prices.cached_input
+            if model.prices is not None and model.prices.cache_discount
         }
 
     def names_for(self, tenant: Tenant) -> list[str]:

@@ -31,6 +31,11 @@ class Prices:
         whole = uncached * self.input + cached_tokens * self.cached_input + output_tokens * self.output
         return -(-whole // MILLION)
 
+    @property
+    def cache_discount(self) -> float:
+        """How much less a cached prompt token costs, in millionths of the currency."""
+        return (self.input - self.cached_input) / MILLION
+
     def cost_at_most(self, *, prompt_tokens: int, output_tokens: int) -> int:
         """Return the most that these tokens cost, whatever of the prompt is cached."""
         dearest = max(self.input, self.cached_input)

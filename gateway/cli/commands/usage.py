@@ -11,10 +11,12 @@ from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.database_access import load_database_settings, open_tenant_store, run_async, to_json
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.database.usage_query import GROUPS_MAX, UsageQuery, UsageReader
+from gateway.database.usage_query import GROUPS_MAX, SAVED, UsageQuery, UsageReader
 from gateway.ledger import usage_query_parsing
 from gateway.ledger.export import FORMATS, ParquetMissing
 from gateway.ledger.usage_query_parsing import QueryProblem, parse_query
+from gateway.models.catalogue import prices_from
+from gateway.quotas.prices import MILLION
 
 HEADS = {
     "requests": "requests",
@@ -23,9 +25,10 @@ HEADS = {
     "cached_tokens": "cached",
     "output_tokens": "output",
     "cost": "cost",
+    "saved": "saved",
     "ttft_ms_mean": "ttft ms",
 }
-MILLION = 1_000_000
+MONEY = ("cost", SAVED)
 
 Only = Annotated[str | None, typer.Option(show_default=False, help="Only requests with this value.")]
 
@@ -74,7 +77,10 @@ def usage(
     config: ConfigFile = None,
     set_: Assignments = None,
 ) -> None:
-    """Show sums of usage, or export single requests (--export). Costs are in the currency of your prices."""
+    """Show sums of usage, or export single requests (--export).
+
+    Costs are in the currency of your prices; `saved` is what cached tokens would have cost more.
+    """
     filters = {
         "since": since,
         "until": until,
@@ -98,8 +104,11 @@ def usage(
         return
 
     async def work() -> list[dict[str, Any]]:
-        async with open_tenant_store(load_database_settings(config, set_)) as store:
-            return await UsageReader(store.database).sums(query)
+        settings = load_database_settings(config, set_)
+        prices = {model.name: prices_from(model.prices) for model in settings.models}
+        discounts = {name: each.cache_discount for name, each in prices.items() if each is not None}
+        async with open_tenant_store(settings) as store:
+            return await UsageReader(store.database).sums(query, discounts)
 
     found = [usage_query_parsing.shown(group) for group in run_async(work())]
     print("\n".join(to_json(group) for group in found) if json else _table(found, query))
@@ -123,7 +132,7 @@ def _measures(group: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _cell(measure: tuple[str, Any]) -> str | int:
     name, value = measure
-    if name == "cost":
+    if name in MONEY:
         return f"{value / MILLION:.6f}"
     if value is None:
         return "-"

@@ -36,7 +36,15 @@ ROW = {
     "tags": None,
 }
 ROWS = [
-    {**ROW, "request_id": "r1", "at_ms": 0, "tenant": "acme", "user": "=1+1", "tags": {"team": "réd"}},
+    {
+        **ROW,
+        "request_id": "r1",
+        "at_ms": 0,
+        "cached_tokens": 4,
+        "tenant": "acme",
+        "user": "=1+1",
+        "tags": {"team": "réd"},
+    },
     {**ROW, "request_id": "r2", "at_ms": DAY_MS, "tenant": "acme", "tags": {"team": "blue"}, "status": 429},
     {**ROW, "request_id": "r3", "at_ms": DAY_MS, "tenant": "globex", "model": "n", "ttft_ms": None},
 ]
@@ -72,9 +80,21 @@ def test_usage_is_summed_by_what_is_asked(radixgate):
     code, said, _ = radixgate("usage")
     assert code == 0
     assert [line.split() for line in said.splitlines()] == [
-        ["tenant", "model", "requests", "failed", "prompt", "cached", "output", "cost", "ttft", "ms"],
-        ["acme", "m", "2", "1", "20", "0", "8", "3.000000", "7.0"],
-        ["globex", "n", "1", "0", "10", "0", "4", "1.500000", "-"],
+        [
+            "tenant",
+            "model",
+            "requests",
+            "failed",
+            "prompt",
+            "cached",
+            "output",
+            "cost",
+            "saved",
+            "ttft",
+            "ms",
+        ],
+        ["acme", "m", "2", "1", "20", "4", "8", "3.000000", "0.000000", "7.0"],
+        ["globex", "n", "1", "0", "10", "0", "4", "1.500000", "0.000000", "-"],
     ]
 
     def groups(*arguments):
@@ -89,6 +109,15 @@ def test_usage_is_summed_by_what_is_asked(radixgate):
     assert [
         g["requests"] for g in groups("--by", "", "--tenant", "acme", "--since", "1970-01-01T00:00:01Z")
     ] == [1]
+
+
+def test_a_sum_says_what_the_cache_saved_at_the_prices_of_the_settings(radixgate, tmp_path):
+    prices = {"input": 3, "cached_input": 0.5, "output": 6}
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps({"models": [{"name": "m", "prices": prices}, {"name": "n"}]}))
+    said = radixgate("usage", "--json", "--config", str(file))[1]
+    saved = {group["model"]: group["saved"] for group in map(json.loads, said.splitlines())}
+    assert saved == {"m": 10, "n": 0}
 
 
 def test_single_requests_are_exported_in_every_form(radixgate, tmp_path):
