@@ -11,6 +11,10 @@ from gateway.database.audit_log import AuditEntry, AuditLog
 from gateway.database.usage_query import ROW_COLUMNS, UsageReader
 from gateway.ledger.usage_query_parsing import QueryProblem, moment_text, parse_query, shown
 from gateway.models.catalogue import Catalogue
+from gateway.quotas.leases import Leases
+from gateway.quotas.limit_report import LimitReport, limit_reports
+from gateway.quotas.quota import QuotaUnavailable
+from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey, tenant_named
 
 USAGE_PARAMETERS = {
     "since": "A day (from its beginning) or a time.",
@@ -31,6 +35,12 @@ class UsageShown(msgspec.Struct, kw_only=True):
 
     data: list[dict[str, Any]]
     source: str
+
+
+class LimitsShown(msgspec.Struct, kw_only=True):
+    """What is left of a tenant's limits, of its organisation's too. Nothing is charged."""
+
+    data: list[LimitReport]
 
 
 class AuditShown(msgspec.Struct, kw_only=True):
@@ -55,7 +65,9 @@ class AuditVerified(msgspec.Struct, kw_only=True):
     hash: str
 
 
-def operations(usage: UsageReader, audit: AuditLog, catalogue: Catalogue) -> list[Operation]:
+def operations(
+    usage: UsageReader, audit: AuditLog, catalogue: Catalogue, directory: TenantDirectory, leases: Leases
+) -> list[Operation]:
     """Return the operations that report usage and changes."""
 
     async def sums(request: OperationRequest) -> OperationResponse:
@@ -67,6 +79,18 @@ def operations(usage: UsageReader, audit: AuditLog, catalogue: Catalogue) -> lis
         return OperationResponse(
             value=UsageShown(data=[shown(group) for group in found], source=query.source)
         )
+
+    async def limits(request: OperationRequest) -> OperationResponse:
+        request.query_parameters()
+        name = request.path_parameter("id")
+        try:
+            tenant = tenant_named(directory, name)
+            found = await limit_reports(leases, tenant.organisation, tenant.id, tenant.scopes)
+        except UnknownKey:
+            raise Problem(404, f"There is no tenant {name!r}.") from None
+        except (DirectoryUnavailable, QuotaUnavailable) as err:
+            raise Problem(503, "Tenants or their limits are not known at present.") from err
+        return OperationResponse(value=LimitsShown(data=found))
 
     async def log(request: OperationRequest) -> OperationResponse:
         parameters = request.query_parameters("limit", "after", "kind", "subject")
@@ -100,6 +124,14 @@ def operations(usage: UsageReader, audit: AuditLog, catalogue: Catalogue) -> lis
             handle=sums,
             response_type=UsageShown,
             query_parameters=USAGE_PARAMETERS,
+        ),
+        Operation(
+            method="GET",
+            path="/tenants/{id}/limits",
+            role="viewer",
+            summary="Show what is left of a tenant's limits.",
+            handle=limits,
+            response_type=LimitsShown,
         ),
         Operation(
             method="GET",

@@ -15,15 +15,12 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
-from gateway.domain.tenant import Tenant
 from gateway.fleet.worker import Worker
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
-from gateway.settings.tenants import ApiKeySettings
 from gateway.settings.types import Identifier
 from gateway.telemetry.record import Progress
-from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey
-from gateway.tenants.keys import HASH_PREFIX
+from gateway.tenants.directory import DirectoryUnavailable, UnknownKey, tenant_named
 from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.checked_policy import PolicyContractBroken
@@ -31,8 +28,6 @@ from policies.routing.protocol import Candidate, Route
 
 Decode = Callable[[Surface, bytes], InferenceRequest]
 """Decode the body of a request. Raises GatewayError."""
-
-EXPLAIN_KEY = ApiKeySettings(id="explain", hash=HASH_PREFIX + "0" * 64)
 
 
 class RouteAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +116,7 @@ def operations(services: Services, decode: Decode) -> list[Operation]:
 
 async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
     """Return the ranking of the workers for a request. Raises GatewayError, UnknownKey, DirectoryUnavailable."""
-    tenant = _tenant(services.authentication.directory, asked.tenant)
+    tenant = tenant_named(services.authentication.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
     model = services.catalogue.find(request.model, tenant.id)
     if not tenant.allows(model.name):
@@ -174,18 +169,6 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
         waiting=len(rooms[ctx.model.name]) if ctx.model.name in rooms else 0,
         workers=ranked + others,
     )
-
-
-def _tenant(directory: TenantDirectory, named: str) -> Tenant:
-    """Return the tenant of the given name. Raises UnknownKey, DirectoryUnavailable."""
-    try:
-        return directory.by_id(named, EXPLAIN_KEY)
-    except UnknownKey:
-        # Where there are no tenants, requests without a key belong to a tenant that is in no list.
-        keyless = directory.by_key(None)
-        if keyless.id != named:
-            raise
-        return keyless
 
 
 def _ranked(

@@ -100,7 +100,13 @@ def all_operations(services: AdminApiServices) -> list[Operation]:
     return [
         *resources.operations(services.file_plans),
         *keys.operations(),
-        *reports.operations(services.usage, services.audit, services.gateway_services.catalogue),
+        *reports.operations(
+            services.usage,
+            services.audit,
+            services.gateway_services.catalogue,
+            services.gateway_services.authentication.directory,
+            services.gateway_services.dispatch.reservations.leases,
+        ),
         *operators.operations(OperatorLifecycle(services.store, services.pepper)),
         *workers.operations(services.gateway_services.dispatch.fleet, services.discovery, services.registry),
         *route_explanation.operations(services.gateway_services, services.decode),

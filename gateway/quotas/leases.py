@@ -2,12 +2,18 @@
 
 import asyncio
 import logging
+from secrets import token_hex
+
+import msgspec
 
 from gateway.quotas.events import LimitEvents
+from gateway.quotas.limit import CONCURRENCY, Scope
 from gateway.quotas.quota import (
     LEASE_SECONDS,
+    NO_COST,
     Cost,
     Lease,
+    LimitStatus,
     QuotaStore,
     QuotaUnavailable,
     Refusal,
@@ -50,6 +56,33 @@ class Leases:
             if decision.shadow_refusals:
                 self.events.shadowed(decision)
         return decision
+
+    async def limit_statuses(
+        self, organisation: str, tenant: str, scopes: tuple[Scope, ...]
+    ) -> tuple[LimitStatus, ...]:
+        """Return what is left of all limits of these scopes: reserve nothing, and release that.
+
+        Raises QuotaUnavailable.
+        """
+        nothing = Reservation(
+            id=f"limits-{token_hex(8)}",
+            organisation=organisation,
+            tenant=tenant,
+            scopes=scopes,
+            cost=NO_COST,
+        )
+        decision = await self._store.reserve(nothing)
+        if not isinstance(decision, Lease):
+            return decision.limit_statuses
+        self._store.release(decision)
+        shadowed = [status.limit for status in decision.shadow_refusals]
+        # The reservation itself was one of those at one time.
+        return tuple(
+            msgspec.structs.replace(status, remaining=status.remaining + 1)
+            if status.unit == CONCURRENCY and status.limit not in shadowed
+            else status
+            for status in decision.limit_statuses
+        )
 
     def end(self, lease: Lease, actual: Cost | None) -> None:
         """Settle a lease to the actual cost, or release it if there was none. Returns at once."""

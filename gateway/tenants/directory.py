@@ -11,6 +11,10 @@ from typing import Protocol
 
 from gateway.domain.tenant import Tenant
 from gateway.settings.tenants import ApiKeySettings
+from gateway.tenants.keys import HASH_PREFIX
+
+NO_KEY = ApiKeySettings(id="none", hash=HASH_PREFIX + "0" * 64)
+"""Stands for the settings of a key where a tenant is looked at without one."""
 
 
 class UnknownKey(Exception):
@@ -54,3 +58,18 @@ class TenantDirectory(Protocol):
     def requires_keys(self) -> bool:
         """Whether requests need a key; False: every client is accepted."""
         ...
+
+
+def tenant_named(directory: TenantDirectory, name: str) -> Tenant:
+    """Return the tenant of this name, as an operator sees it: without a key.
+
+    Where there are no tenants, requests without a key belong to a tenant that is in no list. Raises UnknownKey,
+    DirectoryUnavailable.
+    """
+    try:
+        return directory.by_id(name, NO_KEY)
+    except UnknownKey:
+        keyless = directory.by_key(None)
+        if keyless.id != name:
+            raise
+        return keyless

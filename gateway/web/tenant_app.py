@@ -50,7 +50,7 @@ from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
 from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.token_count import answer_token_count
-from gateway.web.usage import UsageList, own_usage
+from gateway.web.usage import LimitList, UsageList, own_limits, own_usage
 
 COHERE_RERANK = "/v2/rerank"
 """The path at which Cohere's clients ask for reranking, and at which engines serve it."""
@@ -152,6 +152,9 @@ def tenant_app(
     async def usage(http: web.Request, tenant: Tenant) -> UsageList:
         return await own_usage(services.usage, tenant, http.query.items(), services.catalogue.discounts())
 
+    async def limits(http: web.Request, tenant: Tenant) -> LimitList:
+        return await own_limits(services.dispatch.reservations.leases, tenant)
+
     async def requests(http: web.Request, tenant: Tenant) -> OwnRequestList:
         return await own_requests(explorer, tenant, http.query)
 
@@ -218,6 +221,7 @@ def tenant_app(
     read_handlers = {
         "models": models.list_all,
         "usage": shown_to_tenant(usage),
+        "limits": shown_to_tenant(limits),
         "requests": shown_to_tenant(requests),
         "requests/{id}": shown_to_tenant(request),
     }

@@ -1,4 +1,4 @@
-"""GET /v1/usage: the usage of the tenant that asks. The workers that computed its requests are not shown."""
+"""GET /v1/usage and /v1/limits: the usage and the limits of the tenant that asks. Workers are not shown."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,12 @@ import msgspec
 
 from gateway.database.database import DatabaseDown
 from gateway.database.usage_query import UsageReader
-from gateway.domain.errors import BadRequest, NotFound, UsageUnavailable
+from gateway.domain.errors import BadRequest, NotFound, QuotasUnavailable, UsageUnavailable
 from gateway.domain.tenant import Tenant
 from gateway.ledger.usage_query_parsing import FOR_TENANTS, QueryProblem, parse_query, shown
+from gateway.quotas.leases import Leases
+from gateway.quotas.limit_report import LimitReport, limit_reports
+from gateway.quotas.quota import QuotaUnavailable
 
 GROUPS_MAX = 1000
 SECONDS_MAX = 10.0
@@ -25,6 +28,22 @@ class UsageList:
     source: str
     """What was summed: days, hours, or single requests. Single requests are stored for the shortest time."""
     object: str = "list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitList:
+    """The answer of GET /v1/limits, in the shape of OpenAI's lists."""
+
+    data: list[LimitReport]
+    object: str = "list"
+
+
+async def own_limits(leases: Leases, tenant: Tenant) -> LimitList:
+    """Return what is left of the limits of the tenant, its key and its organisation. Raises QuotasUnavailable."""
+    try:
+        return LimitList(data=await limit_reports(leases, tenant.organisation, tenant.id, tenant.scopes))
+    except QuotaUnavailable as err:
+        raise QuotasUnavailable from err
 
 
 async def own_usage(

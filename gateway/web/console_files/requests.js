@@ -97,4 +97,4 @@ export const limits = (all, caption = "What was left of each") => table(caption,
   { head: "limit", cell: (l) => l.limit }, { head: "of", cell: (l) => l.scope },
   { head: "left", n: true, cell: (l) => number(l.remaining), mark: (l) => (l.remaining <= 0 ? "bad" : l.remaining < l.amount / 10 ? "warn" : "") },
   { head: "amount", n: true, cell: (l) => number(l.amount) },
-  { head: "used", cell: (l) => bar(l.amount ? Math.max(0, 1 - l.remaining / l.amount) : 0) }], all, "none is known yet");
+  { head: "used", cell: (l) => bar(l.amount ? Math.max(0, 1 - l.remaining / l.amount) : 0) }], all, "there are none");

@@ -40,11 +40,10 @@ const COLUMNS = [
   { head: "cached", n: true, cell: (r) => number(r.cached_tokens) }];
 
 async function requests() {
-  const found = (await call("requests?limit=50", V1)).data;
-  const known = found.find((r) => r.limits.length)?.limits ?? [];
+  const [{ data: found }, { data: left }] = await Promise.all([call("requests?limit=50", V1), call("limits", V1)]);
   const errors = found.filter((r) => r.outcome === "failed" || r.outcome === "refused");
   return [
-    h("h3", {}, "Limits"), limits(known, "As of your latest request that is remembered"),
+    h("h3", {}, "Limits"), limits(left),
     h("h3", {}, "Errors"), table("Your latest failed and refused requests", COLUMNS, errors.slice(0, 20), "none"),
     h("h2", {}, "Requests"), table("The latest failed, slow and other ones", COLUMNS, found, "none yet")];
 }

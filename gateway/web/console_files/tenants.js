@@ -1,7 +1,7 @@
 // Tenants and plans of the database; one tenant with its usage, its limits and its API keys, which are shown once.
 
 import { call } from "./api.js";
-import { clock, facts, field, h, number, notice, options, pager, paused, redraw, table } from "./dom.js";
+import { facts, field, h, number, notice, options, pager, paused, redraw, table } from "./dom.js";
 import { useKey } from "./playground.js";
 import { limits } from "./requests.js";
 import { UsageOverTime } from "./usage.js";
@@ -103,14 +103,13 @@ async function one(tenant, may) {
     page.data, "none yet"));
   }
   const since = Math.floor(Date.now() / 1000 / DAY - 29) * DAY;
-  const [days, latest, own] = await Promise.all([
+  const [days, left, own] = await Promise.all([
     call(`usage?by=day&tenant=${encodeURIComponent(tenant)}&since=${new Date(1000 * since).toISOString().slice(0, 10)}`),
-    call(`requests?limit=20&tenant=${encodeURIComponent(tenant)}`).catch(() => ({ data: [] })), settingsOf(tenant, may), draw()]);
-  const limited = latest.data.find((r) => r.limits.length);
+    call(`tenants/${encodeURIComponent(tenant)}/limits`).catch(() => ({ data: [] })), settingsOf(tenant, may), draw()]);
   return { element: h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#tenants" }, "All tenants"), ` / ${tenant}`),
     own, h("h3", {}, "Keys"), may("operator") ? h("p", {}, h("button", { class: "main", onclick: create }, "Create a key")) : null, once, keys,
     h("h3", {}, "The last 30 days"), over.element,
-    h("h3", {}, "Limits"), limits(limited?.limits ?? [], limited ? `As of its request of ${clock(limited.at)} UTC` : "Limits"),
+    h("h3", {}, "Limits"), limits(left.data),
     h("p", {}, h("a", { href: `#requests?${new URLSearchParams({ tenant })}` }, "Its latest requests"))),
   start: () => over.show(days.data, since) };
 }

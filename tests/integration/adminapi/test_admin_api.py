@@ -96,6 +96,23 @@ async def test_a_tenant_with_its_plan_and_key_is_made_used_and_ended(api):
         assert whole["broken"] is None
 
 
+async def test_a_viewer_sees_what_is_left_of_a_tenants_limits(api):
+    async with api(limits=[{"requests": 60, "per": "hour"}]) as call:
+        async with call.running.chat() as response:
+            assert response.status == 200
+        await call.running.settled()
+        status, found, _ = await call("GET", "/tenants/acme/limits", role="viewer")
+        assert status == 200
+        (limit,) = found["data"]
+        assert (limit["scope"], limit["limit"], limit["remaining"]) == (
+            "tenant:acme",
+            "60 requests per hour",
+            59,
+        )
+        assert limit["reset_seconds"] > 0
+        assert (await call("GET", "/tenants/nobody/limits", role="viewer"))[0] == 404
+
+
 async def test_a_put_that_is_repeated_changes_nothing_and_is_told_once(api):
     async with api() as call:
         states = [await call("PUT", "/plans/p", {"concurrency": 2}) for _ in range(2)]

@@ -150,3 +150,37 @@ async def test_two_gateways_share_one_limit(gateway):
 
             statuses = await asyncio.gather(*(ask(running) for running in (one, two) for _ in range(10)))
     assert sorted(statuses) == [200] * 10 + [429] * 10
+
+
+async def test_what_is_left_of_each_limit_can_be_asked_without_a_charge(gateway, redis_url):
+    limits = [{"requests": 3, "per": "hour"}, {"total_tokens": 1000, "per": "day"}]
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, limits=limits, concurrency=2, **{"redis.url": redis_url}) as running,
+    ):
+
+        async def left():
+            async with running.http.get(f"{running.url}/v1/limits", headers=running.headers()) as response:
+                found = (await response.json())["data"]
+            assert {each["scope"] for each in found} == {"tenant:acme"}
+            return {each["unit"]: each["remaining"] for each in found}
+
+        assert await left() == {"requests": 3, "total_tokens": 1000, "concurrency": 2}
+        release = asyncio.Event()
+        worker.then(until=release, prompt_tokens=10, tokens=5)
+        call = asyncio.create_task(running.chat(max_tokens=5).__aenter__())
+        await running.until(lambda: worker.seen)
+        held = await left()
+        assert (held["requests"], held["concurrency"]) == (2, 1)
+        release.set()
+        async with await call as response:
+            await response.read()
+        await running.settled()
+        assert await left() == await left() == {"requests": 2, "total_tokens": 985, "concurrency": 2}
+        for _ in range(2):
+            async with running.chat() as response:
+                assert response.status == 200
+        await running.settled()
+        assert (await left())["requests"] == 0
+        async with running.http.get(f"{running.url}/v1/limits") as response:
+            assert response.status == 401
