@@ -237,7 +237,7 @@ class BatchStore:
         """Store results; a row that has a result keeps it. Raises LeaseLost, and nothing is stored then."""
         rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
         async with self._owned(batch) as (connection, _):
-            adding = dialect_insert(connection, batch_rows).on_conflict_do_nothing()
+            adding = dialect_insert(connection.dialect.name, batch_rows).on_conflict_do_nothing()
             # Results may be here already, from a transaction that succeeded without a confirmation.
             new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
             good = sum(new)
