@@ -20,19 +20,19 @@ from gateway.kubernetes.objects import (
     ENDPOINT_SLICES,
     INFERENCE_POOLS,
     PODS,
+    ApiResource,
     ContainerGroup,
     EndpointPort,
     EndpointSlice,
-    HasMetadata,
     InferencePool,
-    ObjectKind,
+    NamedObject,
     label_selector,
 )
 from gateway.kubernetes.watched_objects import WatchedObjects
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 ADDRESSES_MAX = 20_000
-Read = TypeVar("Read", bound=HasMetadata)
+Read = TypeVar("Read", bound=NamedObject)
 
 PORT = 8000
 """The port of pods that name none, and whose settings name none."""
@@ -128,7 +128,7 @@ class KubernetesSource:
         self._labels = labels
         self._pods = self._watched(PODS, labels)
 
-    def _watched(self, kind: ObjectKind[Read], labels: str = "", name: str = "") -> WatchedObjects[Read]:
+    def _watched(self, kind: ApiResource[Read], labels: str = "", name: str = "") -> WatchedObjects[Read]:
         namespace, every_seconds = self._settings.namespace, self._settings.every_seconds
         selection = ObjectSelection(kind=kind, namespace=namespace, labels=labels, name=name)
         return WatchedObjects(
@@ -194,5 +194,5 @@ def _container_ports(pod: ContainerGroup, settings: DiscoverySettings) -> list[i
     return named[:1]
 
 
-def _name_of(found: HasMetadata) -> str:
+def _name_of(found: NamedObject) -> str:
     return found.metadata.name

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
-from gateway.kubernetes.objects import HasMetadata, Metadata, ObjectKind
+from gateway.kubernetes.objects import ApiResource, NamedObject, ObjectIdentity
 
 API = "https://kubernetes.default.svc"
 """The name of the API server in every cluster, which its certificate contains."""
@@ -47,7 +47,7 @@ REFUSED = (401, 403)
 KEEPALIVE_OPTIONS = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 """A quiet watch whose server is gone is noticed within half a minute."""
 
-Read = TypeVar("Read", bound=HasMetadata)
+Read = TypeVar("Read", bound=NamedObject)
 Decoded = TypeVar("Decoded")
 
 
@@ -65,7 +65,7 @@ class WatchExpired(Exception):
 
 class _Page(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
-    metadata: Metadata = Metadata()
+    metadata: ObjectIdentity = ObjectIdentity()
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Bare(msgspec.Struct, frozen=True):
-    metadata: Metadata = Metadata()
+    metadata: ObjectIdentity = ObjectIdentity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ObjectChange(Generic[Read]):
 class ObjectSelection(Generic[Read]):
     """Objects of one kind in one namespace."""
 
-    kind: ObjectKind[Read]
+    kind: ApiResource[Read]
     namespace: str | None = None
     """None: that of the service account."""
     labels: str = ""

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectIdentity(msgspec.Struct, frozen=True, rename="camel"):
     """Name, version and labels of an object, or the version of a list."""
 
     name: str = ""
@@ -21,20 +21,20 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
-class HasMetadata(Protocol):
+class NamedObject(Protocol):
     """An object of any kind."""
 
     @property
-    def metadata(self) -> Metadata:
+    def metadata(self) -> ObjectIdentity:
         """Name, version and labels."""
         ...
 
 
-Read = TypeVar("Read", bound=HasMetadata)
+Read = TypeVar("Read", bound=NamedObject)
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectKind(Generic[Read]):
+class ApiResource(Generic[Read]):
     """A kind of object: its place in the API, and what is read of it."""
 
     version: str
@@ -44,13 +44,13 @@ class ObjectKind(Generic[Read]):
     read: type[Read]
 
 
-class ObjectReference(msgspec.Struct, frozen=True):
+class _ObjectReference(msgspec.Struct, frozen=True):
     """The object behind an endpoint."""
 
     name: str | None = None
 
 
-class EndpointConditions(msgspec.Struct, frozen=True):
+class _EndpointConditions(msgspec.Struct, frozen=True):
     """The state of an endpoint; by the API, an unknown readiness (null) means ready."""
 
     ready: bool | None = None
@@ -61,8 +61,8 @@ class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
     """One endpoint of a slice: a pod."""
 
     addresses: list[str] | None = None
-    conditions: EndpointConditions | None = None
-    target_ref: ObjectReference | None = None
+    conditions: _EndpointConditions | None = None
+    target_ref: _ObjectReference | None = None
 
 
 class EndpointPort(msgspec.Struct, frozen=True):
@@ -75,50 +75,50 @@ class EndpointPort(msgspec.Struct, frozen=True):
 class EndpointSlice(msgspec.Struct, frozen=True):
     """Some of the endpoints of a Service."""
 
-    metadata: Metadata = Metadata()
+    metadata: ObjectIdentity = ObjectIdentity()
     ports: list[EndpointPort] | None = None
     endpoints: list[SliceEndpoint] | None = None
 
 
-class ContainerPort(msgspec.Struct, frozen=True, rename="camel"):
+class _ContainerPort(msgspec.Struct, frozen=True, rename="camel"):
     """A port that a container names."""
 
     name: str | None = None
     container_port: int | None = None
 
 
-class ContainerSpec(msgspec.Struct, frozen=True):
+class _Container(msgspec.Struct, frozen=True):
     """One container of a pod."""
 
-    ports: list[ContainerPort] | None = None
+    ports: list[_ContainerPort] | None = None
 
 
-class ContainerGroupSpec(msgspec.Struct, frozen=True):
+class _ContainerGroupSpec(msgspec.Struct, frozen=True):
     """The containers of a pod."""
 
-    containers: list[ContainerSpec] | None = None
+    containers: list[_Container] | None = None
 
 
-class ObjectCondition(msgspec.Struct, frozen=True):
+class _ObjectCondition(msgspec.Struct, frozen=True):
     """One aspect of an object's state."""
 
     type: str = ""
     status: str = ""
 
 
-class ContainerGroupStatus(msgspec.Struct, frozen=True):
+class _ContainerGroupStatus(msgspec.Struct, frozen=True):
     """Address and state of a pod."""
 
     address: str = msgspec.field(default="", name="podIP")
-    conditions: list[ObjectCondition] | None = None
+    conditions: list[_ObjectCondition] | None = None
 
 
 class ContainerGroup(msgspec.Struct, frozen=True):
     """A pod: containers with one address."""
 
-    metadata: Metadata = Metadata()
-    spec: ContainerGroupSpec = ContainerGroupSpec()
-    status: ContainerGroupStatus = ContainerGroupStatus()
+    metadata: ObjectIdentity = ObjectIdentity()
+    spec: _ContainerGroupSpec = _ContainerGroupSpec()
+    status: _ContainerGroupStatus = _ContainerGroupStatus()
 
     @property
     def is_ready(self) -> bool:
@@ -130,56 +130,56 @@ class ContainerGroup(msgspec.Struct, frozen=True):
         )
 
 
-class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
+class _LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
     """Labels that objects must have."""
 
     match_labels: dict[str, str] = {}
 
 
-class TargetPort(msgspec.Struct, frozen=True):
+class _PoolTarget(msgspec.Struct, frozen=True):
     """A port at which the pods of an InferencePool serve."""
 
     number: int
 
 
-class InferencePoolSpec(msgspec.Struct, frozen=True, rename="camel"):
+class _InferencePoolSpec(msgspec.Struct, frozen=True, rename="camel"):
     """Which pods belong to an InferencePool, and where they serve."""
 
-    selector: LabelSelector = LabelSelector()
-    target_ports: list[TargetPort] = []
+    selector: _LabelSelector = _LabelSelector()
+    target_ports: list[_PoolTarget] = []
 
 
 class InferencePool(msgspec.Struct, frozen=True):
     """A set of pods that serve models: an object of the Gateway API Inference Extension."""
 
-    metadata: Metadata = Metadata()
-    spec: InferencePoolSpec = InferencePoolSpec()
+    metadata: ObjectIdentity = ObjectIdentity()
+    spec: _InferencePoolSpec = _InferencePoolSpec()
 
 
 class ConfigMap(msgspec.Struct, frozen=True):
     """Texts by name."""
 
-    metadata: Metadata = Metadata()
+    metadata: ObjectIdentity = ObjectIdentity()
     data: dict[str, str] | None = None
 
 
 class StoredSecret(msgspec.Struct, frozen=True):
     """A Secret: values by name, in base64. Its text form shows no value."""
 
-    metadata: Metadata = Metadata()
+    metadata: ObjectIdentity = ObjectIdentity()
     data: dict[str, str] | None = None
 
     def __repr__(self) -> str:
         return f"StoredSecret({self.metadata.name})"
 
 
-ENDPOINT_SLICES = ObjectKind("apis/discovery.k8s.io/v1", "endpointslices", "EndpointSlice", EndpointSlice)
-PODS = ObjectKind("api/v1", "pods", "Pod", ContainerGroup)
-INFERENCE_POOLS = ObjectKind(
+ENDPOINT_SLICES = ApiResource("apis/discovery.k8s.io/v1", "endpointslices", "EndpointSlice", EndpointSlice)
+PODS = ApiResource("api/v1", "pods", "Pod", ContainerGroup)
+INFERENCE_POOLS = ApiResource(
     "apis/inference.networking.k8s.io/v1", "inferencepools", "InferencePool", InferencePool
 )
-CONFIG_MAPS = ObjectKind("api/v1", "configmaps", "ConfigMap", ConfigMap)
-SECRETS = ObjectKind("api/v1", "secrets", "Secret", StoredSecret)
+CONFIG_MAPS = ApiResource("api/v1", "configmaps", "ConfigMap", ConfigMap)
+SECRETS = ApiResource("api/v1", "secrets", "Secret", StoredSecret)
 
 
 def label_selector(labels: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from gateway.kubernetes.api import (
     WatchExpired,
     WatchRefused,
 )
-from gateway.kubernetes.objects import HasMetadata
+from gateway.kubernetes.objects import NamedObject
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ PAUSE_SECONDS_MAX = 30.0
 SHORT_SECONDS = 5.0
 """A watch that ends sooner counts as a failure, so that it is not opened all the time."""
 
-Read = TypeVar("Read", bound=HasMetadata)
+Read = TypeVar("Read", bound=NamedObject)
 
 
 class WatchedObjects(Generic[Read]):
