@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.discovery.source import SourceUnavailable
-from gateway.kubernetes.api import ACCOUNT, API, KubernetesApi, KubernetesUnavailable, ObjectSelection
+from gateway.kubernetes.api import ACCOUNT, API, KubernetesApi, KubernetesUnavailable, SelectedObjects
 from gateway.kubernetes.objects import (
     ENDPOINT_SLICES,
     INFERENCE_POOLS,
@@ -130,7 +130,7 @@ class KubernetesSource:
 
     def _watched(self, kind: ApiResource[Read], labels: str = "", name: str = "") -> WatchedObjects[Read]:
         namespace, every_seconds = self._settings.namespace, self._settings.every_seconds
-        selection = ObjectSelection(kind=kind, namespace=namespace, labels=labels, name=name)
+        selection = SelectedObjects(kind=kind, namespace=namespace, labels=labels, name=name)
         return WatchedObjects(
             self._api, selection, name=self.name, every_seconds=every_seconds, clock=self._clock
         )

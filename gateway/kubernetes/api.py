@@ -93,7 +93,7 @@ class ObjectChange(Generic[Read]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectSelection(Generic[Read]):
+class SelectedObjects(Generic[Read]):
     """Objects of one kind in one namespace."""
 
     kind: ApiResource[Read]
@@ -122,7 +122,7 @@ class KubernetesApi:
         self._url = url
         self._account = account
 
-    async def list(self, selection: ObjectSelection[Read]) -> tuple[dict[str, Read], str]:
+    async def list(self, selection: SelectedObjects[Read]) -> tuple[dict[str, Read], str]:
         """Return all objects by name, and the resource version that they show. Raises KubernetesUnavailable."""
         objects: dict[str, Read] = {}
         asked = {"limit": str(PAGE), **selection.query()}
@@ -136,7 +136,7 @@ class KubernetesApi:
             asked["continue"] = page.metadata.following
         raise KubernetesUnavailable(f"there are more than {OBJECTS_MAX} {selection.kind.kind} objects")
 
-    async def watch(self, selection: ObjectSelection[Read], version: str) -> "ObjectWatch[Read]":
+    async def watch(self, selection: SelectedObjects[Read], version: str) -> "ObjectWatch[Read]":
         """Open a watch of all changes after a version. Raises KubernetesUnavailable, WatchExpired."""
         seconds = random.randint(*WATCH_SECONDS)
         asked = {
@@ -162,7 +162,7 @@ class KubernetesApi:
             return ObjectWatch(stack.pop_all(), answer, selection)
 
     async def change(
-        self, selection: ObjectSelection[Any], change: Mapping[str, Any], *, create: bool = False
+        self, selection: SelectedObjects[Any], change: Mapping[str, Any], *, create: bool = False
     ) -> int:
         """Change the named object by a merge patch, or create one, and return the answer's status.
 
@@ -179,7 +179,7 @@ class KubernetesApi:
             except (aiohttp.ClientError, TimeoutError) as err:
                 raise _no_answer(err) from err
 
-    async def _page(self, selection: ObjectSelection[Any], asked: dict[str, str]) -> _Page:
+    async def _page(self, selection: SelectedObjects[Any], asked: dict[str, str]) -> _Page:
         try:
             async with (
                 self._session(ANSWER_SECONDS_MAX) as http,
@@ -205,7 +205,7 @@ class KubernetesApi:
             connector=aiohttp.TCPConnector(socket_factory=_watched_socket),
         )
 
-    def _request(self, selection: ObjectSelection[Any], name: str = "") -> dict[str, Any]:
+    def _request(self, selection: SelectedObjects[Any], name: str = "") -> dict[str, Any]:
         """Return the arguments of a request. Raises KubernetesUnavailable."""
         try:
             token = (self._account / "token").read_text(encoding="utf-8").strip()
@@ -231,7 +231,7 @@ class ObjectWatch(Generic[Read]):
     """An open watch. Call `close` at its end."""
 
     def __init__(
-        self, connection: AsyncExitStack, answer: aiohttp.ClientResponse, selection: ObjectSelection[Read]
+        self, connection: AsyncExitStack, answer: aiohttp.ClientResponse, selection: SelectedObjects[Read]
     ) -> None:
         self._connection = connection
         self._answer = answer
@@ -267,7 +267,7 @@ class ObjectWatch(Generic[Read]):
         await self._connection.aclose()
 
 
-def _change(line: bytes, selection: ObjectSelection[Read]) -> ObjectChange[Read]:
+def _change(line: bytes, selection: SelectedObjects[Read]) -> ObjectChange[Read]:
     event = _decoded(line, _Event, selection)
     if event.type == "ERROR":
         status = _decoded(bytes(event.object), _Status, selection)
@@ -287,7 +287,7 @@ def _change(line: bytes, selection: ObjectSelection[Read]) -> ObjectChange[Read]
             raise KubernetesUnavailable(f"the watch has an event of an unknown type: {event.type[:40]!r}")
 
 
-def _decoded(text: bytes, read: type[Decoded], selection: ObjectSelection[Any]) -> Decoded:
+def _decoded(text: bytes, read: type[Decoded], selection: SelectedObjects[Any]) -> Decoded:
     try:
         return msgspec.json.decode(text, type=read)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
@@ -311,7 +311,7 @@ def _no_answer(err: Exception) -> KubernetesUnavailable:
     return KubernetesUnavailable(f"the API server does not answer: {type(err).__name__}")
 
 
-def _hint(status: int, selection: ObjectSelection[Any]) -> str:
+def _hint(status: int, selection: SelectedObjects[Any]) -> str:
     if status in REFUSED:
         return f": the service account may not list {selection.kind.plural}"
     return f": the cluster has no {selection.kind.plural}" if status == 404 else ""

@@ -19,8 +19,8 @@ from gateway.kubernetes.api import (
     KubernetesApi,
     KubernetesUnavailable,
     ObjectChange,
-    ObjectSelection,
     ObjectWatch,
+    SelectedObjects,
     WatchExpired,
     WatchRefused,
 )
@@ -50,7 +50,7 @@ class WatchedObjects(Generic[Read]):
     def __init__(
         self,
         api: KubernetesApi,
-        selection: ObjectSelection[Read],
+        selection: SelectedObjects[Read],
         *,
         name: str,
         every_seconds: float,
