@@ -557,7 +557,10 @@ def test_providers_that_are_wrong(file, kind, more, expected):
         ("kind: kubernetes, name: a, selector: b=c", ": name, selector and inference_pool are alternatives"),
         ("kind: dns, selector: b=c", ".selector: is for sources of kind kubernetes"),
         ("kind: redis, name: a", ".name: a source of kind redis has no name"),
-        ("kind: kubernetes, inference_pool: a, port: 1", ".port: the ports of workers are those of the Infer"),
+        (
+            "kind: kubernetes, inference_pool: a, port: 1",
+            ".port: the ports of workers are those of the Infer",
+        ),
         ("kind: kubernetes, selector: a=b}, {kind: kubernetes, selector: a=b", ": is named twice"),
     ],
 )
