@@ -146,7 +146,7 @@ def gauges(
         ),
         Gauge(
             name="model_streams",
-            text="Requests of this gateway that workers of the model are serving, those for other models included.",
+            text="Requests of this gateway on workers of the model, including requests for other models of a worker.",
             labels=("model",),
             read=streams,
         ),
