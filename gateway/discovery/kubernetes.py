@@ -8,11 +8,10 @@ What is not ready or about to end is left out, and the fleet then drains it. The
 `watch` on endpointslices (discovery.k8s.io), on pods, or on pods and inferencepools (inference.networking.k8s.io).
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gateway.discovery.source import SourceUnavailable
 from gateway.kubernetes.api import ACCOUNT, API, KubernetesApi, KubernetesUnavailable, SelectedObjects
@@ -28,7 +27,7 @@ from gateway.kubernetes.objects import (
     NamedObject,
     label_selector,
 )
-from gateway.kubernetes.watched_objects import WatchedObjects
+from gateway.kubernetes.watched_objects import WatchedObjects, WatchGroup
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
 ADDRESSES_MAX = 20_000
@@ -62,7 +61,7 @@ class KubernetesSource:
         self._slices: WatchedObjects[EndpointSlice] | None = None
         self._pods: WatchedObjects[ContainerGroup] | None = None
         self._labels, self._ports = "", tuple[int, ...]()
-        self._waits: dict[WatchedObjects[Any], asyncio.Future[None]] = {}
+        self._group = WatchGroup()
         if settings.inference_pool:
             self.name = f"inference pool {settings.inference_pool}"
             self._pool = self._watched(INFERENCE_POOLS, name=settings.inference_pool)
@@ -89,27 +88,7 @@ class KubernetesSource:
 
     async def wait(self) -> None:
         """Wait until an object has changed, or whether one has is not known any more."""
-        watched = {each for each in (self._pool, self._slices, self._pods) if each is not None}
-        for each in watched - self._waits.keys():
-            self._waits[each] = asyncio.ensure_future(each.wait())
-        try:
-            done, _ = await asyncio.wait(self._waits.values(), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await self._give_up(self._pool, self._slices, self._pods)
-            raise
-        # A watch that has nothing to tell stays open.
-        self._waits = {each: task for each, task in self._waits.items() if task not in done}
-        for task in done:
-            task.result()
-
-    async def _give_up(self, *watched: WatchedObjects[Any] | None) -> None:
-        """End the watches of objects that nothing is wanted of any more."""
-        for each in watched:
-            if each is not None:
-                if (task := self._waits.pop(each, None)) is not None:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-                await each.close()
+        await self._group.wait([one for one in (self._pool, self._slices, self._pods) if one is not None])
 
     async def _follow_pool(self, pool: WatchedObjects[InferencePool]) -> None:
         """Select pods as the InferencePool says now. Raises KubernetesUnavailable."""
@@ -121,7 +100,8 @@ class KubernetesSource:
             raise KubernetesUnavailable("the InferencePool selects by no labels, which would be every pod")
         self._ports = tuple(each.number for each in found.spec.target_ports)
         if labels != self._labels:
-            await self._give_up(self._pods)
+            if self._pods is not None:
+                await self._group.close([self._pods])
             self._follow_pods(labels)
 
     def _follow_pods(self, labels: str) -> None:

@@ -180,6 +180,8 @@ INFERENCE_POOLS = ApiResource(
 )
 CONFIG_MAPS = ApiResource("api/v1", "configmaps", "ConfigMap", ConfigMap)
 SECRETS = ApiResource("api/v1", "secrets", "Secret", StoredSecret)
+EVENTS = ApiResource("api/v1", "events", "Event", ConfigMap)
+"""Events are made only, and never read."""
 
 
 def label_selector(labels: Mapping[str, str]) -> str:

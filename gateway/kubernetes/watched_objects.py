@@ -11,8 +11,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from gateway.kubernetes.api import (
     OBJECTS_MAX,
@@ -160,3 +160,34 @@ class WatchedObjects(Generic[Read]):
         watch, self._watch = self._watch, None
         if watch is not None:
             await watch.close()
+
+
+class WatchGroup:
+    """The waits for several selections of objects together; a wait that has nothing to tell goes on."""
+
+    def __init__(self) -> None:
+        self._waits: dict[WatchedObjects[Any], asyncio.Future[None]] = {}
+
+    async def wait(self, watched: Collection[WatchedObjects[Any]], seconds_max: float | None = None) -> None:
+        """Wait until one of the selections has changed, or may have, but for so many seconds at most."""
+        for each in watched:
+            if each not in self._waits:
+                self._waits[each] = asyncio.ensure_future(each.wait())
+        try:
+            done, _ = await asyncio.wait(
+                self._waits.values(), timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED
+            )
+        except asyncio.CancelledError:
+            await self.close(watched)
+            raise
+        self._waits = {each: task for each, task in self._waits.items() if task not in done}
+        for task in done:
+            task.result()
+
+    async def close(self, watched: Iterable[WatchedObjects[Any]]) -> None:
+        """End the watches of these selections."""
+        for each in watched:
+            if (task := self._waits.pop(each, None)) is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await each.close()

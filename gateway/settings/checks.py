@@ -286,7 +286,8 @@ def _listeners(settings: Settings) -> Iterator[str]:
         if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
             yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
         return
-    if not settings.tenants and not is_loopback(listen.host) and not _database_may_have_tenants(settings):
+    elsewhere = settings.tenant_objects is not None or _database_may_have_tenants(settings)
+    if not settings.tenants and not is_loopback(listen.host) and not elsewhere:
         yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
     if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
         yield f"$.admin.port: {admin.port} is already the port of listen, at the same address"

@@ -146,7 +146,7 @@ def gauges(
         ),
         Gauge(
             name="model_streams",
-            text="Requests of this gateway on workers of the model, including requests for other models of a worker.",
+            text="Requests of this gateway on workers of the model, including requests for their other models.",
             labels=("model",),
             read=streams,
         ),

@@ -91,6 +91,7 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
             "would fail every probe",
         ),
         ({"config": {"discovery": []}}, "set workers.discovery"),
+        ({"config": {"tenant_objects": {}}}, "set tenantObjects"),
         (
             {"gateway": {"endpointPicker": {"inferencePool": {"enabled": True}}}},
             "set gateway.endpointPicker.enabled",

@@ -23,7 +23,8 @@ NEWEST = EngineAbilities(binds=True, load_feed=True)
 
 
 def pools(*given: dict[str, Any], **values: Any) -> Objects:
-    return render({"workers": {"embedded": {"replicas": 0}, "pools": list(given)}, **values})
+    workers = {"embedded": {"replicas": 0}, "pools": list(given)}
+    return render({"workers": workers, **values}, None, "--kube-version", "1.36.0")
 
 
 def engine(objects: Objects, pool: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class KubernetesApi:
         self.lists: list[Mapping[str, str]] = []  # the query of each request for a list
         self.watches: list[Mapping[str, str]] = []  # the query of each watch that was opened
         self.namespaces: set[str] = set()
+        self.asked: set[str] = set()  # the plurals of all kinds that were asked for
         self._version = 1
         self._oldest = 1
         self.objects: dict[str, dict[str, Content]] = {}  # by the plural of their kind, and by name
@@ -169,6 +170,7 @@ class KubernetesApi:
         is_watch = query.get("watch") == "1"
         (self.watches if is_watch else self.lists).append(query)
         self.namespaces.add(http.match_info["namespace"])
+        self.asked.add(http.match_info["plural"])
         if self.answers:
             return web.json_response({}, status=self.answers.pop(0))
         if http.headers["Authorization"].removeprefix("Bearer ") not in self.tokens:
@@ -240,12 +242,13 @@ class _Selection:
     def __init__(self, plural: str, query: Mapping[str, str]) -> None:
         self.plural = plural
         self._name = query.get("fieldSelector", "").removeprefix("metadata.name=")
-        self._labels = [part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part]
+        parts = [part.partition("=") for part in query.get("labelSelector", "").split(",") if part]
+        self._labels = [(name, value if equals else None) for name, equals, value in parts]
 
     def selects(self, content: Content) -> bool:
         labels = content["metadata"].get("labels") or {}
         return self._name in ("", content["metadata"]["name"]) and all(
-            labels.get(name) == value for name, value in self._labels
+            name in labels if value is None else labels.get(name) == value for name, value in self._labels
         )
 
     def send(self, plural: str, event: Content, queue: "asyncio.Queue[bytes | None]") -> None:

@@ -41,6 +41,11 @@ gateway, all clients behind an ingress share one address: the bound of connectio
 {{- /* While the init container waits in vain for the database, the gateway upgrades the tables later. */ -}}
 {{- $upgrade := ternary "always" "never" (eq .Values.database.upgrade "init") -}}
 {{- $_ := set $derived "database" (dict "url" (include "radixgate.databaseUrl" .) "upgrade" $upgrade) -}}
+{{- with .Values.tenantObjects -}}
+{{- if .enabled -}}
+{{- $_ := set $derived "tenant_objects" (dict "keys" .keys "namespace" (default $.Release.Namespace .namespace)) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.tokenIssuers -}}
 {{- $_ := set $derived "authentication" (dict "tokens" .) -}}
 {{- end -}}
@@ -185,12 +190,19 @@ their requests wait for the first engine.
 {{- $_ := set $wanted $namespace $kinds -}}
 {{- end -}}
 {{- end -}}
-{{- $groups := dict "pods" "" "endpointslices" "discovery.k8s.io" "inferencepools" "inference.networking.k8s.io" -}}
+{{- with .Values.tenantObjects -}}
+{{- if .enabled -}}
+{{- $namespace := default $.Release.Namespace .namespace -}}
+{{- $kinds := concat (get $wanted $namespace | default list) (list "configmaps" "events") (ternary (list "secrets") list .keys) -}}
+{{- $_ := set $wanted $namespace $kinds -}}
+{{- end -}}
+{{- end -}}
+{{- $groups := dict "configmaps" "" "secrets" "" "events" "" "pods" "" "endpointslices" "discovery.k8s.io" "inferencepools" "inference.networking.k8s.io" -}}
 {{- $roles := dict -}}
 {{- range $namespace, $kinds := $wanted -}}
 {{- $rules := list -}}
 {{- range uniq $kinds | sortAlpha -}}
-{{- $rules = append $rules (dict "apiGroups" (list (get $groups .)) "resources" (list .) "verbs" (list "get" "list" "watch")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list (get $groups .)) "resources" (list .) "verbs" (ternary (list "create") (list "get" "list" "watch") (eq . "events"))) -}}
 {{- end -}}
 {{- $_ := set $roles $namespace $rules -}}
 {{- end -}}
@@ -199,7 +211,7 @@ their requests wait for the first engine.
 
 {{/* "yes" if there is a demo tenant, else empty. */}}
 {{- define "radixgate.demo" -}}
-{{- if and .Values.demoTenant.enabled (not .Values.tenants) (not .Values.tenantsFrom.existingSecret) -}}yes{{- end -}}
+{{- if and .Values.demoTenant.enabled (not .Values.tenants) (not .Values.tenantsFrom.existingSecret) (not .Values.tenantObjects.enabled) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* Plans and tenants; lists from a Secret arrive in environment variables and replace those in the file. */}}

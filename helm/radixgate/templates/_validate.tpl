@@ -49,11 +49,11 @@
 {{- fail "radixgate: choose one of tenants and tenantsFrom.existingSecret; the Secret would replace the list." -}}
 {{- end -}}
 {{- $stored := or (ne $database "sqlite") (eq $values.database.upgrade "init") -}}
-{{- if not (or $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled $stored) -}}
+{{- if not (or $values.tenantObjects.enabled $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled $stored) -}}
 {{- fail "radixgate: there are no tenants, and a gateway outside loopback needs one or a database with some: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
 {{- end -}}
 
-{{- range $path, $instead := dict "workers" "workers" "discovery" "workers.discovery" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "state_directory" "gateway.persistence" -}}
+{{- range $path, $instead := dict "workers" "workers" "discovery" "workers.discovery" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "tenant_objects" "tenantObjects" "state_directory" "gateway.persistence" -}}
 {{- if hasKey $values.config $path -}}
 {{- fail (printf "radixgate: the chart writes config.%s itself; set %s." $path $instead) -}}
 {{- end -}}
@@ -254,7 +254,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and (include "radixgate.asksCluster" .) (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
-{{- fail "radixgate: gateways watch the cluster for workers, which the default service account may not; set serviceAccount.create, or name an account." -}}
+{{- fail "radixgate: gateways watch the cluster for workers or tenants, which the default service account may not; set serviceAccount.create, or name an account." -}}
 {{- end -}}
 {{- end -}}
 
