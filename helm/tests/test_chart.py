@@ -215,7 +215,7 @@ def test_pods_keep_to_the_restricted_profile(example: Path | None) -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["readOnlyRootFilesystem"] is True
             assert container["resources"]["requests"]
-            assert re.search(r":[0-9][\w.-]*$|@sha256:", container["image"])
+            assert re.search(r":v?[0-9][\w.-]*$|@sha256:", container["image"])
             mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
             assert mounted <= {v["name"] for v in pod.get("volumes", ())} | {"data", "state", "cache"}
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from helm.tests.cluster.protobuf import MAGIC, secret_of
 
 Object = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
+CHANGES_KEPT = 1000
 BODY_BYTES_MAX = 16 * 1024**2
 
 
@@ -35,6 +37,7 @@ RESOURCES = [
         for kind, plural in (
             *(("Pod", "pods"), ("Service", "services"), ("Secret", "secrets"), ("ConfigMap", "configmaps")),
             *(("ServiceAccount", "serviceaccounts"), ("PersistentVolumeClaim", "persistentvolumeclaims")),
+            ("Event", "events"),
         )
     ),
     Resource("apps/v1", "StatefulSet", "statefulsets"),
@@ -59,6 +62,7 @@ class Store:
         self._objects: dict[tuple[str, str, str], Object] = {}
         self._numbers = itertools.count(1)
         self._watchers: list[asyncio.Queue[tuple[str, Object]]] = []
+        self._log: deque[tuple[str, Object]] = deque(maxlen=CHANGES_KEPT)
 
     def find(self, kind: str, namespace: str, name: str) -> Object | None:
         return self._objects.get((kind, namespace, name))
@@ -102,8 +106,12 @@ class Store:
         if {**found.get("status", {}), **status} != found.get("status"):
             self.put({**found, "status": {**found.get("status", {}), **status}})
 
-    def watch(self) -> "asyncio.Queue[tuple[str, Object]]":
+    def watch(self, since: int | None = None) -> "asyncio.Queue[tuple[str, Object]]":
+        """A queue of all changes from now on, or after a version."""
         queue: asyncio.Queue[tuple[str, Object]] = asyncio.Queue()
+        for what, found in self._log if since is not None else ():
+            if int(found["metadata"]["resourceVersion"]) > (since or 0):
+                queue.put_nowait((what, found))
         self._watchers.append(queue)
         return queue
 
@@ -114,6 +122,7 @@ class Store:
         return str(next(self._numbers))
 
     def _tell(self, what: str, found: Object) -> None:
+        self._log.append((what, {**found, "metadata": {**found["metadata"]}}))
         for queue in self._watchers:
             queue.put_nowait((what, found))
         self.changed.set()
@@ -198,7 +207,8 @@ class ApiServer:
     ) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"content-type": "application/json"})
         await answer.prepare(http)
-        queue = self._store.watch()
+        version = http.query.get("resourceVersion", "0")
+        queue = self._store.watch(int(version) if version != "0" else None)
         try:
             if http.query.get("sendInitialEvents") == "true":
                 for each in listed:

@@ -1,4 +1,4 @@
-"""Tenants in ConfigMaps and Secrets of a cluster: in force, changed, refused, deleted, and found after a restart."""
+"""Tenants in ConfigMaps and Secrets of a cluster: in force, changed, refused, deleted, found by a restart."""
 
 import asyncio
 import base64
