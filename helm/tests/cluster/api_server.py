@@ -50,6 +50,7 @@ RESOURCES = [
     Resource("rbac.authorization.k8s.io/v1", "Role", "roles"),
     Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects"),
 ]
 BY_KIND = {each.kind: each for each in RESOURCES}
 
@@ -169,11 +170,33 @@ class ApiServer:
         found = [r for r in RESOURCES if rest and (r.version, r.plural) == (version, rest[0])]
         if not found:
             return _status(404, "NotFound")
+        if not self._may(http, found[0], namespace):
+            return _status(403, "Forbidden")
         if len(rest) == 1:
             return await self._collection(http, found[0], namespace)
         if rest[2:] == ["log"]:
             return web.Response(text=self._logs(rest[1]))
         return await self._single(http, found[0], namespace, rest[1])
+
+    def _may(self, http: web.Request, kind: Resource, namespace: str) -> bool:
+        """Whether Roles admit the request, if it is one of a pod: its token has the names of its account."""
+        token = http.headers.get("authorization", "").removeprefix("Bearer ")
+        if not token:
+            return True
+        space, _, account = token.partition(":")
+        verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(http.method, "list")
+        if verb == "list" and http.query.get("watch"):
+            verb = "watch"
+        group = kind.version.rpartition("/")[0]
+        wanted = ("ServiceAccount", account, space)
+        for binding in self._store.all("RoleBinding", namespace):
+            if wanted not in {(s["kind"], s["name"], s.get("namespace")) for s in binding["subjects"]}:
+                continue
+            role = self._store.find("Role", namespace, binding["roleRef"]["name"])
+            for rule in role["rules"] if role is not None else ():
+                if group in rule["apiGroups"] and kind.plural in rule["resources"] and verb in rule["verbs"]:
+                    return True
+        return False
 
     async def _collection(self, http: web.Request, kind: Resource, namespace: str) -> web.StreamResponse:
         if http.method == "POST":
