@@ -123,6 +123,7 @@ class Gateway:
         dispatch = self.services.dispatch
         for room in dispatch.rooms.all().values():
             room.close(ShuttingDown())
+        dispatch.acquisition.first_worker.close(ShuttingDown())
         dispatch.queue.dismiss(ShuttingDown())
 
 
@@ -270,6 +271,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
                     records.batch_counts,
                     gateway.every_issuer,
                     access_log,
+                    catalogue,
                 )
             )
         )
@@ -311,7 +313,9 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
 
 def _load(dispatch: Dispatch) -> tuple[int, int]:
     """Return how many requests wait at this gateway, and how many workers answer."""
-    waiting = sum(map(len, dispatch.rooms.all().values()))
+    waiting = (
+        sum(map(len, dispatch.rooms.all().values())) + dispatch.acquisition.first_worker.counts().total()
+    )
     return waiting, sum(worker.load.streams for worker in dispatch.fleet)
 
 

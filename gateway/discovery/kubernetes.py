@@ -1,51 +1,44 @@
-"""Finds workers of a Kubernetes Service by its EndpointSlices, which are listed once and then watched.
+"""Finds workers in the cluster by objects that are listed once and then watched.
 
-    list --> watch --each change--> the fleet is updated
-     ^         |-- ended, broken off -----> watch again, from the last version that was seen
-     +---------+-- version gone, garbage -> list again
+    name            a Service         the endpoints of its EndpointSlices
+    selector        labels            the pods that have them
+    inference_pool  an InferencePool  the pods that its selector chooses, at its target ports
 
-Failures are followed by pauses that grow. Endpoints that are not ready or are terminating are left out, and the
-fleet then drains them. The service account needs `list` and `watch` on `endpointslices` of the API group
-`discovery.k8s.io`; where it may only list, the list is read every `every_seconds`.
+What is not ready or about to end is left out, and the fleet then drains it. The service account needs `list` and
+`watch` on endpointslices (discovery.k8s.io), on pods, or on pods and inferencepools (inference.networking.k8s.io).
 """
 
-import asyncio
-import logging
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
-from gateway.discovery.slice_api import (
-    SLICES_MAX,
+from gateway.discovery.source import SourceUnavailable
+from gateway.kubernetes.api import ACCOUNT, API, KubernetesApi, KubernetesUnavailable, SelectedObjects
+from gateway.kubernetes.objects import (
+    ENDPOINT_SLICES,
+    INFERENCE_POOLS,
+    PODS,
+    ApiResource,
+    ContainerGroup,
     EndpointPort,
     EndpointSlice,
-    SliceApi,
-    SliceChange,
-    SliceWatch,
-    WatchExpired,
-    WatchRefused,
+    InferencePool,
+    NamedObject,
+    label_selector,
 )
-from gateway.discovery.source import SourceUnavailable
+from gateway.kubernetes.watched_objects import WatchedObjects, WatchGroup
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
 
-log = logging.getLogger(__name__)
-
-API = "https://kubernetes.default.svc"
-"""The name of the API server in every cluster, which its certificate contains."""
-
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-PAUSE_SECONDS = 0.5
-PAUSE_SECONDS_MAX = 30.0
-SHORT_SECONDS = 5.0
-"""A watch that ends sooner counts as a failure, so that it is not opened all the time."""
-
 ADDRESSES_MAX = 20_000
+Read = TypeVar("Read", bound=NamedObject)
+
+PORT = 8000
+"""The port of pods that name none, and whose settings name none."""
 
 
 class KubernetesSource:
-    """A source with a worker at each ready endpoint of a Service.
+    """A source with a worker at each ready endpoint of a Service, or each ready pod of a selection.
 
     Args:
         settings: the entry of `discovery`.
@@ -61,129 +54,125 @@ class KubernetesSource:
         account: Path = ACCOUNT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name = f"service {settings.name}"
         self._settings = settings
-        self._api = SliceApi(api, account, settings.name, settings.namespace)
+        self._api = KubernetesApi(api, account)
         self._clock = clock
-        self._slices: dict[str, EndpointSlice] | None = None
-        """The slices as they were at `_version`; None: they must be listed."""
-        self._version = ""
-        self._watch: SliceWatch | None = None
-        self._watched_since = 0.0
-        self._may_watch = True
-        self._problem = ""
-        """Why changes are not seen; empty if they are."""
-        self._failures = 0
+        self._pool: WatchedObjects[InferencePool] | None = None
+        self._slices: WatchedObjects[EndpointSlice] | None = None
+        self._pods: WatchedObjects[ContainerGroup] | None = None
+        self._labels, self._ports = "", tuple[int, ...]()
+        self._group = WatchGroup()
+        if settings.inference_pool:
+            self.name = f"inference pool {settings.inference_pool}"
+            self._pool = self._watched(INFERENCE_POOLS, name=settings.inference_pool)
+        elif settings.selector:
+            self.name = f"pods with {settings.selector}"
+            self._follow_pods(settings.selector)
+        else:
+            self.name = f"service {settings.name}"
+            self._slices = self._watched(ENDPOINT_SLICES, f"kubernetes.io/service-name={settings.name}")
 
     async def find(self) -> list[WorkerSettings]:
-        """Return the workers of all ready endpoints. Raises SourceUnavailable."""
-        if self._slices is None:
-            try:
-                self._slices, self._version = await self._api.list()
-            except SourceUnavailable:
-                self._failures += 1
-                raise
-            self._problem = ""
-        if self._problem:
-            raise SourceUnavailable(self._problem)
-        return self._workers(self._slices)
+        """Return the workers of all ready endpoints or pods. Raises SourceUnavailable."""
+        try:
+            if self._slices is not None:
+                return _bounded(_of_slices((await self._slices.find()).values(), self._settings))
+            if self._pool is not None:
+                await self._follow_pool(self._pool)
+            if self._pods is None:
+                return []
+            pods = (await self._pods.find()).values()
+            return _bounded(_of_pods(pods, self._settings, self._ports))
+        except KubernetesUnavailable as err:
+            raise SourceUnavailable(str(err)) from err
 
     async def wait(self) -> None:
-        """Wait until the slices have changed, or whether they have is not known any more."""
-        if self._failures and self._watch is None:
-            longest = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 10))
-            await asyncio.sleep(longest * random.uniform(0.5, 1.0))
-        if self._slices is None:
-            return
-        goes_on = False
-        try:
-            await self._follow(self._slices)
-            goes_on = True
-        except WatchRefused as err:
-            await self._poll(err)
-        except WatchExpired as err:
-            log.info("the EndpointSlices of %s are listed again: %s", self.name, err)
-            self._slices = None
-            self._failures += 1
-        except SourceUnavailable as err:
-            self._problem = str(err)
-            # What was sent may not have been understood; a watch that did not open has missed nothing.
-            if self._watch is not None:
-                self._slices = None
-            self._failures += 1
-        finally:
-            if not goes_on:
-                await self._hang_up()
+        """Wait until an object has changed, or whether one has is not known any more."""
+        await self._group.wait([one for one in (self._pool, self._slices, self._pods) if one is not None])
 
-    async def _follow(self, slices: dict[str, EndpointSlice]) -> None:
-        """Wait for the next changes. Raises SourceUnavailable, WatchExpired."""
-        if self._watch is None:
-            self._watch = await self._api.watch(self._version)
-            self._watched_since = self._clock()
-            self._may_watch = True
-            if self._problem:
-                self._problem = ""
-                return  # The source is available again, which is told before the next change.
-        changes = await self._watch.changes()
-        for change in changes:
-            self._apply(slices, change)
-        if self._clock() - self._watched_since >= SHORT_SECONDS:
-            self._failures = 0
-        elif not changes:
-            self._failures += 1
-        if not changes:
-            await self._hang_up()
+    async def _follow_pool(self, pool: WatchedObjects[InferencePool]) -> None:
+        """Select pods as the InferencePool says now. Raises KubernetesUnavailable."""
+        found = (await pool.find()).get(self._settings.inference_pool or "")
+        if found is None:
+            raise KubernetesUnavailable("there is no such InferencePool")
+        labels = label_selector(found.spec.selector.match_labels)
+        if not labels:
+            raise KubernetesUnavailable("the InferencePool selects by no labels, which would be every pod")
+        self._ports = tuple(each.number for each in found.spec.target_ports)
+        if labels != self._labels:
+            if self._pods is not None:
+                await self._group.close([self._pods])
+            self._follow_pods(labels)
 
-    def _apply(self, slices: dict[str, EndpointSlice], change: SliceChange) -> None:
-        self._version = change.version
-        if change.slice is not None:
-            slices[change.name] = change.slice
-        else:
-            slices.pop(change.name, None)
-        if len(slices) > SLICES_MAX:
-            raise SourceUnavailable(f"the service has more than {SLICES_MAX} EndpointSlices")
+    def _follow_pods(self, labels: str) -> None:
+        self._labels = labels
+        self._pods = self._watched(PODS, labels)
 
-    async def _poll(self, refusal: WatchRefused) -> None:
-        """Wait until the list is due again, for an account that may only list."""
-        if self._may_watch:
-            log.warning(
-                "the workers of %s are listed every %g seconds, because its changes cannot be watched: %s; "
-                "the service account needs `watch` on endpointslices",
-                self.name,
-                self._settings.every_seconds,
-                refusal,
-            )
-        self._may_watch, self._slices, self._failures = False, None, 0
-        await asyncio.sleep(self._settings.every_seconds)
-
-    async def _hang_up(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            await watch.close()
-
-    def _workers(self, slices: dict[str, EndpointSlice]) -> list[WorkerSettings]:
-        found: dict[str, WorkerSettings] = {}
-        for one in slices.values():
-            port = _port(one.ports or [], self._settings)
-            for endpoint in one.endpoints or ():
-                conditions = endpoint.conditions
-                is_serving = conditions is None or (
-                    conditions.ready is not False and not conditions.terminating
-                )
-                if port is None or not is_serving:
-                    continue
-                pod = endpoint.target_ref.name if endpoint.target_ref is not None else None
-                for address in endpoint.addresses or ():
-                    found[address] = self._settings.worker(address, port, name=pod)
-            if len(found) > ADDRESSES_MAX:
-                raise SourceUnavailable(f"the service has more than {ADDRESSES_MAX} endpoints")
-        return [found[address] for address in sorted(found)]
+    def _watched(self, kind: ApiResource[Read], labels: str = "", name: str = "") -> WatchedObjects[Read]:
+        namespace, every_seconds = self._settings.namespace, self._settings.every_seconds
+        selection = SelectedObjects(kind=kind, namespace=namespace, labels=labels, name=name)
+        return WatchedObjects(
+            self._api, selection, name=self.name, every_seconds=every_seconds, clock=self._clock
+        )
 
 
-def _port(ports: list[EndpointPort], settings: DiscoverySettings) -> int | None:
+def _bounded(found: list[WorkerSettings]) -> list[WorkerSettings]:
+    if len(found) > ADDRESSES_MAX:
+        raise SourceUnavailable(f"there are more than {ADDRESSES_MAX} endpoints")
+    return found
+
+
+def _of_slices(slices: Iterable[EndpointSlice], settings: DiscoverySettings) -> list[WorkerSettings]:
+    found: dict[str, WorkerSettings] = {}
+    for one in slices:
+        port = _slice_port(one.ports or [], settings)
+        for endpoint in one.endpoints or ():
+            conditions = endpoint.conditions
+            is_serving = conditions is None or (conditions.ready is not False and not conditions.terminating)
+            if port is None or not is_serving:
+                continue
+            pod = endpoint.target_ref.name if endpoint.target_ref is not None else None
+            for address in endpoint.addresses or ():
+                found[address] = settings.worker(address, port, name=pod)
+    return [found[address] for address in sorted(found)]
+
+
+def _slice_port(ports: list[EndpointPort], settings: DiscoverySettings) -> int | None:
     """Return the port with the name of the settings, else the number of the settings, else the first port."""
     if settings.port_name is not None:
         return next((port.port for port in ports if port.name == settings.port_name), None)
     if settings.port is not None:
         return settings.port
     return ports[0].port if ports else None
+
+
+def _of_pods(
+    pods: Iterable[ContainerGroup], settings: DiscoverySettings, target_ports: tuple[int, ...]
+) -> list[WorkerSettings]:
+    """Return a worker for each ready pod, or for each target port of an InferencePool at each of them."""
+    found = []
+    for pod in sorted(pods, key=_name_of):
+        if not pod.is_ready:
+            continue
+        name = pod.metadata.name
+        for at, port in enumerate(target_ports or _container_ports(pod, settings)):
+            own_name = f"{name}-{port}" if at else name
+            found.append(settings.worker(pod.status.address, port, name=own_name))
+    return found
+
+
+def _container_ports(pod: ContainerGroup, settings: DiscoverySettings) -> list[int]:
+    """Return the port that the settings name or number, else the usual one; none if no container has it."""
+    if settings.port_name is None:
+        return [settings.port or PORT]
+    named = [
+        port.container_port
+        for container in pod.spec.containers or ()
+        for port in container.ports or ()
+        if port.name == settings.port_name and port.container_port is not None
+    ]
+    return named[:1]
+
+
+def _name_of(found: NamedObject) -> str:
+    return found.metadata.name

@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from gateway.dispatch.first_worker import FirstWorkerWait
 from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
@@ -72,6 +73,7 @@ class WorkerAcquisition:
         self._preemption_requests = preemption_requests
         self._clock = clock
         self._targets = TtftTargets(fleet, clock)
+        self.first_worker = FirstWorkerWait(fleet, clock)
 
     async def acquire(self, request: PendingRequest) -> Placement:
         """Return a placement in the request's turn, at a provider if the tenant consents and no worker has room.
@@ -93,6 +95,9 @@ class WorkerAcquisition:
                     placement = await self.at_provider(request, f"{err.code} here")
                     if placement is not None:
                         return placement
+                waiting_max = self._rooms.of(request.queue).rules.bounds.requests_max
+                if no_worker and await self.first_worker.wait(request, waiting_max):
+                    continue
                 seconds = self._overflow.back_in_seconds(request, request.failed) if no_worker else None
                 if seconds is not None:
                     raise Overloaded(seconds, reported_by_workers=True) from err

@@ -87,5 +87,7 @@ class Model:
     """Names and weights of the models among which requests for this one are divided (canaries)."""
     fallbacks: tuple[str, ...] = ()
     """Names of the models that answer where no worker serves this one (gateway/models/model_selection.py)."""
+    first_worker_seconds_max: float = 0.0
+    """How long requests wait for the model's first worker; 0: not at all."""
     surfaces_sent_as_ids: frozenset[Surface] = frozenset()
     """The APIs on which prompts go to workers as token ids."""

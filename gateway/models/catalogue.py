@@ -76,6 +76,8 @@ class Catalogue:
         self._threads = EncoderThreads(executor)
         self._by_name: dict[str, Model] = {}
         self._aliases = ModelAliases()
+        self.configured: tuple[str, ...] = ()
+        """The names of the models in the settings, whether or not they have workers."""
         # One for every model that the settings ever named: other gateways and workers know the blocks made with it.
         self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
         self.replace_contents(self.prepare(models))
@@ -109,6 +111,7 @@ class Catalogue:
                 prices=prices_from(settings.prices),
                 splits=tuple(settings.splits.items()),
                 fallbacks=settings.fallbacks,
+                first_worker_seconds_max=settings.first_worker_seconds_max,
                 surfaces_sent_as_ids=SURFACES_SENT_AS_IDS[settings.prompt_ids],
             )
         return CatalogueContents(
@@ -126,6 +129,7 @@ class Catalogue:
         for name, model in contents.by_name.items():
             self._encoders[name] = (contents.encodings[name], model.encoder)
         self._by_name, self._aliases = dict(contents.by_name), contents.aliases
+        self.configured = tuple(contents.by_name)
 
     def find(self, name: str, tenant: str = "") -> Model:
         """Return the model that a requested name or alias stands for. Raises ModelNotFound.

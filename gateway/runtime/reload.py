@@ -153,7 +153,8 @@ class Reloader:
                 services.catalogue.add_reported(worker.models)
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
-            gateway.records.tenants.reconfigure(prepared.tenants)
+            directory = gateway.records.objects or gateway.records.tenants
+            directory.reconfigure(prepared.tenants)
             if gateway.records.ledger is not None:
                 gateway.records.ledger.account_usage.reconfigure(families(taken))
         if taken.routing != before.routing:

@@ -18,7 +18,13 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
 from gateway.settings.urls import credentials_problem, url_problem
 from gateway.settings.usage import webhook_secret
-from gateway.settings.workers import AUTO_KIND, KvEventsSettings, WorkerSettings, WorkerTlsSettings
+from gateway.settings.workers import (
+    AUTO_KIND,
+    DiscoverySettings,
+    KvEventsSettings,
+    WorkerSettings,
+    WorkerTlsSettings,
+)
 from policies.registry import OptionsInvalid, PolicyError, queue_policy, routing_policy, tenant_order
 from workers.adapters.disaggregation import DISAGGREGATION_TRAITS
 from workers.adapters.registry import adapters
@@ -182,12 +188,7 @@ def _discovery(settings: Settings) -> Iterator[str]:
     seen = set()
     for at, one in enumerate(settings.discovery):
         path = f"$.discovery[{at}]"
-        if (one.kind == "redis") == bool(one.name):
-            yield f"{path}.name: " + (
-                "a source of kind redis has no name"
-                if one.name
-                else f"a source of kind {one.kind} needs a name"
-            )
+        yield from _what_is_found(one, path)
         if (problem := kind_problem(one.worker_kind)) is not None:
             yield f"{path}.worker_kind: {problem}"
         if one.role != "both" and one.worker_kind not in (*DISAGGREGATION_TRAITS, AUTO_KIND):
@@ -195,9 +196,25 @@ def _discovery(settings: Settings) -> Iterator[str]:
         yield from _worker_connection(one.headers, one.tls, path)
         if (one.headers or one.tls is not None) and one.kind in ("file", "redis"):
             yield f"{path}: workers from a source of kind {one.kind} have their own headers and tls"
-        if (one.kind, one.name) in seen:
+        source = (one.kind, one.name, one.selector, one.inference_pool, one.namespace)
+        if source in seen:
             yield f"{path}: is named twice"
-        seen.add((one.kind, one.name))
+        seen.add(source)
+
+
+def _what_is_found(one: DiscoverySettings, path: str) -> Iterator[str]:
+    """Yield the errors in the name of a source, or in what stands in place of it."""
+    in_place = [name for name in ("selector", "inference_pool") if getattr(one, name)]
+    if in_place and one.kind != "kubernetes":
+        yield f"{path}.{in_place[0]}: is for sources of kind kubernetes"
+    elif len(in_place) + bool(one.name) > 1:
+        yield f"{path}: name, selector and inference_pool are alternatives"
+    elif one.kind == "redis" and one.name:
+        yield f"{path}.name: a source of kind redis has no name"
+    elif one.kind != "redis" and not (one.name or in_place):
+        yield f"{path}.name: a source of kind {one.kind} needs a name"
+    if one.inference_pool and (one.port is not None or one.port_name is not None):
+        yield f"{path}.port: the ports of workers are those of the InferencePool"
 
 
 def _worker_connection(
@@ -269,7 +286,8 @@ def _listeners(settings: Settings) -> Iterator[str]:
         if len(fsencode(listen.unix_socket)) > SOCKET_PATH_BYTES_MAX:
             yield f"$.listen.unix_socket: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes"
         return
-    if not settings.tenants and not is_loopback(listen.host) and not _database_may_have_tenants(settings):
+    elsewhere = settings.tenant_objects is not None or _database_may_have_tenants(settings)
+    if not settings.tenants and not is_loopback(listen.host) and not elsewhere:
         yield "$.tenants: at least one tenant is needed unless listen.host is a loopback address"
     if listen.port == admin.port != 0 and _overlap(listen.host, admin.host):
         yield f"$.admin.port: {admin.port} is already the port of listen, at the same address"

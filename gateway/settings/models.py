@@ -79,6 +79,13 @@ class ModelSettings(Branch, frozen=True, kw_only=True):
             max_length=10,
         ),
     ] = ()
+    first_worker_seconds_max: Annotated[
+        Annotated[float, Meta(ge=0, le=3600)],
+        Meta(
+            description="Longest time that requests wait while the model has no worker, because an autoscaler "
+            "starts the first one: `radixgate_waiting_requests` counts them. 0: they get a 503 `no_worker` at once."
+        ),
+    ] = 0.0
     tokenizer_memory_bytes_max: Annotated[
         Positive,
         Meta(description="Largest cache in bytes for tokens of messages that were tokenized before."),

@@ -89,7 +89,7 @@ def load_settings(
         tree = with_absolute_files(
             tree, (), lambda at, name: str(base / name) if sources.get(at) == str(file) else name
         )
-    settings = _convert(tree)
+    settings = convert_settings(tree)
     if file is not None:
         from_file = (str(file), DEFAULT)
         settings = _resolve_paths(settings, base, lambda at: _source(sources, at) in from_file)
@@ -229,7 +229,9 @@ def _resolve_paths(settings: Settings, base: Path, here: Callable[[Location], bo
     )
 
 
-def _convert(tree: dict[str, Any]) -> Settings:
+def convert_settings(tree: Mapping[str, Any]) -> Settings:
+    """Return a tree of texts, numbers and lists as settings. Raises SettingsProblem."""
+
     def decode(kind: type, value: Any) -> Any:
         if kind in (MediaHost, Moment, Network):
             return kind(value)

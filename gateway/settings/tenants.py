@@ -243,6 +243,22 @@ class ApiKeySettings(Branch, frozen=True, kw_only=True):
     disabled: Annotated[bool, Meta(description="Refuse the key, as if it did not exist.")] = False
 
 
+class TenantObjectsSettings(Branch, frozen=True, kw_only=True):
+    """Tenants in ConfigMaps and Secrets of the Kubernetes cluster that the gateway runs in."""
+
+    namespace: Annotated[
+        str | None,
+        Meta(description="Namespace of the objects; by default that of the gateway."),
+    ] = None
+    keys: Annotated[
+        bool,
+        Meta(
+            description="Whether API keys are read from Secrets. The gateway's account may then read all Secrets "
+            "of the namespace: give them one of their own."
+        ),
+    ] = True
+
+
 class TenantSettings(Branch, frozen=True, kw_only=True):
     """A tenant: a project of an organisation."""
 

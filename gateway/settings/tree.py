@@ -17,7 +17,7 @@ from gateway.settings.routing import RoutingSettings
 from gateway.settings.service_classes import ServiceClassesSettings
 from gateway.settings.stores import DatabaseSettings, IndexSettings, RedisSettings, StoredResponseSettings
 from gateway.settings.telemetry import TelemetrySettings
-from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantSettings
+from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantObjectsSettings, TenantSettings
 from gateway.settings.types import (
     Branch,
     FilePath,
@@ -96,6 +96,13 @@ class Settings(Branch, frozen=True, kw_only=True):
             description="Tenants; with none, allowed on loopback only, all requests are of the tenant `default`."
         ),
     ] = ()
+    tenant_objects: Annotated[
+        TenantObjectsSettings | None,
+        Meta(
+            description="Tenants, plans, organisations and keys in objects of the cluster: ConfigMaps with the "
+            "label radixgate/tenants, Secrets with the label radixgate/key. Off by default."
+        ),
+    ] = None
     authentication: Annotated[AuthenticationSettings, Meta(description="Authentication of tenants.")] = field(
         default_factory=AuthenticationSettings
     )

@@ -269,18 +269,40 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
         str,
         Meta(description="Path of the file, DNS name, or name of the Kubernetes Service.", max_length=1000),
     ] = ""
+    selector: Annotated[
+        str,
+        Meta(
+            description="Labels of pods (kubernetes), in place of `name`, as Kubernetes selects by them: "
+            "app=vllm,tier in (chat,code).",
+            max_length=1000,
+        ),
+    ] = ""
+    inference_pool: Annotated[
+        str,
+        Meta(
+            description="Name of an InferencePool of the Gateway API Inference Extension (kubernetes), in place "
+            "of `name`: its selector chooses the pods, and its target ports are theirs.",
+            max_length=253,
+        ),
+    ] = ""
     namespace: Annotated[
-        str | None, Meta(description="Namespace of the Kubernetes Service; by default that of the gateway.")
+        str | None,
+        Meta(
+            description="Namespace of the Service, the pods or the InferencePool; by default that of the gateway."
+        ),
     ] = None
     worker_kind: Annotated[
         str, Meta(description="Kind of the workers (dns, kubernetes), as `workers[].kind`.")
     ] = "vllm"
     port: Annotated[
         Port | None,
-        Meta(description="Port of the workers (dns, kubernetes); by default 8000, or that of the Service."),
+        Meta(
+            description="Port of the workers (dns, kubernetes); by default 8000, or that of the Service. An "
+            "InferencePool has its own."
+        ),
     ] = None
     port_name: Annotated[
-        str | None, Meta(description="Name of the port in the EndpointSlice (kubernetes).")
+        str | None, Meta(description="Name of the port in the EndpointSlice or the pod (kubernetes).")
     ] = None
     models: Annotated[
         tuple[Name, ...],
@@ -317,7 +339,7 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
         Seconds,
         Meta(
             description="Seconds between two queries of the source (file, dns). The others tell of changes; "
-            "kubernetes is queried as often where the service account may list EndpointSlices, but not watch them."
+            "kubernetes is queried as often where the service account may list, but not watch."
         ),
     ] = 5.0
 

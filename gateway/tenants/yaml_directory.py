@@ -20,6 +20,12 @@ def register_from_settings(
 ) -> TenantRegister:
     """Return a register of the tenants and keys in the settings; `wall` is Unix time in seconds."""
     register = TenantRegister(pepper, wall)
+    add_settings(register, settings)
+    return register
+
+
+def add_settings(register: TenantRegister, settings: Settings) -> None:
+    """Add the organisations, plans, tenants and keys in the settings to a register."""
     for organisation in settings.organisations:
         register.put_organisation(organisation)
     for plan in settings.plans:
@@ -28,7 +34,6 @@ def register_from_settings(
         register.put_tenant(msgspec.structs.replace(tenant, keys=()))
         for key in tenant.keys:
             register.put_key(tenant.id, key)
-    return register
 
 
 class FileDirectory(TenantDirectory, Protocol):

@@ -134,13 +134,15 @@ def _state(gateway: Gateway) -> dict[str, Any]:
     return {
         "ready": gateway.drain_state.ready
         and (routable or not any(True for _ in gateway.fleet))
-        and (directory is None or directory.usable),
+        and (directory is None or directory.usable)
+        and (gateway.records.objects is None or gateway.records.objects.loaded),
         "draining": not gateway.drain_state.ready,
         "redis": "away" if gateway.quotas.store.away else "shared",
         "database": directory.state if directory is not None else "none",
         "token_issuers": max(
             (issuer.state for issuer in gateway.every_issuer), key=ISSUER_STATES.index, default="none"
         ),
+        "tenant_objects": gateway.records.objects.counts() if gateway.records.objects is not None else None,
         "index": "following" if gateway.index.reader.up else "standing still",
         "failing_loops": [name for name, state in gateway.supervisor.loops.items() if state.failing],
     }

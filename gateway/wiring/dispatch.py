@@ -172,13 +172,15 @@ class _DispatchFollowsFleet:
 
     def room_made(self) -> None:
         """Look anew where waiting requests may go."""
+        self._dispatch.acquisition.first_worker.fleet_changed()
         self._dispatch.fleet_changed()
 
     def cache_lost(self, worker: WorkerId) -> None:
         """Do nothing: no request waits for a cache."""
 
     def reported(self, worker: Worker) -> None:
-        """Do nothing: the worker's models and health are the fleet's."""
+        """Send requests to a worker that is the first of its model."""
+        self._dispatch.acquisition.first_worker.fleet_changed()
 
     def left(self, worker: WorkerId) -> None:
         """Do nothing: a worker that leaves makes room, too."""

@@ -16,6 +16,7 @@ from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.kv_index.worker_feeds import RankFeed
 from gateway.ledger.ledger import Ledger
+from gateway.models.catalogue import Catalogue
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.failover_store import FailoverQuotaStore
@@ -50,6 +51,7 @@ def gauges(
     batches: BatchCounts,
     issuers: "Sequence[Issuer[Any]]" = (),
     access_log: AccessLog | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Iterable[Gauge]:
     """Return all metrics of the present state; the parts are read at a scrape, and not before."""
 
@@ -70,15 +72,27 @@ def gauges(
 
         return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
 
+    def models() -> frozenset[str]:
+        """Return the models of workers and settings: those of the settings may have no worker at the moment."""
+        return fleet.models_beside(None).union(catalogue.configured if catalogue is not None else ())
+
+    def streams() -> list[Reading]:
+        counts = dict.fromkeys(models(), 0)
+        for each in fleet:
+            for model in each.models if each.provider is None else ():
+                counts[model] = counts.get(model, 0) + each.load.streams
+        return [((model,), float(count)) for model, count in counts.items()]
+
     def health() -> list[tuple[tuple[str, ...], float]]:
         return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
 
     def waiting() -> list[tuple[tuple[str, ...], float]]:
         # Models and classes without waiting requests are shown with 0: an autoscaler takes no series for no answer.
-        counts = Counter({(model, name): 0 for model in fleet.models_beside(None) for name in CLASSES})
+        counts = Counter({(model, name): 0 for model in models() for name in CLASSES})
         for room in dispatch.rooms.all().values():
             counts.update({(room.model, name): 0 for name in CLASSES})
             counts.update((room.model, ticket.service_class) for ticket in room.waiting())
+        counts.update(dispatch.acquisition.first_worker.counts())
         return [(labels, float(count)) for labels, count in counts.items()]
 
     def queue(
@@ -88,7 +102,7 @@ def gauges(
 
         def read_all() -> list[tuple[tuple[str, ...], float]]:
             rooms = dispatch.rooms.all()
-            unused = [((model,), idle) for model in fleet.models_beside(None) if model not in rooms]
+            unused = [((model,), idle) for model in models() if model not in rooms]
             return [*unused, *(((queue,), read(room)) for queue, room in rooms.items())]
 
         return Gauge(name=name, text=text, labels=("queue",), read=read_all)
@@ -129,6 +143,12 @@ def gauges(
         ),
         worker(
             "worker_streams", "Requests of this gateway that the worker is serving.", lambda w: w.load.streams
+        ),
+        Gauge(
+            name="model_streams",
+            text="Requests of this gateway on workers of the model, including requests for their other models.",
+            labels=("model",),
+            read=streams,
         ),
         worker(
             "worker_queued_tokens",

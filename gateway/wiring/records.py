@@ -16,6 +16,7 @@ from gateway.database.tenant_store import TenantStore
 from gateway.files.content_store import ContentStore
 from gateway.files.directory_store import DirectoryStore
 from gateway.files.tenant_files import FileBounds, TenantFiles
+from gateway.kubernetes.api import ACCOUNT, API, KubernetesApi
 from gateway.ledger.ledger import Ledger, Loop
 from gateway.settings.database_address import NONE
 from gateway.settings.listeners import is_loopback
@@ -23,6 +24,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.tenants.keys import pepper
+from gateway.tenants.object_directory import ObjectDirectory
 from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, register_from_settings
@@ -34,6 +36,8 @@ class Records:
 
     tenants: FileDirectory
     """The directory that requests are authenticated against."""
+    objects: ObjectDirectory | None
+    """Adds the tenants of the cluster's objects to `tenants`; None where the settings name none."""
     directory: SqlDirectory | None
     """The tenants of the settings and of the database together; `tenants` reads it where it exists."""
     ledger: Ledger | None
@@ -50,8 +54,10 @@ class Records:
         """Make the stores, which connect later and are closed by the stack. Raises SettingsProblem."""
         directory = _directory(settings, secret, stack)
         files_database, responses_database = _database(settings, stack), _database(settings, stack)
+        tenants = _tenants(settings, secret, directory)
         return cls(
-            tenants=_tenants(settings, secret, directory),
+            tenants=tenants,
+            objects=_objects(settings, secret, tenants),
             directory=directory,
             ledger=_ledger(settings, stack),
             responses=_responses(settings, responses_database) if responses_database is not None else None,
@@ -66,6 +72,8 @@ class Records:
 
     def loops(self) -> Iterator[tuple[str, Loop]]:
         """Yield the background loops with their names; the loop of the directory is started earlier."""
+        if self.objects is not None:
+            yield "tenant objects", self.objects.run
         if self.responses is not None:
             yield "responses", self.responses.run
         if self.conversations is not None:
@@ -80,6 +88,15 @@ def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -
     directory = database if database is not None else register_from_settings(settings, pepper(secret))
     local_only = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
     return OpenUntilTenants(directory) if local_only else directory
+
+
+def _objects(settings: Settings, secret: bytes, tenants: FileDirectory) -> ObjectDirectory | None:
+    if settings.tenant_objects is None:
+        return None
+    own_pepper = pepper(secret)
+    api = KubernetesApi(API, ACCOUNT)
+    file = register_from_settings(settings, own_pepper)
+    return ObjectDirectory(settings.tenant_objects, api, tenants, file, own_pepper)
 
 
 def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:

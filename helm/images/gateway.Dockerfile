@@ -8,7 +8,7 @@ COPY radix_cache /src/radix_cache
 COPY policies /src/policies
 COPY workers /src/workers
 COPY gateway /src/gateway
-RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[oidc,parquet,postgres,s3]'
+RUN /opt/radixgate/bin/pip install --no-cache-dir '/src[ext-proc,oidc,parquet,postgres,s3]'
 
 FROM ${PYTHON}
 # A numeric user, so that Kubernetes can see that it is not root.

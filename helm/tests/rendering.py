@@ -20,7 +20,10 @@ PRODUCTION = CHART / "examples/production.yaml"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 RELEASE = ("release", str(CHART), "--namespace", "llm")
 
-OPTIONAL_KINDS = ("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1")
+OPTIONAL_KINDS = (
+    *("monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1", "inference.networking.k8s.io/v1"),
+    *("keda.sh/v1alpha1", "leaderworkerset.x-k8s.io/v1"),
+)
 """API groups that a cluster may lack."""
 
 Objects = list[dict[str, Any]]
@@ -82,6 +85,7 @@ KINDS = {
     "gateway.networking.k8s.io/v1": ("HTTPRoute",),
     "networking.k8s.io/v1": ("Ingress", "NetworkPolicy"),
     "policy/v1": ("PodDisruptionBudget",),
+    "rbac.authorization.k8s.io/v1": ("Role", "RoleBinding"),
 }
 
 

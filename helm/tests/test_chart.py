@@ -31,6 +31,10 @@ def pods(objects: Objects) -> dict[str, dict[str, Any]]:
             found[o["metadata"]["name"]] = o["spec"]["template"]["spec"]
         elif o["kind"] == "Pod":
             found[o["metadata"]["name"]] = o["spec"]
+        elif o["kind"] == "LeaderWorkerSet":
+            for each in ("leaderTemplate", "workerTemplate"):
+                template = o["spec"]["leaderWorkerTemplate"][each]
+                found[f"{o['metadata']['name']} {each}"] = template["spec"]
     return found
 
 
@@ -196,8 +200,10 @@ def test_a_change_of_settings_starts_new_pods_and_nothing_else_does() -> None:
 
 @EVERY_EXAMPLE
 def test_pods_keep_to_the_restricted_profile(example: Path | None) -> None:
-    for name, pod in pods(render(example=example)).items():
-        assert pod["automountServiceAccountToken"] is False
+    objects = render(example=example)
+    watches = any(o["kind"] == "Role" for o in objects)
+    for name, pod in pods(objects).items():
+        assert pod["automountServiceAccountToken"] is (watches and name == "release-radixgate")
         assert pod["enableServiceLinks"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -209,9 +215,9 @@ def test_pods_keep_to_the_restricted_profile(example: Path | None) -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert context["readOnlyRootFilesystem"] is True
             assert container["resources"]["requests"]
-            assert re.search(r":[0-9][\w.-]*$|@sha256:", container["image"])
+            assert re.search(r":v?[0-9][\w.-]*$|@sha256:", container["image"])
             mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
-            assert mounted <= {v["name"] for v in pod.get("volumes", ())} | {"data", "state"}
+            assert mounted <= {v["name"] for v in pod.get("volumes", ())} | {"data", "state", "cache"}
 
 
 def test_probes_use_the_admin_port_and_each_asks_its_own_question() -> None:
@@ -241,14 +247,17 @@ def test_selectors_find_their_pods_and_no_others(example: Path | None) -> None:
         if o["kind"] in ("Deployment", "StatefulSet")
     }
     for o in objects:
+        if o["kind"] == "LeaderWorkerSet":
+            leader = o["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+            labels[o["metadata"]["name"]] = leader["metadata"]["labels"]
+    for o in objects:
         selector = o["spec"].get("selector", {}) if "spec" in o else {}
         selector = selector.get("matchLabels", selector)
         if o["kind"] in ("Deployment", "StatefulSet", "Service", "PodDisruptionBudget"):
-            assert set(selector) == {
-                f"app.kubernetes.io/{part}" for part in ("name", "instance", "component")
-            }
+            parts = {f"app.kubernetes.io/{part}" for part in ("name", "instance", "component")}
+            assert set(selector) - {"radixgate/serves"} == parts
             assert [name for name, own in labels.items() if selector.items() <= own.items()] == [
-                re.sub("-(admin|pods)$", "", o["metadata"]["name"])
+                re.sub("-(admin|pods|http)$", "", o["metadata"]["name"])
             ]
 
 

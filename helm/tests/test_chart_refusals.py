@@ -90,6 +90,28 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
             },
             "would fail every probe",
         ),
+        ({"config": {"discovery": []}}, "set workers.discovery"),
+        ({"config": {"tenant_objects": {}}}, "set tenantObjects"),
+        (
+            {"gateway": {"endpointPicker": {"inferencePool": {"enabled": True}}}},
+            "set gateway.endpointPicker.enabled",
+        ),
+        (
+            {"gateway": {"endpointPicker": {"enabled": True, "inferencePool": {"enabled": True}}}},
+            "this cluster has no InferencePool",
+        ),
+        (
+            {"gateway": {"endpointPicker": {"enabled": True}}, "networkPolicy": {"enabled": True}},
+            "name Envoy's pods in networkPolicy.envoyFrom",
+        ),
+        (
+            {"config": {"listen": {"endpoint_picker": {"port": 1}}}},
+            "set gateway.endpointPicker",
+        ),
+        (
+            {"gateway": {"endpointPicker": {"enabled": True}}, "serviceAccount": {"create": False}},
+            "the default service account may not",
+        ),
         ({"tenants": [{"id": "a"}], "tenantsFrom": {"existingSecret": "b"}}, "choose one of tenants"),
         ({"config": {"workers": []}}, "the chart writes config.workers itself"),
         ({"config": {"deployment_secret": "x"}}, "the chart writes config.deployment_secret itself"),
@@ -128,6 +150,62 @@ def test_what_cannot_work_is_refused_with_a_sentence(values: dict[str, Any], sen
     assert done.returncode != 0
     assert "radixgate: " in done.stderr
     assert sentence in done.stderr
+
+
+HUB = {"name": "m", "path": "a/b"}
+
+
+@pytest.mark.parametrize(
+    ("pools", "sentence"),
+    [
+        ([{"name": "a", "model": HUB}, {"name": "a", "model": HUB}], "two pools have the name a"),
+        ([{"name": "a", "model": {"path": "a/b"}}], "the pool a has no model.name"),
+        ([{"name": "a", "model": {"name": "m"}}], "needs model.path"),
+        ([{"name": "a", "model": {"name": "m", "source": "claim"}}], "needs model.existingClaim"),
+        ([{"name": "a", "model": {"name": "m", "source": "hostPath"}}], "needs model.hostPath"),
+        ([{"name": "a", "model": {"name": "m", "source": "image"}}], "needs model.image"),
+        ([{"name": "a", "model": HUB, "tensorParallel": 3, "nodes": 2}], "2 nodes cannot share evenly"),
+        (
+            [{"name": "a", "model": HUB, "tensorParallel": 4, "nodes": 2}],
+            "this cluster has no LeaderWorkerSet",
+        ),
+        ([{"name": "a", "model": HUB, "extraArgs": ["--api-key=x"]}], "name it in workers.apiKey"),
+        (
+            [{"name": "a", "model": HUB, "role": "decode"}],
+            "a pool with role decode and none with role prefill",
+        ),
+        ([{"name": "a", "model": HUB, "image": {"tag": "latest"}}], "needs a tag that names a version"),
+        ([{"name": "a", "model": HUB, "autoscaling": {"enabled": True}}], "autoscaling.prometheus.address"),
+        (
+            [{"name": "a", "model": HUB, "autoscaling": {"enabled": True, "minReplicas": 5}}],
+            "minReplicas is larger than maxReplicas",
+        ),
+        (
+            [
+                {
+                    "name": "a",
+                    "model": HUB,
+                    "autoscaling": {"enabled": True, "prometheus": {"address": "http://p"}},
+                }
+            ],
+            "this cluster has no ScaledObject",
+        ),
+    ],
+)
+def test_pools_that_cannot_run_are_refused_with_a_sentence(
+    pools: list[dict[str, Any]], sentence: str
+) -> None:
+    done = helm({"workers": {"pools": pools}})
+    assert done.returncode != 0
+    assert "radixgate: " in done.stderr
+    assert sentence in done.stderr
+
+
+def test_an_image_is_no_volume_before_kubernetes_has_them() -> None:
+    model = {"name": "m", "source": "image", "image": "registry.example.com/llama:1"}
+    values = {"workers": {"pools": [{"name": "a", "model": model}]}}
+    assert "which needs Kubernetes 1.33" in helm(values, "--kube-version", "1.32.0").stderr
+    assert helm(values, "--kube-version", "1.33.0").returncode == 0
 
 
 BEFORE = "/api/v1/namespaces/llm/configmaps/release-radixgate"
@@ -172,6 +250,17 @@ def test_claims_of_another_size_are_refused_with_what_to_do() -> None:
         ({"workers": {"external": [{"id": "a", "kind": "vllm", "url": "http://k:v@a"}]}}, "url"),
         ({"workers": {"embedded": {"options": {"kv_tokens": 1}}}}, "kv_tokens"),
         ({"gateway": {"image": {"digest": "sha256:beef"}}}, "digest"),
+        ({"workers": {"pools": [{"name": "a"}]}}, "model"),
+        ({"workers": {"pools": [{"name": "A", "model": HUB}]}}, "name"),
+        ({"workers": {"pools": [{"name": "a", "model": HUB, "engine": "tgi"}]}}, "engine"),
+        ({"workers": {"pools": [{"name": "a", "model": HUB, "gpus": 2}]}}, "gpus"),
+        (
+            {"workers": {"pools": [{"name": "a", "model": HUB, "lora": [{"name": "a=b", "path": "c"}]}]}},
+            "lora",
+        ),
+        ({"workers": {"discovery": [{"kind": "kubernetes"}]}}, "discovery"),
+        ({"workers": {"discovery": [{"kind": "kubernetes", "name": "a", "selector": "b=c"}]}}, "discovery"),
+        ({"gateway": {"endpointPicker": {"inferencePool": {"targetPorts": []}}}}, "targetPorts"),
     ],
 )
 def test_misspelt_values_are_refused_by_the_schema(values: dict[str, Any], path: str) -> None:
@@ -181,8 +270,11 @@ def test_misspelt_values_are_refused_by_the_schema(values: dict[str, Any], path:
     assert path in done.stderr
 
 
-PROGRAM_DEFAULTS = {".workers.embedded.options", ".workers.embedded.model.tiny"}
-"""What is left out there, the program chooses."""
+PROGRAM_DEFAULTS = {
+    *(".workers.embedded.options", ".workers.embedded.model.tiny"),
+    *(".workers.poolDefaults.resources", ".workers.poolDefaults.image"),
+}
+"""What is left out there, the program or another value chooses."""
 
 GIVEN_BY_THE_CHART = {
     *("model", "host", "port", "served-model-name", "kv-events", "kv-events-port"),
@@ -201,7 +293,8 @@ def test_every_value_has_a_default_and_a_place_in_the_schema() -> None:
         if isinstance(values, dict) and schema.get("additionalProperties") is False:
             assert set(values) <= set(schema["properties"]), path
             if path not in PROGRAM_DEFAULTS:
-                assert set(schema["properties"]) - set(values) <= OPTIONAL, path
+                pool = {"name"} if path == ".workers.poolDefaults" else set()
+                assert set(schema["properties"]) - set(values) <= OPTIONAL | pool, path
             for name, inner in values.items():
                 compare(inner, schema["properties"][name], f"{path}.{name}")
 

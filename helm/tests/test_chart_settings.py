@@ -46,6 +46,8 @@ def settings_of(objects: Objects, directory: Path, *assignments: str) -> Setting
         complete_demo_key(objects, directory)
         text = text.replace("/run/radixgate", str(directory))
     for model in yaml.safe_load(text)["models"]:
+        if "tokenizer" not in model:
+            continue
         place = directory / model["tokenizer"].lstrip("/")
         place.mkdir(parents=True, exist_ok=True)
         (place / "tokenizer.json").touch()

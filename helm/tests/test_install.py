@@ -33,10 +33,10 @@ async def demo_key(cluster: LocalCluster) -> str:
     return key.decode().strip()
 
 
-async def chat(cluster: LocalCluster, key: str) -> tuple[int, str]:
+async def chat(cluster: LocalCluster, key: str, model: str = "tiny-llama") -> tuple[int, str]:
     """Status and text of a chat completion through the release's Service."""
     url = cluster.address("release-radixgate", 80)
-    body = {"model": "tiny-llama", "messages": [{"role": "user", "content": "Good morning"}], "max_tokens": 4}
+    body = {"model": model, "messages": [{"role": "user", "content": "Good morning"}], "max_tokens": 4}
     async with aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as http:
         async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
             return answer.status, await answer.text()
@@ -87,6 +87,80 @@ async def test_an_install_with_defaults_ends_with_a_completion_and_an_upgrade_ke
     assert not cluster.store.all("StatefulSet")
     await cluster.install(SMALL)
     assert (await chat(cluster, key))[0] == 200
+
+
+POOL = {
+    "name": "chat",
+    "engine": "sglang",
+    "model": {"name": "scripted", "path": "org/scripted"},
+    "gpu": {"count": 0},
+    "drainSeconds": 0,
+}
+ON_DEMAND = {"enabled": True, "prometheus": {"address": "http://prometheus"}, "firstWorkerSeconds": 120}
+
+
+async def scale(cluster: LocalCluster, replicas: int) -> None:
+    """Set the number of engines, as an autoscaler does."""
+    name = "release-radixgate-pool-chat"
+    url = f"{cluster.server.url}/apis/apps/v1/namespaces/llm/statefulsets/{name}"
+    headers = {"content-type": "application/merge-patch+json"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.patch(url, json={"spec": {"replicas": replicas}}) as answer:
+            assert answer.status == 200
+    await cluster.settled()
+
+
+async def workers_of(cluster: LocalCluster) -> dict[str, str]:
+    """The workers of the gateway with their health."""
+    url = cluster.address("release-radixgate-admin", 8001)
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/health/ready") as answer:
+        found: dict[str, str] = (await answer.json())["workers"]
+        return found
+
+
+async def workers_become(cluster: LocalCluster, *names: str) -> None:
+    for _ in range(300):
+        if await workers_of(cluster) == dict.fromkeys(names, "up"):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{await workers_of(cluster)}\n{cluster.logs()}")
+
+
+@pytest.mark.timeout(600)
+async def test_engines_of_a_pool_are_found_by_a_watch_scaled_without_a_restart_and_waited_for(cluster):
+    values = {
+        "workers": {"embedded": {"replicas": 0}, "pools": [{**POOL, "autoscaling": ON_DEMAND}]},
+        "config": {"drain": {"notice_seconds": 1, "seconds": 10}},
+        "metrics": {"dashboard": {"enabled": False}},
+    }
+    await cluster.install(values)
+    names = [f"release-radixgate-pool-chat-{n}" for n in range(2)]
+    await workers_become(cluster, names[0])
+    key = await demo_key(cluster)
+    status, text = await chat(cluster, key, model="scripted")
+    assert status == 200, text
+    gateway = cluster.pods["release-radixgate-0"]
+
+    await scale(cluster, 2)
+    await workers_become(cluster, *names)
+    await scale(cluster, 0)
+    await workers_become(cluster)
+    waiting = asyncio.create_task(chat(cluster, key, model="scripted"))
+    url = cluster.address("release-radixgate-admin", 8001)
+    series = 'radixgate_waiting_requests{class="chat",model="scripted"} 1.0'
+    async with aiohttp.ClientSession() as http:
+        for _ in range(200):
+            async with http.get(f"{url}/metrics") as answer:
+                if series in await answer.text():
+                    break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError(cluster.logs())
+    await scale(cluster, 1)
+    status, text = await waiting
+    assert status == 200, text
+    assert cluster.pods["release-radixgate-0"] is gateway
+    assert gateway.restarts == 0
 
 
 SECRET = {"deployment-secret": "a secret for tests, which is long enough to be taken"}

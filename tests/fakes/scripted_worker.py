@@ -105,7 +105,7 @@ class ScriptedWorker:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         """Listen on the port, or on a free one."""
         app = web.Application(client_max_size=64 * 1024**2, middlewares=[self._wait_while_frozen])
         for path in ("/v1/chat/completions", "/v1/completions"):
@@ -118,8 +118,8 @@ class ScriptedWorker:
         app.router.add_get("/server_info", self._server_info)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", port, reuse_address=True).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, host, port, reuse_address=True).start()
+        self.url = f"http://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         """Stop listening, and abort the requests under way."""

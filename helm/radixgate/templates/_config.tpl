@@ -10,8 +10,9 @@ gateway, all clients behind an ingress share one address: the bound of connectio
   "redis" (dict "url" (include "radixgate.redisUrl" .))
   "state_directory" "/var/lib/radixgate"
   "deployment_secret" "${env:RADIXGATE_DEPLOYMENT_SECRET}"
-  "models" .Values.models
+  "models" (include "radixgate.models" . | fromYamlArray)
   "workers" (include "radixgate.workers" . | fromYamlArray)
+  "discovery" (include "radixgate.discovery" . | fromYamlArray)
   "plans" $tenants.plans
   "tenants" $tenants.tenants
   "drain" (dict "notice_seconds" 5 "seconds" 120)
@@ -28,9 +29,23 @@ gateway, all clients behind an ingress share one address: the bound of connectio
 {{- $_ := set (get $derived $listener) "tls" (dict "certificate" (printf "%s.crt" $files) "key" (printf "%s.key" $files)) -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.gateway.endpointPicker -}}
+{{- if .enabled -}}
+{{- $picker := dict "host" "0.0.0.0" "port" .port -}}
+{{- if .tls.existingSecret -}}
+{{- $_ := set $picker "tls" (dict "certificate" "/etc/radixgate-tls/picker/tls.crt" "key" "/etc/radixgate-tls/picker/tls.key") -}}
+{{- end -}}
+{{- $_ := set $derived.listen "endpoint_picker" $picker -}}
+{{- end -}}
+{{- end -}}
 {{- /* While the init container waits in vain for the database, the gateway upgrades the tables later. */ -}}
 {{- $upgrade := ternary "always" "never" (eq .Values.database.upgrade "init") -}}
 {{- $_ := set $derived "database" (dict "url" (include "radixgate.databaseUrl" .) "upgrade" $upgrade) -}}
+{{- with .Values.tenantObjects -}}
+{{- if .enabled -}}
+{{- $_ := set $derived "tenant_objects" (dict "keys" .keys "namespace" (default $.Release.Namespace .namespace)) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.tokenIssuers -}}
 {{- $_ := set $derived "authentication" (dict "tokens" .) -}}
 {{- end -}}
@@ -85,11 +100,15 @@ ${env:RADIXGATE_REDIS_URL}
 {{- end -}}
 {{- end -}}
 
-{{/* All workers. Each embedded one has its own name: a common Service would hide which one has a prefix cached. */}}
+{{/*
+All workers. Each embedded one has its own name: a common Service would hide which one has a prefix cached. Envoy knows
+pods by their addresses: for it they are discovered.
+*/}}
 {{- define "radixgate.workers" -}}
 {{- $name := printf "%s-worker" (include "radixgate.fullname" .) -}}
 {{- $workers := list -}}
-{{- range $at := until (int .Values.workers.embedded.replicas) -}}
+{{- $named := ternary 0 (int .Values.workers.embedded.replicas) .Values.gateway.endpointPicker.enabled -}}
+{{- range $at := until $named -}}
 {{- $url := printf "http://%s-%d.%s.%s.svc:30000" $name $at $name $.Release.Namespace -}}
 {{- $workers = append $workers (dict "id" (printf "worker-%d" $at) "kind" "embedded" "url" $url) -}}
 {{- end -}}
@@ -103,9 +122,96 @@ ${env:RADIXGATE_REDIS_URL}
 {{- toYaml $workers -}}
 {{- end -}}
 
+{{/* Where gateways look for workers: the values' sources, and the Service of each pool of engines. */}}
+{{- define "radixgate.discovery" -}}
+{{- $sources := list -}}
+{{- range $at, $given := .Values.workers.discovery -}}
+{{- $source := omit $given "apiKey" -}}
+{{- if dig "apiKey" "existingSecret" "" $given -}}
+{{- $_ := set $source "api_key" (printf "${env:RADIXGATE_DISCOVERY_KEY_%d}" $at) -}}
+{{- end -}}
+{{- $sources = append $sources $source -}}
+{{- end -}}
+{{- if and .Values.gateway.endpointPicker.enabled (int .Values.workers.embedded.replicas) -}}
+{{- $name := printf "%s-worker" (include "radixgate.fullname" .) -}}
+{{- $sources = append $sources (dict "kind" "kubernetes" "name" $name "port_name" "http" "worker_kind" "embedded") -}}
+{{- end -}}
+{{- range include "radixgate.pools" . | fromYamlArray -}}
+{{- $source := dict "kind" "kubernetes" "name" (printf "%s-http" .fullname) "port_name" "http" "worker_kind" .engine "role" .role "priority" "on" "api_key" "${env:RADIXGATE_POOL_KEY}" -}}
+{{- $sources = append $sources $source -}}
+{{- end -}}
+{{- toYaml $sources -}}
+{{- end -}}
+
+{{/*
+The values' models, and those of pools that may have no engine at times: the gateway knows these models also then, and
+their requests wait for the first engine.
+*/}}
+{{- define "radixgate.models" -}}
+{{- $seconds := dict -}}
+{{- range include "radixgate.pools" . | fromYamlArray -}}
+{{- if and .autoscaling.enabled (not (int .autoscaling.minReplicas)) -}}
+{{- $wait := .autoscaling.firstWorkerSeconds -}}
+{{- $_ := set $seconds .model.name $wait -}}
+{{- range .lora -}}
+{{- $_ := set $seconds .name $wait -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $models := list -}}
+{{- range .Values.models -}}
+{{- $wait := get $seconds .name -}}
+{{- $models = append $models (merge (deepCopy .) (ternary (dict "first_worker_seconds_max" $wait) dict (hasKey $seconds .name))) -}}
+{{- $_ := unset $seconds .name -}}
+{{- end -}}
+{{- range $name, $wait := $seconds -}}
+{{- $models = append $models (dict "name" $name "first_worker_seconds_max" $wait) -}}
+{{- end -}}
+{{- toYaml $models -}}
+{{- end -}}
+
+{{/* "yes" if gateways ask the API of the cluster, else empty. */}}
+{{- define "radixgate.asksCluster" -}}
+{{- if include "radixgate.roles" . | fromYaml -}}yes{{- end -}}
+{{- end -}}
+
+{{/* By namespace, the rules of the Role that gateways need there, as YAML. */}}
+{{- define "radixgate.roles" -}}
+{{- $wanted := dict -}}
+{{- range include "radixgate.discovery" . | fromYamlArray -}}
+{{- if eq .kind "kubernetes" -}}
+{{- $namespace := default $.Release.Namespace .namespace -}}
+{{- $kinds := get $wanted $namespace | default list -}}
+{{- if .inference_pool -}}
+{{- $kinds = concat $kinds (list "pods" "inferencepools") -}}
+{{- else -}}
+{{- $kinds = append $kinds (ternary "pods" "endpointslices" (not (empty .selector))) -}}
+{{- end -}}
+{{- $_ := set $wanted $namespace $kinds -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.tenantObjects -}}
+{{- if .enabled -}}
+{{- $namespace := default $.Release.Namespace .namespace -}}
+{{- $kinds := concat (get $wanted $namespace | default list) (list "configmaps" "events") (ternary (list "secrets") list .keys) -}}
+{{- $_ := set $wanted $namespace $kinds -}}
+{{- end -}}
+{{- end -}}
+{{- $groups := dict "configmaps" "" "secrets" "" "events" "" "pods" "" "endpointslices" "discovery.k8s.io" "inferencepools" "inference.networking.k8s.io" -}}
+{{- $roles := dict -}}
+{{- range $namespace, $kinds := $wanted -}}
+{{- $rules := list -}}
+{{- range uniq $kinds | sortAlpha -}}
+{{- $rules = append $rules (dict "apiGroups" (list (get $groups .)) "resources" (list .) "verbs" (ternary (list "create") (list "get" "list" "watch") (eq . "events"))) -}}
+{{- end -}}
+{{- $_ := set $roles $namespace $rules -}}
+{{- end -}}
+{{- toYaml $roles -}}
+{{- end -}}
+
 {{/* "yes" if there is a demo tenant, else empty. */}}
 {{- define "radixgate.demo" -}}
-{{- if and .Values.demoTenant.enabled (not .Values.tenants) (not .Values.tenantsFrom.existingSecret) -}}yes{{- end -}}
+{{- if and .Values.demoTenant.enabled (not .Values.tenants) (not .Values.tenantsFrom.existingSecret) (not .Values.tenantObjects.enabled) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* Plans and tenants; lists from a Secret arrive in environment variables and replace those in the file. */}}

@@ -11,6 +11,10 @@
 {{- /* The two ports after that of HTTP have KV events and their replay. */ -}}
 {{- $_ := set $found "worker" (list (dict "port" 30000 "endPort" 30002 "protocol" "TCP")) -}}
 {{- end -}}
+{{- range include "radixgate.pools" . | fromYamlArray -}}
+{{- $last := include "radixgate.poolLastPort" . | int -}}
+{{- $_ := set $found .component (list (dict "port" 30000 "endPort" $last "protocol" "TCP")) -}}
+{{- end -}}
 {{- toYaml $found -}}
 {{- end -}}
 
@@ -51,6 +55,14 @@ Secrets are those of networkPolicy.egress.ports.
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $values.workers.discovery -}}
+{{- if and (ne .kind "redis") (ne .kind "file") -}}
+{{- $_ := set $urls "workers" (append $urls.workers (printf "http://discovered:%d" (int (default 8000 .port)))) -}}
+{{- end -}}
+{{- end -}}
+{{- if include "radixgate.asksCluster" . -}}
+{{- $_ := set $found "kubernetes" $ports.kubernetes -}}
 {{- end -}}
 {{- range concat $values.tokenIssuers $values.operatorIssuers -}}
 {{- $_ := set $urls "issuers" (append $urls.issuers .issuer) -}}

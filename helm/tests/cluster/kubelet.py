@@ -41,6 +41,7 @@ class Pod:
         directory: Path,
         address: str,
         resolve: Callable[[str], str | None],
+        api: str,
     ) -> None:
         self.name: str = found["metadata"]["name"]
         self.namespace: str = found["metadata"]["namespace"]
@@ -54,6 +55,7 @@ class Pod:
         self._claims = directory / "claims"
         self._directory = directory / "pods" / found["metadata"]["uid"]
         self._resolve = resolve
+        self._api = api
         self._processes: list[tuple[asyncio.subprocess.Process, Image]] = []
         self._reading: set[asyncio.Task[None]] = set()
         self._lines: list[str] = []
@@ -175,6 +177,9 @@ class Pod:
             "POD_DIRECTORY": str(self._directory),
             "PYTHONUNBUFFERED": "1",
         }
+        if self._spec.get("automountServiceAccountToken"):
+            path = os.pathsep.join(filter(None, (str(self._images.account_patch), own.get("PYTHONPATH"))))
+            own |= {"PYTHONPATH": path, "CLUSTER_API": self._api, "CLUSTER_ACCOUNT": str(self._account())}
         return await asyncio.create_subprocess_exec(
             *words,
             env={**local, **own},
@@ -216,6 +221,14 @@ class Pod:
                 files = self._need("Secret", volume["secret"]["secretName"])["data"]
                 for name, text in files.items():
                     (place / name).write_bytes(base64.b64decode(text))
+
+    def _account(self) -> Path:
+        """The directory of the pod's service account."""
+        account = self._directory / "service-account"
+        account.mkdir(exist_ok=True)
+        (account / "namespace").write_text(self.namespace)
+        (account / "token").write_text(f"{self.namespace}:{self._spec['serviceAccountName']}")
+        return account
 
     def _need(self, kind: str, name: str) -> Object:
         found = self._store.find(kind, self.namespace, name)

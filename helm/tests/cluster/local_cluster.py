@@ -146,7 +146,13 @@ class LocalCluster:
                     task.add_done_callback(ending.discard)
             elif name not in self.pods:
                 pod = self.pods[name] = Pod(
-                    found, self.store, self.images, self._directory, self._address_of(name), self._resolve
+                    found,
+                    self.store,
+                    self.images,
+                    self._directory,
+                    self._address_of(name),
+                    self._resolve,
+                    self.server.url,
                 )
                 pod.task = asyncio.create_task(pod.run())
 

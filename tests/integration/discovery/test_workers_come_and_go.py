@@ -283,3 +283,37 @@ async def test_a_worker_of_another_kind_than_the_settings_say_is_logged(gateway,
             "worker w0 has the kind sglang in the settings, but its list of models is that of kind vllm"
             in (caplog.text)
         )
+
+
+async def demand(running):
+    """What an autoscaler is told: waiting and running requests of the model."""
+    async with running.http.get(running.admin + "/metrics") as response:
+        text = await response.text()
+    names = ("radixgate_waiting_requests", "radixgate_model_streams", "radixgate_waiting_tokens")
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith(names)]
+    return {
+        series: float(value) for series, _, value in lines if '"tiny"' in series and "batch" not in series
+    }
+
+
+async def test_a_model_without_workers_has_metrics_and_its_first_request_waits_for_the_first_worker(gateway):
+    settings = {
+        "discovery": "[{kind: redis}]",
+        "models": "[{name: tiny, first_worker_seconds_max: 60}]",
+    }
+    async with ScriptedWorker(models=["tiny"]) as worker, gateway(**settings) as running:
+        idle = await demand(running)
+        assert set(idle.values()) == {0.0}
+        assert 'radixgate_waiting_requests{class="chat",model="tiny"}' in idle
+        assert 'radixgate_model_streams{model="tiny"}' in idle
+
+        asked = asyncio.ensure_future(running.chat("anyone there?", model="tiny").__aenter__())
+        waiting = 'radixgate_waiting_requests{class="chat",model="tiny"}'
+        while (await demand(running))[waiting] != 1.0:
+            await asyncio.sleep(0.05)
+        code, _, err = await workers(running, "add", "first", worker.url, "--kind", "sglang")
+        assert (code, err) == (0, "")
+        answer = await asyncio.wait_for(asked, 60)
+        assert answer.status == 200
+        await answer.release()
+        assert (await demand(running))[waiting] == 0.0

@@ -5,7 +5,6 @@ import logging
 
 import pytest
 
-from gateway.discovery import kubernetes, slice_api
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.source import SourceUnavailable
@@ -13,6 +12,8 @@ from gateway.discovery.worker_kinds import WorkerKinds
 from gateway.discovery.worker_registry import RegistryNews
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
+from gateway.kubernetes import api as kubernetes_api
+from gateway.kubernetes import watched_objects
 from gateway.settings.workers import DiscoverySettings as Settings
 from gateway.wiring.fleet import target_of
 from radix_cache.match import WorkerId
@@ -21,8 +22,8 @@ from tests.fakes.kubernetes_api import KubernetesApi, endpoint
 
 @pytest.fixture
 async def api(tmp_path, monkeypatch):
-    monkeypatch.setattr(kubernetes, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(kubernetes, "PAUSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(watched_objects, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(watched_objects, "PAUSE_SECONDS_MAX", 0.05)
     async with KubernetesApi(tmp_path) as server:
         yield server
 
@@ -186,7 +187,7 @@ async def test_a_line_that_is_not_understood_lists_again_and_takes_nobody_away(a
 
 
 async def test_an_endless_line_is_not_read_on(api, follow, monkeypatch):
-    monkeypatch.setattr(slice_api, "LINE_BYTES_MAX", 100_000)
+    monkeypatch.setattr(kubernetes_api, "LINE_BYTES_MAX", 100_000)
     results = follow(source_of(api))
     await true(lambda: api.open_watches)
     for _ in range(30):
@@ -196,18 +197,18 @@ async def test_an_endless_line_is_not_read_on(api, follow, monkeypatch):
 
 
 async def test_a_page_that_is_too_large_is_refused(api, monkeypatch):
-    monkeypatch.setattr(slice_api, "PAGE_BYTES_MAX", 100)
+    monkeypatch.setattr(kubernetes_api, "PAGE_BYTES_MAX", 100)
     api.put("a", [endpoint("10.0.0.1", "one"), endpoint("10.0.0.2", "two")])
     with pytest.raises(SourceUnavailable, match="larger than 100 bytes"):
         await source_of(api).find()
 
 
 async def test_more_slices_than_a_service_has_are_refused(api, monkeypatch):
-    monkeypatch.setattr(slice_api, "SLICES_MAX", 200)
+    monkeypatch.setattr(kubernetes_api, "OBJECTS_MAX", 200)
     api.page = 1
     for number in range(3):
         api.put(f"s{number}", [])
-    with pytest.raises(SourceUnavailable, match="more than 200 EndpointSlices"):
+    with pytest.raises(SourceUnavailable, match="more than 200 EndpointSlice objects"):
         await source_of(api).find()
 
 
@@ -240,7 +241,7 @@ async def test_half_a_line_of_a_watch_that_broke_off_is_no_change(api, follow):
 async def test_a_server_that_is_away_is_asked_more_and_more_rarely_and_keeps_the_last_workers(
     api, follow, monkeypatch
 ):
-    monkeypatch.setattr(kubernetes, "PAUSE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(watched_objects, "PAUSE_SECONDS_MAX", 0.5)
     api.put("a", [endpoint("10.0.0.1", "one")])
     results = follow(source_of(api))
     await true(lambda: api.open_watches)
@@ -255,7 +256,7 @@ async def test_a_server_that_is_away_is_asked_more_and_more_rarely_and_keeps_the
 
 
 async def test_a_watch_that_is_ended_at_once_is_not_opened_all_the_time(api, follow, monkeypatch):
-    monkeypatch.setattr(kubernetes, "PAUSE_SECONDS_MAX", 30.0)
+    monkeypatch.setattr(watched_objects, "PAUSE_SECONDS_MAX", 30.0)
     follow(source_of(api))
     async with asyncio.timeout(30):
         for _ in range(5):
@@ -268,8 +269,8 @@ async def test_a_watch_that_is_ended_at_once_is_not_opened_all_the_time(api, fol
 
 
 async def test_a_watch_that_is_not_ended_in_time_is_ended_here_and_goes_on(api, follow, monkeypatch):
-    monkeypatch.setattr(slice_api, "WATCH_SECONDS", (0, 0))
-    monkeypatch.setattr(slice_api, "WATCH_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(kubernetes_api, "WATCH_SECONDS", (0, 0))
+    monkeypatch.setattr(kubernetes_api, "WATCH_GRACE_SECONDS", 0.2)
     api.put("a", [endpoint("10.0.0.1", "one")])
     results = follow(source_of(api))
     await true(lambda: len(api.watches) > 2)
@@ -380,3 +381,88 @@ async def test_pods_of_a_service_join_the_fleet_and_leave_it_as_they_come_and_go
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+# ---- Pods by their labels, and those of an InferencePool
+
+
+def found_by(api, **what):
+    return KubernetesSource(Settings(kind="kubernetes", every_seconds=0.02, **what), api.url, api.account)
+
+
+async def urls(source):
+    return {worker.id: worker.url for worker in await source.find()}
+
+
+async def test_ready_pods_with_the_labels_are_workers(api, follow):
+    http = [{"name": "metrics", "containerPort": 9}, {"name": "http", "containerPort": 30000}]
+    api.put_pod("one", "10.0.0.1", app="vllm", ports=http)
+    api.put_pod("two", "fd00::2", app="vllm", ports=http)
+    api.put_pod("loading", "10.0.0.3", app="vllm", ports=http, ready=False)
+    api.put_pod("ending", "10.0.0.4", app="vllm", ports=http, ending=True)
+    api.put_pod("other", "10.0.0.5", app="web", ports=http)
+    api.put_pod("silent", "10.0.0.6", app="vllm")
+    assert await urls(found_by(api, selector="app=vllm", port_name="http")) == {
+        "one": "http://10.0.0.1:30000",
+        "two": "http://[fd00::2]:30000",
+    }
+    assert (await urls(found_by(api, selector="app=vllm", port=7)))["silent"] == "http://10.0.0.6:7"
+    assert (await urls(found_by(api, selector="app=web")))["other"] == "http://10.0.0.5:8000"
+
+    results = follow(found_by(api, selector="app=vllm", port_name="http"))
+    await true(lambda: api.open_watches)
+    api.put_pod("loading", "10.0.0.3", app="vllm", ports=http)
+    await true(lambda: results[-1] == ["loading", "one", "two"])
+    api.put_pod("one", "10.0.0.1", app="vllm", ports=http, ending=True)
+    await true(lambda: results[-1] == ["loading", "two"])
+    api.put_pod("two", "fd00::2", app="web", ports=http)
+    await true(lambda: results[-1] == ["loading"])
+
+
+def pool(*ports, **labels):
+    numbers = [{"number": port} for port in ports]
+    return {"spec": {"selector": {"matchLabels": labels}, "targetPorts": numbers}}
+
+
+async def test_an_inference_pool_says_which_pods_serve_at_which_ports(api, follow):
+    api.put_pod("one", "10.0.0.1", app="vllm")
+    api.put_pod("two", "10.0.0.2", app="sglang")
+    api.put_object("inferencepools", "chat", pool(8000, 8001, app="vllm"))
+    api.put_object("inferencepools", "other", pool(1, app="web"))
+    source = found_by(api, inference_pool="chat", worker_kind="auto")
+    assert await urls(source) == {"one": "http://10.0.0.1:8000", "one-8001": "http://10.0.0.1:8001"}
+
+    results = follow(source)
+    await true(lambda: api.open_watches == 2)
+    api.put_pod("three", "10.0.0.3", app="vllm")
+    await true(lambda: results[-1] == ["one", "one-8001", "three", "three-8001"])
+    api.put_object("inferencepools", "chat", pool(30000, app="sglang"))
+    await true(lambda: results[-1] == ["two"])
+    await true(lambda: api.open_watches == 2)
+    api.put_pod("four", "10.0.0.4", app="sglang")
+    await true(lambda: results[-1] == ["four", "two"])
+    # One list and one watch of the pool, and of the pods of each selector.
+    assert (len(api.lists), len(api.watches)) == (3, 3)
+
+
+async def test_an_inference_pool_that_is_not_there_keeps_the_last_workers(api, follow):
+    results = follow(found_by(api, inference_pool="chat"))
+    await true(lambda: results and results[-1] == "there is no such InferencePool")
+    api.put_pod("one", "10.0.0.1", app="vllm")
+    api.put_object("inferencepools", "chat", pool(8000, app="vllm"))
+    await true(lambda: results[-1] == ["one"])
+    api.put_object("inferencepools", "chat", pool(8000))
+    await true(lambda: "would be every pod" in str(results[-1]))
+    api.delete("chat", "inferencepools")
+    await true(lambda: results[-1] == "there is no such InferencePool")
+
+
+async def test_the_end_of_the_gateway_closes_the_watches_of_pool_and_pods(api, follow):
+    api.put_object("inferencepools", "chat", pool(8000, app="vllm"))
+    source = found_by(api, inference_pool="chat")
+    await source.find()
+    task = asyncio.ensure_future(source.wait())
+    await true(lambda: api.open_watches == 2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await true(lambda: not api.open_watches)

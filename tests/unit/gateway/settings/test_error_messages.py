@@ -550,6 +550,25 @@ def test_providers_that_are_wrong(file, kind, more, expected):
     assert said.startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("kind: kubernetes", ".name: a source of kind kubernetes needs a name"),
+        ("kind: kubernetes, name: a, selector: b=c", ": name, selector and inference_pool are alternatives"),
+        ("kind: dns, selector: b=c", ".selector: is for sources of kind kubernetes"),
+        ("kind: redis, name: a", ".name: a source of kind redis has no name"),
+        (
+            "kind: kubernetes, inference_pool: a, port: 1",
+            ".port: the ports of workers are those of the Infer",
+        ),
+        ("kind: kubernetes, selector: a=b}, {kind: kubernetes, selector: a=b", ": is named twice"),
+    ],
+)
+def test_a_source_finds_workers_in_one_way(file, source, expected):
+    said = refusal(file(f"discovery: [{{{source}}}]\n"))
+    assert said.startswith(f"$.discovery[{1 if 'twice' in expected else 0}]{expected}")
+
+
 @pytest.mark.parametrize("kind", ["dns", "kubernetes", "file", "redis"])
 def test_what_is_behind_a_name_is_no_provider(file, kind):
     name = "" if kind == "redis" else "name: n, "

@@ -1,0 +1,75 @@
+"""The wait for the first worker of a model, which an autoscaler may be starting.
+
+    no worker --the model's settings say so--> waits, and counts as waiting --a worker serves it--> ranked
+                                                 '--time is over--> no_worker
+
+These requests stand in no waiting room, since there is nothing to rank and no turn to give.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.domain.errors import Overloaded
+from gateway.fleet.fleet import Fleet
+
+
+class FirstWorkerWait:
+    """The requests that wait for the first worker of their model.
+
+    `clock`: seconds on the monotonic clock.
+    """
+
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._waiting: dict[asyncio.Future[None], tuple[str, str]] = {}
+        self._closing: Exception | None = None
+
+    def counts(self) -> "Counter[tuple[str, str]]":
+        """Return how many requests wait, by model and service class."""
+        return Counter(self._waiting.values())
+
+    async def wait(self, request: PendingRequest, requests_max: int) -> bool:
+        """Wait for the first worker of the request's model, and return whether there is one.
+
+        `requests_max` bounds how many requests may wait. Raises Overloaded, and what `close` was given.
+        """
+        model, ticket = request.ctx.model, request.ticket
+        if not model.first_worker_seconds_max or request.failed or ticket is None:
+            return False
+        if self._fleet.serving(model.name):
+            return False  # It has workers, but none that could take this request.
+        until = ticket.arrived_at + model.first_worker_seconds_max
+        if request.ctx.expires_at is not None:
+            until = min(until, request.ctx.expires_at)
+        if self._closing is not None:
+            raise self._closing
+        if len(self._waiting) >= requests_max:
+            raise Overloaded(model.first_worker_seconds_max)
+        woken = asyncio.get_running_loop().create_future()
+        self._waiting[woken] = model.name, request.service_class.name
+        if request.progress.queued_at is None:
+            request.progress.queued_at = self._clock()
+        try:
+            async with asyncio.timeout(max(0.0, until - self._clock())):
+                await woken
+        except TimeoutError:
+            return False
+        finally:
+            del self._waiting[woken]
+        return True
+
+    def fleet_changed(self) -> None:
+        """Wake the requests whose model has a worker now."""
+        for woken, (model, _) in self._waiting.items():
+            if not woken.done() and self._fleet.serving(model):
+                woken.set_result(None)
+
+    def close(self, error: Exception) -> None:
+        """End every wait with this error, also those that begin later."""
+        self._closing = error
+        for woken in self._waiting:
+            if not woken.done():
+                woken.set_exception(error)
