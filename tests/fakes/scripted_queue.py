@@ -39,6 +39,9 @@ class ScriptedQueue:
         self._number = 0
         self._members: set[str] = set()
 
+    def membership_of(self, queue: str) -> "ScriptedQueue":
+        return self
+
     def share_of(self, window_tokens: int) -> int:
         return window_tokens if self.shared else max(1, window_tokens // self.gateways)
 
