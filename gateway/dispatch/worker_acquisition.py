@@ -64,6 +64,7 @@ class WorkerAcquisition:
         self._router = router
         self._index = index
         self._queue = queue
+        self._only = queue.only_membership
         self._rooms = rooms
         self._placements = placements
         self._overflow = overflow
@@ -122,7 +123,7 @@ class WorkerAcquisition:
             self._targets.check(request, decision.routes, room)
         ticket = request.ticket = room.ticket(self._queued(request, decision.routes), request.ticket)
         placement: Placement | None
-        if self._queue.membership_of(request.queue).shared:
+        if (self._only or self._queue.membership_of(request.queue)).shared:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._turn_of_all, request, ticket, decision),

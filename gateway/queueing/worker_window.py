@@ -105,10 +105,11 @@ class WorkerWindow:
         self.of_all = of_all
         """The windows that all gateways together may fill."""
         self._queue = queue
+        self._only = queue.only_membership
 
     def of(self, model: str) -> DispatchWindow:
         """Return this gateway's part of the window of the model's workers, as of now."""
-        window, membership = self.of_all.of(model), self._queue.membership_of(model)
+        window, membership = self.of_all.of(model), self._only or self._queue.membership_of(model)
         if membership.shared or membership.gateways == 1:
             return window
         share_of = membership.share_of

@@ -21,7 +21,7 @@ class ScriptedQueue:
     def __init__(self, *, shared: bool = False) -> None:
         self.shared = shared
         self.gateways = 2 if shared else 1
-        self.membership = self
+        self.membership = self.only_membership = self
         self.placements = LocalPlacements()
         self.turns: deque[object] = deque()
         """How the next turns end: with a worker's id, or with an exception; else with the best route."""

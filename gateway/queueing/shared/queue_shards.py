@@ -61,6 +61,11 @@ class QueueShards:
         """Return the shard of a queue, as of now."""
         return self._shards[shard_of_group(self._groups().of(model_of(queue)), len(self._shards))]
 
+    @property
+    def only_membership(self) -> None:
+        """None: there is one for each shard."""
+        return None
+
     def membership_of(self, queue: str) -> Membership:
         """Return this gateway's part among those that share the queue of this name."""
         return self.of(queue).membership

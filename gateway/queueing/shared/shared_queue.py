@@ -133,6 +133,11 @@ class SharedQueue:
         """The key of the stream of its turns."""
         return self._store.keys.turns
 
+    @property
+    def only_membership(self) -> Membership:
+        """This gateway's part among all that share the queue."""
+        return self.membership
+
     def membership_of(self, _queue: str) -> Membership:
         """Return this gateway's part among all that share the queue."""
         return self.membership

@@ -35,6 +35,11 @@ class SharedTurns(Protocol):
         """The parts of the queue that are decided apart; the one with the messages between gateways comes first."""
         ...
 
+    @property
+    def only_membership(self) -> Membership | None:
+        """The membership of all queues where they are decided in one place; None for shards."""
+        ...
+
     def membership_of(self, queue: str) -> Membership:
         """Return this gateway's part among those that share the queue of this name."""
         ...
