@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 from gateway.planning.costs import FleetCosts
 from gateway.planning.demand import FleetDemand, FleetLayout, FleetMachines
-from gateway.planning.traffic import RedisTraffic, request_traffic
+from gateway.planning.traffic import INDEX_SHARDS, RedisTraffic, request_traffic
 
 GATEWAYS_MAX = 4096
 DEPLOYMENTS_MAX = 256
-PRIMARIES_MAX = 64
-INDEX_SHARDS = 64
-"""Of radix_cache/shared/keys.py."""
+QUEUE_SHARDS = 24
+"""CLUSTER_SHARDS of gateway/queueing/shared/keys.py."""
 
 
 class NoLayout(Exception):
@@ -62,7 +61,7 @@ def fleet_plan(
     second = _with_idle(request.scaled(own.requests_per_second), layout.members, costs)
     parts = (
         *_redis_parts(own, layout, machines, request, second, costs),
-        *_process_parts(own, layout, machines, costs),
+        *_process_parts(own, layout, machines, request.changes, costs),
     )
     return FleetPlan(demand=demand, layout=layout, request=request, second=second, parts=parts)
 
@@ -119,7 +118,7 @@ def _redis_parts(
     """Yield what the busiest primary bears."""
     index = share_of_busiest(min(demand.namespaces, INDEX_SHARDS), layout.primaries)
     quotas = share_of_busiest(demand.tenants, layout.primaries)
-    queue = share_of_busiest(demand.models, layout.primaries)
+    queue = share_of_busiest(min(demand.models, QUEUE_SHARDS), layout.primaries)
     shared = layout.members > 1
     # In a cluster the calls of each part leave apart: at most three scripts where one server has one.
     scripts = request.scripts * (1 if layout.primaries == 1 else 3)
@@ -158,12 +157,12 @@ def _redis_parts(
 
 
 def _process_parts(
-    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
+    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, changes: float, costs: FleetCosts
 ) -> Iterator[PartLoad]:
     """Yield what one gateway process bears."""
     rate = demand.requests_per_second
     own = rate / layout.members * costs.process_us_per_request / 1e6
-    followed = rate * costs.changes * costs.process_us_per_change / 1e6
+    followed = rate * changes * costs.process_us_per_change / 1e6
     yield PartLoad(
         name="CPU of a gateway process",
         used=own + followed,
@@ -185,7 +184,7 @@ def _enough_gateways(
 ) -> FleetLayout:
     """Return the layout with as many gateways as the CPU of their processes needs, if any number is enough."""
     rate = demand.requests_per_second / layout.deployments
-    left = machines.used_max - rate * costs.changes * costs.process_us_per_change / 1e6
+    left = machines.used_max - rate * (costs.changes + 1) * costs.process_us_per_change / 1e6
     needed = rate * costs.process_us_per_request / 1e6
     per_deployment = GATEWAYS_MAX if left <= 0 else -(-needed // (left * layout.processes))
     gateways = max(1, min(GATEWAYS_MAX, int(per_deployment))) * layout.deployments

@@ -69,10 +69,11 @@ async def count(load: FleetLoad, directory: Path) -> FleetCounts:
     async with AsyncExitStack() as stack:
         url, clients = await _redis(stack, load, directory)
         models = model_names(load)
-        workers = [
-            await _start(stack, directory, f"worker-{model}", "tests.benchmarks.fast_worker", model)
+        starts = (
+            _start(stack, directory, f"worker-{model}", "tests.benchmarks.fast_worker", model)
             for model in models
-        ]
+        )
+        workers = await asyncio.gather(*starts)
         secret = pepper(deployment_secret(Settings(state_directory=str(directory))))
         keys = [new_key(secret) for _ in range(load.tenants)]
         gateways = []
@@ -163,7 +164,7 @@ def _settings(
             for name, worker in workers.items()
             for at, each in enumerate(str(worker.url).split(","))
         ],
-        "plans": [{"name": "fleet", "limits": LIMITS, "concurrency": 100_000}],
+        "plans": [{"name": "fleet", **({"limits": LIMITS, "concurrency": 100_000} if load.limited else {})}],
         "tenants": [
             {
                 "id": f"tenant-{at}",

@@ -35,6 +35,8 @@ class FleetLoad:
     """The prefill of each prompt; a worker computes one prompt after the other."""
     window_tokens: int = 1_000_000
     """Uncached tokens that may be ahead at one worker: few make requests wait for a turn."""
+    limited: bool = True
+    """Whether the tenants have limits."""
     models: int = 1
     tenants: int = 1
     """The tenants; each has an organisation and a namespace of its own."""
