@@ -18,6 +18,7 @@ from gateway.wiring.shared_queue import attach_peers, shard_loops, shared_queue
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.redis.topology import slot_of
 from tests.fakes.dispatch_stage import StubAdapter
 from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -147,6 +148,45 @@ async def test_a_request_that_waits_asks_anew_when_its_model_comes_to_share_work
         assert one.leave(kept[0], 0.0)
         left = shard_of_group(first, CLUSTER_SHARDS)
         await until(lambda: left not in joined(one))
+
+
+async def test_turns_are_given_while_the_slot_of_their_shard_moves(own_cluster, tmp_path):
+    model, tags = APART[0], shard_tags(CLUSTER_SHARDS)
+    slot = slot_of(f"{{{tags[shard_of_group(model, CLUSTER_SHARDS)]}}}")
+    async with (
+        member(own_cluster.url, tmp_path.name, worker("w0", model)) as (one, _),
+        member(own_cluster.url, tmp_path.name, worker("w0", model)) as (other, _),
+    ):
+        await until(lambda: one.shared and other.shared)
+        turns, moved = 0, asyncio.Event()
+
+        async def requests(queue):
+            nonlocal turns
+            while not moved.is_set():
+                try:
+                    shared, task = asks(queue, model, "w0")
+                    await task
+                except AskAnew:  # What a request does that hears of no decision in time.
+                    await asyncio.sleep(0.01)
+                    continue
+                turns += 1
+                await asyncio.sleep(0.002)
+                queue.leave(shared, 0.0)
+
+        running = [asyncio.create_task(requests(queue)) for queue in (one, other) for _ in range(3)]
+        for _ in range(4):
+            source = await asyncio.to_thread(own_cluster.owner, slot)
+            target = next(node for node in own_cluster.nodes if node is not source)
+            await asyncio.to_thread(own_cluster.begin_move, slot, target)
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(own_cluster.move_keys, slot, source, target)
+            await asyncio.to_thread(own_cluster.end_move, slot, target)
+            before = turns
+            await until(lambda before=before: turns > before + 10 and one.shared and other.shared)
+        moved.set()
+        await asyncio.gather(*running)
+        queues = [shard.membership for shard in (one.of(model), other.of(model))]
+        await until(lambda: not any(membership.known_ids for membership in queues))
 
 
 async def test_tenants_share_by_weight_in_a_cluster(gateway, cluster):
