@@ -61,6 +61,7 @@ from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
+from gateway.wiring.shared_queue import shard_loops
 from gateway.wiring.telemetry import access_log_of, explorer_of, metrics_of, request_store, tracing_of
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, cache_salt
@@ -275,15 +276,16 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
                 )
             )
         )
-        stack.push_async_callback(dispatch.queue.membership.close)
+        stack.push_async_callback(dispatch.queue.close)
         stack.push_async_callback(supervisor.close)
-        await _start(gateway, _turns(gateway, scripts))
+        await _start(gateway, _turns(gateway, scripts), scripts)
         yield gateway
 
 
-async def _start(gateway: Gateway, turns: TurnReader) -> None:
+async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> None:
     """Start all background loops, and wait until tenants, workers and the prefix index have been read once."""
     start, records, index = gateway.supervisor.start, gateway.records, gateway.index
+    queue = gateway.services.dispatch.queue
     if records.directory is not None:
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
@@ -299,8 +301,9 @@ async def _start(gateway: Gateway, turns: TurnReader) -> None:
         ("escrow", gateway.quotas.escrow.run),
         ("leases", gateway.quotas.leases.run),
         ("gateways", gateway.quotas.gateway_count.run),
-        ("queue", gateway.services.dispatch.queue.membership.run),
+        ("queue", queue.shards[0].membership.run),
         ("turns", turns.run),
+        *shard_loops(queue, scripts),
         ("history", gateway.history.run),
         *records.loops(),
     ):
@@ -333,8 +336,8 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncEx
 
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
-    dispatch = gateway.services.dispatch
-    queue, news = dispatch.queue, gateway.discovery.registry.news
+    dispatch, news = gateway.services.dispatch, gateway.discovery.registry.news
+    queue = dispatch.queue.shards[0]
 
     def missed() -> None:
         queue.ask_again()
@@ -342,7 +345,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
 
     return TurnReader(
         scripts,
-        QueueKeys(gateway.settings.redis.prefix).turns,
+        queue.stream,
         handlers={
             **gateway.queues.heard,
             **gateway.activity.heard,

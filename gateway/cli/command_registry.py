@@ -20,6 +20,7 @@ NAMES = (
         "doctor",
         "ladder",
         "plan",
+        "plan-fleet",
         "simulate",
         "bench",
         "check-config",
@@ -106,9 +107,13 @@ def _load_command(name: str) -> Any:
 
             return _single_command(ladder, CONTEXT)
         case "plan":
-            from gateway.cli.commands.plan import plan
+            from gateway.cli.planning.plan import plan
 
             return _single_command(plan)
+        case "plan-fleet":
+            from gateway.cli.planning.plan_fleet import plan_fleet
+
+            return _single_command(plan_fleet)
         case "simulate":
             from gateway.cli.commands.simulate import simulate
 

@@ -17,7 +17,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
-from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import WorkerWindow
@@ -46,7 +46,7 @@ class Dispatch:
     worker_calls: WorkerCalls
     fleet: Fleet
     router: Router
-    queue: SharedQueue
+    queue: SharedTurns
     rooms: WaitingRooms[Placement]
     window: WorkerWindow
     index: PrefixIndex
@@ -70,5 +70,5 @@ class Dispatch:
 
     def fleet_changed(self) -> None:
         """Look anew where waiting requests may go: a worker joined, left or changed."""
-        self.queue.ask_again()
+        self.queue.fleet_changed()
         self.rooms.room_made()

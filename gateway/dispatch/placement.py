@@ -14,7 +14,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.ranks import Ranks, RankShare
 from gateway.fleet.worker import Worker
-from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota import Lease
@@ -92,7 +92,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Placements:
     """Makes placements, and ends them: reserves and frees load on workers, ranks and in the shared queue."""
 
-    def __init__(self, fleet: Fleet, queue: SharedQueue, ranks: Ranks) -> None:
+    def __init__(self, fleet: Fleet, queue: SharedTurns, ranks: Ranks) -> None:
         self._fleet = fleet
         self._queue = queue
         self._ranks = ranks

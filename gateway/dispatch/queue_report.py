@@ -227,5 +227,5 @@ def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, room: Wa
     before = sum(other.number < ticket.number for other in waiting)
     background = ticket.service_class == BATCH.name
     window = dispatch.window.tokens_for(room, ticket.tenant, background=background)
-    shared = dispatch.queue.shared
+    shared = dispatch.queue.membership_of(room.model).shared
     return waiting_reason(dispatch.fleet, room, ticket.uncached_tokens, before, window, shared)

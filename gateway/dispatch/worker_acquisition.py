@@ -25,7 +25,8 @@ from gateway.domain.errors import GatewayError, NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.preemption_requests import Need, PreemptionRequests
-from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
+from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
+from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.queueing.waiting_room import NowhereToGo, Patience, QueuedRequest, WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
@@ -50,7 +51,7 @@ class WorkerAcquisition:
         fleet: Fleet,
         router: Router,
         index: PrefixIndex,
-        queue: SharedQueue,
+        queue: SharedTurns,
         rooms: WaitingRooms[Placement],
         placements: Placements,
         overflow: ProviderOverflow,
@@ -64,7 +65,7 @@ class WorkerAcquisition:
         self._router = router
         self._index = index
         self._queue = queue
-        self._membership = queue.membership
+        self._only = queue.only_membership
         self._rooms = rooms
         self._placements = placements
         self._overflow = overflow
@@ -127,7 +128,7 @@ class WorkerAcquisition:
             self._targets.check(request, decision.routes, room)
         ticket = request.ticket = room.ticket(self._queued(request, decision.routes), request.ticket)
         placement: Placement | None
-        if self._membership.shared:
+        if (self._only or self._queue.membership_of(request.queue)).shared:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._turn_of_all, request, ticket, decision),
@@ -206,7 +207,7 @@ class WorkerAcquisition:
         if self._rooms.requests_wait_beside(request.ctx.model.name):
             return None
         ticket = self._shared_ticket(request, cost=0.0)
-        if self._queue.shared:
+        if self._queue.membership_of(request.queue).shared:
             known = dict[WorkerId, Route]()
             turn = await self._queue.spare(ticket, self._shared_routes(request, decision, known))
             if turn is None:
@@ -419,8 +420,9 @@ class WorkerAcquisition:
     def _begin_to_wait(self, request: PendingRequest, decision: Decision) -> None:
         if request.progress.queued_at is None:
             request.progress.queued_at = self._clock()
+            shared = self._queue.membership_of(request.queue).shared
             request.progress.wait = queue_wait(
-                request, self._fleet, self._rooms.of(request.queue), self._window, self._queue.shared
+                request, self._fleet, self._rooms.of(request.queue), self._window, shared
             )
         request.waits = True
         self._index.wait(request.prompt.namespace, request.prompt.hashes, request.ctx.id)
@@ -452,7 +454,7 @@ class WorkerAcquisition:
         ]
         if self._preemption.make_room(needs):
             return True
-        if self._queue.shared:
+        if self._queue.membership_of(request.queue).shared:
             self._preemption_requests.send(needs)
         return False
 

@@ -8,6 +8,7 @@ from random import Random
 from typing import Protocol
 
 from gateway.fleet.least_loaded import LeastLoaded
+from gateway.fleet.model_groups import ModelGroups
 from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
 from policies.speeds import FleetSpeeds
@@ -74,6 +75,7 @@ class Fleet:
         self._routable: dict[str, tuple[list[Worker], bool]] = {}
         self._least_loaded: dict[str, LeastLoaded] = {}
         self._beside: dict[str | None, frozenset[str]] = {}
+        self._groups: ModelGroups | None = None
         self._context_lengths: dict[str, int | None] = {}
         self.expected = 0
         """Number of workers that will join when they have told their kind."""
@@ -159,8 +161,16 @@ class Fleet:
             found = self._beside[model] = frozenset(each for worker in serving for each in worker.models)
         return found
 
+    @property
+    def groups(self) -> ModelGroups:
+        """The groups of models that share workers of our own; the same object until a worker's models change."""
+        if self._groups is None:
+            self._groups = ModelGroups(worker for worker in self._workers.values() if worker.provider is None)
+        return self._groups
+
     def _members_changed(self) -> None:
         """Look up anew which workers serve which models."""
+        self._groups = None
         self._routable.clear()
         self._beside.clear()
         self._context_lengths.clear()

@@ -95,4 +95,5 @@ class SharedIndexParts:
 
     async def close(self) -> None:
         """Close the connections to Redis."""
+        self.index.withdrawals.flush()
         await self.scripts.close()

@@ -1,9 +1,10 @@
 """This gateway as the shared queue sees it: its models, its workers' loads, its waiting rooms."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Loads
+from gateway.fleet.worker import Worker
 from gateway.queueing.shared.keys import model_of, queue_of
 from gateway.queueing.shared.queue_members import Debts
 from gateway.queueing.waiters import Placed
@@ -23,14 +24,14 @@ class QueuePeer:
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
         """Return all queues, or those that share workers with the queue `beside`."""
-        model = model_of(beside) if beside is not None else None
-        models = sorted(self._fleet.models_beside(model))[:MODELS_MAX]
+        models = self._models() if beside is None else self._fleet.models_beside(model_of(beside))
+        models = sorted(models)[:MODELS_MAX]
         return [*models, *(queue_of(model, background=True) for model in models)]
 
     def update_others(self, loads: Loads, *, all_workers: bool) -> None:
         """Take over the loads of the other gateways; with `all_workers`, they have none on any other worker."""
         if all_workers:
-            for worker in self._fleet:
+            for worker in self._workers():
                 worker.load.update_others(loads.get(worker.id, NO_TOTALS))
             return
         for identity, load in loads.items():
@@ -40,7 +41,7 @@ class QueuePeer:
 
     def forget_others(self) -> None:
         """Forget the loads of the other gateways: they are not reported any more."""
-        for worker in self._fleet:
+        for worker in self._workers():
             worker.load.forget_others()
 
     def adopt_tag(self, queue: str, tenant: str, virtual_time: float, finish: float) -> None:
@@ -52,10 +53,45 @@ class QueuePeer:
         return [
             (queue, tenant, units)
             for queue, room in self._rooms.all().items()
+            if self._decides(queue)
             for tenant, units in room.debts().items()
         ]
 
     def queue_moved(self) -> None:
         """Have all waiting requests ask anew: the queue is kept elsewhere from now on."""
-        for room in self._rooms.all().values():
-            room.move()
+        for queue, room in self._rooms.all().items():
+            if self._decides(queue):
+                room.move()
+
+    def _models(self) -> Iterable[str]:
+        """Return the models whose turns are decided together."""
+        return self._fleet.models_beside(None)
+
+    def _workers(self) -> Iterable[Worker]:
+        """Return the workers of these models."""
+        return self._fleet
+
+    def _decides(self, queue: str) -> bool:
+        """Return whether a queue is that of one of these models."""
+        return True
+
+
+class ShardPeer(QueuePeer):
+    """This gateway as one shard of the shared queue sees it: with the models of the shard alone."""
+
+    def __init__(
+        self, fleet: Fleet, rooms: WaitingRooms[Placed], *, has_group: Callable[[str], bool]
+    ) -> None:
+        """`has_group` returns whether a group of models is in the shard."""
+        super().__init__(fleet, rooms)
+        self._has_group = has_group
+
+    def _models(self) -> Iterable[str]:
+        return (model for model, group in self._fleet.groups.models() if self._has_group(group))
+
+    def _workers(self) -> Iterable[Worker]:
+        groups = self._fleet.groups.workers()
+        return (worker for group, workers in groups if self._has_group(group) for worker in workers)
+
+    def _decides(self, queue: str) -> bool:
+        return self._has_group(self._fleet.groups.of(model_of(queue)))

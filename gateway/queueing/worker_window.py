@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from gateway.fleet.fleet import Fleet
-from gateway.queueing.shared.membership import Membership
+from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.dispatch_window import DispatchWindow, dispatch_window
 
@@ -101,14 +101,15 @@ class WorkerWindow:
     It is the whole window where all gateways decide together; a gateway that decides alone has its share of it.
     """
 
-    def __init__(self, membership: Membership, of_all: DispatchWindows) -> None:
+    def __init__(self, queue: SharedTurns, of_all: DispatchWindows) -> None:
         self.of_all = of_all
         """The windows that all gateways together may fill."""
-        self._membership = membership
+        self._queue = queue
+        self._only = queue.only_membership
 
     def of(self, model: str) -> DispatchWindow:
         """Return this gateway's part of the window of the model's workers, as of now."""
-        window, membership = self.of_all.of(model), self._membership
+        window, membership = self.of_all.of(model), self._only or self._queue.membership_of(model)
         if membership.shared or membership.gateways == 1:
             return window
         share_of = membership.share_of

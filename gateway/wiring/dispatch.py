@@ -1,6 +1,5 @@
 """The parts that find a worker for a request, from the settings: router, queue, waiting rooms, attempts."""
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -30,12 +29,9 @@ from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.kv_index.shared_index import SharedIndexParts
 from gateway.models.service_classes import ServiceClasses
-from gateway.queueing.queue_peer import QueuePeer
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
-from gateway.queueing.shared.shared_queue import SharedQueue
-from gateway.queueing.shared.store import QueueStore
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
@@ -46,6 +42,7 @@ from gateway.settings.queueing import QueueingSettings
 from gateway.settings.requests import HedgingSettings
 from gateway.settings.routing import ShadowPolicySettings
 from gateway.settings.tree import Settings
+from gateway.wiring.shared_queue import attach_peers, shared_queue
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_room import WaitingRoomBounds
@@ -71,11 +68,11 @@ def dispatch_of(
     index, routing, clock = index_parts.index, settings.routing, time.monotonic
     keys, limits = QueueKeys(settings.redis.prefix), limits_of(settings)
     windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
-    queue = _queue(settings, scripts, keys, windows)
-    window = WorkerWindow(queue.membership, windows)
+    queue = shared_queue(settings, scripts, windows, fleet)
+    window = WorkerWindow(queue, windows)
     placements = Placements(fleet, queue, loads.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)
-    queue.attach(QueuePeer(fleet, rooms))
+    attach_peers(queue, fleet, rooms)
     preemption = Preemption()
     preemption_requests = PreemptionRequests(scripts, keys, queue.gateway, preemption)
     provider_backoff = ProviderBackoff(scripts, keys, queue.gateway, fleet.rest)
@@ -236,19 +233,6 @@ def shadow_of(settings: ShadowPolicySettings | None) -> ShadowPolicy | None:
     if settings is None:
         return None
     return ShadowPolicy(routing_policy(settings.policy, settings.options), settings.share)
-
-
-def _queue(
-    settings: Settings, scripts: ScriptCaller, keys: QueueKeys, windows: DispatchWindows
-) -> SharedQueue:
-    queue = settings.queueing
-    return SharedQueue(
-        QueueStore(scripts, keys, os.urandom(8).hex(), windows, queue.hold),
-        tenant_order(queue.within),
-        enabled=queue.across == Sfq.name,
-        timeout_seconds=settings.redis.timeout_ms / 1000,
-        clock=time.monotonic,
-    )
 
 
 def _hedging(settings: HedgingSettings | None) -> Hedging:

@@ -168,7 +168,7 @@ class DispatchStage:
             self.join(name)
         self.queue: Any = ScriptedQueue(shared=shared)
         self.window = WorkerWindow(
-            self.queue.membership,
+            self.queue,
             DispatchWindows(self.fleet, limits.release_window_tokens, limits.batch.ttft_seconds, self.clock),
         )
         self.placements = Placements(self.fleet, self.queue, Ranks(self.clock))

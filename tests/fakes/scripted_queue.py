@@ -21,7 +21,7 @@ class ScriptedQueue:
     def __init__(self, *, shared: bool = False) -> None:
         self.shared = shared
         self.gateways = 2 if shared else 1
-        self.membership = self
+        self.membership = self.only_membership = self
         self.placements = LocalPlacements()
         self.turns: deque[object] = deque()
         """How the next turns end: with a worker's id, or with an exception; else with the best route."""
@@ -38,6 +38,9 @@ class ScriptedQueue:
         """The tickets that have left, each with the change of its cost."""
         self._number = 0
         self._members: set[str] = set()
+
+    def membership_of(self, queue: str) -> "ScriptedQueue":
+        return self
 
     def share_of(self, window_tokens: int) -> int:
         return window_tokens if self.shared else max(1, window_tokens // self.gateways)

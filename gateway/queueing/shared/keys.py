@@ -1,9 +1,25 @@
-"""Every key of the shared queue. One hash tag: turns and loads of all models are decided in one place."""
+"""Every key of the shared queue. A shard has one hash tag: turns and loads of its models are decided together.
+
+    {queue}:...         the messages between gateways; on a single server also the queues of all models
+    {queue:N.K}:...     shard N of a cluster: the queues of some groups of models, with their workers' loads
+
+K makes the slots of a cluster's shards lie at equal distances, so that each primary has as many shards as another.
+"""
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import count
+
+from radix_cache.redis.topology import SLOTS, slot_of
 
 SHARED = ("gateways", "loads", "places", "owned", "grants", "ended", "turns")
 OF_A_QUEUE = ("meta", "active", "finish", "tickets")
+
+MESSAGES = "queue"
+"""The hash tag of the messages between gateways."""
+
+CLUSTER_SHARDS = 24
+"""The shards of the queue in a Redis Cluster: as many for each of 2, 3, 4, 6, 8 or 12 primaries."""
 
 BATCH = "#batch"
 """The end of the names of queues that give turns only while no request waits elsewhere; lua/queue.lua knows it."""
@@ -22,9 +38,9 @@ def model_of(queue: str) -> str:
 class QueueKeys:
     """The names of the shared queue's keys."""
 
-    def __init__(self, prefix: str) -> None:
-        """`prefix`: the beginning of all keys of the deployment."""
-        self._tag = f"{prefix}:{{queue}}"
+    def __init__(self, prefix: str, tag: str = MESSAGES) -> None:
+        """`prefix`: the beginning of all keys of the deployment. `tag`: the hash tag of a shard."""
+        self._tag = f"{prefix}:{{{tag}}}"
         self._shared = [f"{self._tag}:{name}" for name in SHARED]
         self._queues: dict[str, list[str]] = {}
 
@@ -49,3 +65,19 @@ class QueueKeys:
                 self._queues[queue] = [f"{self._tag}:{name}:{queue}" for name in OF_A_QUEUE]
             keys += self._queues[queue]
         return keys
+
+
+@lru_cache
+def shard_tags(shards: int) -> tuple[str, ...]:
+    """Return the hash tags of so many shards, whose slots lie at equal distances; one of them is MESSAGES."""
+    return tuple(_tag_within(shard, shards) for shard in range(shards))
+
+
+def _tag_within(shard: int, shards: int) -> str:
+    """Return a hash tag with a slot in this shard's part of all slots."""
+    slots = range(SLOTS * shard // shards, SLOTS * (shard + 1) // shards)
+    if slot_of(MESSAGES) in slots:
+        return MESSAGES
+    return next(
+        tag for tag in (f"{MESSAGES}:{shard}.{number}" for number in count()) if slot_of(tag) in slots
+    )

@@ -55,6 +55,7 @@ class Membership:
         enabled: bool,
         timeout_seconds: float,
         clock: Callable[[], float],
+        always_joined: bool = True,
     ) -> None:
         """Create the state of a gateway that has not joined.
 
@@ -65,11 +66,14 @@ class Membership:
             enabled: Whether Redis can keep the queue policy.
             timeout_seconds: How long a request waits for a decision.
             clock: Returns seconds and never goes backwards.
+            always_joined: Whether the gateway joins without queues and placements, too.
         """
         self.gateways = 1
         """How many gateways are alive."""
         self.up = False
         """Whether Redis knows this gateway."""
+        self.joining = asyncio.Event()
+        """Set while this gateway has joined or tries to."""
         self.shared = False
         """Whether all gateways give turns together."""
         self.known_ids: set[str] = set()
@@ -90,6 +94,7 @@ class Membership:
         self._joined_at = self._join_at = float("-inf")
         self._again_seconds = AGAIN_SECONDS
         self._wake = asyncio.Event()
+        self._always_joined = always_joined
 
     def attach(self, member: QueueMember) -> None:
         """Take part for this gateway. Call it once, before any loop runs."""
@@ -118,6 +123,11 @@ class Membership:
         while True:
             self._wake.clear()
             try:
+                if not (self._always_joined or self.queues() or self._places.ids()):
+                    await self._leave()
+                    await self._wake.wait()
+                    continue
+                self.joining.set()
                 if self.up:
                     await self._beat()
                 elif self._clock() >= self._join_at:
@@ -132,17 +142,31 @@ class Membership:
             except TimeoutError:
                 pass
 
+    def queues_changed(self) -> None:
+        """Join or leave at once, where this gateway has its first queue here or none any more."""
+        if not self._always_joined and self.joining.is_set() != bool(self.queues()):
+            self._wake.set()
+
     def gateways_changed(self) -> None:
         """Handle the message of the stream that gateways came or went."""
         self._wake.set()
 
     async def close(self) -> None:
         """Leave: what this gateway holds is free at once."""
-        up, self.up, self.shared = self.up, False, False
         for task in list(self._tasks):
             task.cancel()
+        self.shared = False
+        await self._leave()
+
+    async def _leave(self) -> None:
+        self.joining.clear()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        up, self.up = self.up, False
+        self.known_ids.clear()
+        if self.shared:
+            self._stop_sharing()
         if up:
             try:
                 async with asyncio.timeout(1.0):

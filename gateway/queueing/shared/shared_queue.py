@@ -64,10 +64,19 @@ class SharedQueue:
         enabled: bool,
         timeout_seconds: float,
         clock: Callable[[], float],
+        shard: int = 0,
+        always_joined: bool = True,
     ) -> None:
         """Create the queue of a gateway that has not joined.
 
-        `enabled`: Redis can keep the queue policy. `timeout_seconds`: how long a request waits for a decision.
+        Args:
+            store: Calls the queue's functions.
+            order: The order of the requests of one tenant.
+            enabled: Whether Redis can keep the queue policy.
+            timeout_seconds: How long a request waits for a decision.
+            clock: Returns seconds and never goes backwards.
+            shard: Its number among the shards of a cluster.
+            always_joined: Whether the gateway joins without queues and placements, too.
         """
         self._store = store
         self._member: QueueMember
@@ -78,6 +87,8 @@ class SharedQueue:
         self._first_tokens: dict[str, asyncio.TimerHandle] = {}
         """First tokens that are not reported yet, by id of the ticket."""
         self._number = 0
+        self.number = shard
+        """Its number among the shards of a cluster."""
         self.membership = Membership(
             store,
             self._places,
@@ -85,6 +96,7 @@ class SharedQueue:
             enabled=enabled,
             timeout_seconds=timeout_seconds,
             clock=clock,
+            always_joined=always_joined,
         )
 
     def attach(self, member: QueueMember) -> None:
@@ -111,9 +123,24 @@ class SharedQueue:
         """Return how many requests of this gateway wait."""
         return len(self._waiting)
 
-    def share_of(self, window_tokens: int) -> int:
-        """Return this gateway's part of a worker's window; see Membership."""
-        return self.membership.share_of(window_tokens)
+    @property
+    def shards(self) -> "Sequence[SharedQueue]":
+        """This queue alone: all of it is decided in one place."""
+        return [self]
+
+    @property
+    def stream(self) -> str:
+        """The key of the stream of its turns."""
+        return self._store.keys.turns
+
+    @property
+    def only_membership(self) -> Membership:
+        """This gateway's part among all that share the queue."""
+        return self.membership
+
+    def membership_of(self, _queue: str) -> Membership:
+        """Return this gateway's part among all that share the queue."""
+        return self.membership
 
     def reconfigure(self, order: TenantOrder, hold: float | None, *, enabled: bool) -> None:
         """Follow these rules from now on; waiting requests ask anew if the queue is then kept elsewhere."""
@@ -133,6 +160,7 @@ class SharedQueue:
             weight=ticket.weight,
             cost=ticket.cost if cost is None else cost,
             kv_tokens=kv_tokens,
+            shard=self.number,
         )
 
     def second_ticket(self, first: SharedTicket) -> SharedTicket:
@@ -236,6 +264,25 @@ class SharedQueue:
         for waiter in list(self._waiting.values()):
             if not waiter.turn.done():
                 self.membership.start(self._ask(waiter))
+
+    def fleet_changed(self) -> None:
+        """Ask again for all waiting requests: a worker joined, left or changed."""
+        self.membership.queues_changed()
+        self.ask_again()
+
+    def waited_for(self) -> set[str]:
+        """Return the queues in which requests of this gateway wait."""
+        return {waiter.shared.queue for waiter in self._waiting.values()}
+
+    def move_out(self, queues: Sequence[str]) -> None:
+        """Have the requests that wait in these queues ask anew: other shards decide on them from now on."""
+        for waiter in self._waiting.values():
+            if waiter.shared.queue in queues:
+                _fail(waiter, AskAnew())
+
+    async def close(self) -> None:
+        """Leave: what this gateway holds is free at once."""
+        await self.membership.close()
 
     def turn_granted(self, id: str) -> None:
         """Handle the message of the stream that a ticket has its turn."""

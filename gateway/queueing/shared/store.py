@@ -64,6 +64,8 @@ class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weight: float
     cost: float
     kv_tokens: int
+    shard: int = 0
+    """The number of the shard that decides on it; see queue_shards.py."""
 
 
 class SharedPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):

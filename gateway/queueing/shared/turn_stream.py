@@ -29,6 +29,7 @@ class TurnReader:
         on_gateways: Callable[[], None],
         on_missed: Callable[[], None],
         handlers: Mapping[bytes, Callable[[str], None]],
+        wanted: asyncio.Event | None = None,
     ) -> None:
         """Create a reader of `stream`.
 
@@ -40,6 +41,7 @@ class TurnReader:
             on_missed: Called whenever the reader begins to read, and after it was far behind: messages were not
                 read, or the stream may have dropped them.
             handlers: By kind of message, what gets the value of messages between gateways.
+            wanted: Set while the stream is to be read; None: always.
         """
         self._scripts = scripts
         self._stream = stream
@@ -47,10 +49,13 @@ class TurnReader:
         self._on_gateways = on_gateways
         self._on_missed = on_missed
         self._handlers = handlers
+        self._wanted = wanted
 
     async def run(self) -> None:
         """Read messages until this is cancelled; connect again when the connection is lost."""
         while True:
+            if self._wanted is not None:
+                await self._wanted.wait()
             try:
                 ((address, _),) = await self._scripts.addresses_of([self._stream.encode()], anew=True)
                 line = await address.connect()
@@ -67,7 +72,7 @@ class TurnReader:
         last = newest[0][0].decode() if newest else "0-0"
         self._on_missed()
         behind = False
-        while True:
+        while self._wanted is None or self._wanted.is_set():
             found = await self._ask(
                 line, "XREAD", "BLOCK", str(BLOCK_MS), "COUNT", str(COUNT), "STREAMS", self._stream, last
             )

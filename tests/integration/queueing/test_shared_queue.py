@@ -118,12 +118,12 @@ async def waiting(queue, routes=lambda: ROUTES):
 async def test_one_alone_asks_nobody_and_two_share_until_one_leaves(redis_url, tmp_path):
     async with member(redis_url, tmp_path.name) as (one, house):
         await until(lambda: one.membership.up)
-        assert (one.shared, one.gateways, one.share_of(1000)) == (False, 1, 1000)
+        assert (one.shared, one.gateways, one.membership.share_of(1000)) == (False, 1, 1000)
         with pytest.raises(AskAnew):
             await asks(one)[1]
         async with member(redis_url, tmp_path.name) as (other, _):
             await until(lambda: one.shared and other.shared)
-            assert (one.gateways, one.share_of(1000), house.moves) == (2, 1000, 1)
+            assert (one.gateways, one.membership.share_of(1000), house.moves) == (2, 1000, 1)
         await until(lambda: not one.shared)
         assert (one.gateways, house.moves) == (1, 2)
 
@@ -154,7 +154,7 @@ async def test_without_redis_each_has_its_part_and_who_waits_asks_anew(own_valke
         own_valkey.kill()
         with pytest.raises(AskAnew):
             await waits
-        assert (one.shared, one.share_of(1000), house.moves) == (False, 500, 2)
+        assert (one.shared, one.membership.share_of(1000), house.moves) == (False, 500, 2)
         own_valkey.start()
         await until(lambda: one.shared and other.shared)
         # What it holds was told, though that Redis had heard nothing of it.

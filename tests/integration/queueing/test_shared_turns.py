@@ -305,7 +305,7 @@ async def test_while_redis_is_away_turns_are_given_alone_and_afterwards_together
         own_valkey.kill()
         await one.until(lambda: not queue_of(one).shared and not queue_of(other).shared)
         release.set()
-        assert queue_of(one).share_of(16000) == 8000
+        assert queue_of(one).membership.share_of(16000) == 8000
         assert set(await asyncio.gather(*calls)) == {200}
         calls = [asyncio.create_task(asked(at, f"{n}")) for n in range(3) for at in (one, other)]
         own_valkey.start()

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.cli.planning.plan_report import Demand
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.plan_report import Demand
 from workers.planning.capacity import Deployment
 
 ENDINGS = (".png", ".svg", ".pdf")

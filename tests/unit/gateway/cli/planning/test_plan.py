@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.main import app
+from gateway.cli.planning.plan_explain import explain_arithmetic
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.plan_explain import explain_arithmetic
 from tests.unit.workers.planning.published_configs import PUBLISHED
 from tests.unit.workers.planning.test_capacity import LLAMA_8B, LLAMA_70B
 

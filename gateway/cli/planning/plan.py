@@ -9,10 +9,9 @@ import typer
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
-from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.plan_explain import explain_arithmetic
-from gateway.cli.support.plan_plot import plot_plan
-from gateway.cli.support.plan_report import (
+from gateway.cli.planning.plan_explain import explain_arithmetic
+from gateway.cli.planning.plan_plot import plot_plan
+from gateway.cli.planning.plan_report import (
     Demand,
     gpu_table,
     plan_figures,
@@ -20,6 +19,7 @@ from gateway.cli.support.plan_report import (
     pool_notes,
     report_table,
 )
+from gateway.cli.support.command_error import CommandError
 from workers.planning.capacity import Deployment, DoesNotFit
 from workers.planning.config_values import ShapeUnknown
 from workers.planning.gpus import GPUS, Gpu

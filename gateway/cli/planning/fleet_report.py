@@ -1,0 +1,107 @@
+"""What `radixgate plan-fleet` prints: tables of traffic and of parts, and the layout that bears the load."""
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.table import Table
+
+from gateway.planning.demand import FleetLayout, FleetMachines
+from gateway.planning.fleet_plan import FleetPlan, PartLoad
+
+ROWS = (
+    ("scripts", "scripts", "{:,.2f}"),
+    ("commands, those in scripts included", "commands", "{:,.1f}"),
+    ("bytes into Redis", "bytes_in", "{:,.0f}"),
+    ("bytes out of Redis", "bytes_out", "{:,.0f}"),
+    ("changes of the index", "changes", "{:,.1f}"),
+    ("deliveries of changes to processes", "deliveries", "{:,.1f}"),
+)
+UNITS = {"bytes": (1e9, "GB"), "bytes/s": (1e6, "MB/s"), "cores": (1.0, "cores")}
+
+
+def traffic_table(plan: FleetPlan) -> Table:
+    """Return what one request costs Redis, and what all requests of a deployment cost in a second."""
+    layout = plan.layout
+    drawn = _table(f"Redis, {layout_text(layout)}")
+    drawn.add_column("", no_wrap=True)
+    drawn.add_column("a request", justify="right")
+    drawn.add_column("a second", justify="right")
+    for shown, name, form in ROWS:
+        drawn.add_row(
+            shown,
+            form.format(getattr(plan.request, name)),
+            f"{getattr(plan.second, name):,.0f}",
+        )
+    return drawn
+
+
+def parts_table(plan: FleetPlan, machines: FleetMachines) -> Table:
+    """Return what each part bears."""
+    drawn = _table(
+        f"What each part bears; its bound is {machines.used_max:.0%} of a core, a memory, a network"
+    )
+    drawn.add_column("part", no_wrap=True)
+    drawn.add_column("used", justify="right", no_wrap=True)
+    drawn.add_column("bound", justify="right", no_wrap=True)
+    drawn.add_column("share", justify="right")
+    for part in plan.parts:
+        factor, unit = UNITS[part.unit]
+        drawn.add_row(
+            part.name, f"{part.used / factor:,.2f} {unit}", f"{part.bound / factor:,.2f}", f"{part.share:.0%}"
+        )
+    return drawn
+
+
+def fleet_notes(plan: FleetPlan, smallest: FleetPlan) -> Iterator[str]:
+    """Yield what breaks first, and the smallest layout that bears the load."""
+    first, rate = plan.first, plan.demand.requests_per_second
+    if first.share > 1:
+        yield f"This layout does not bear {rate:,.0f} requests/s. {_breaks(first)}; what helps: {first.remedy}."
+    else:
+        yield f"This layout bears {rate:,.0f} requests/s. First to break: {first.name}, now at {first.share:.0%}."
+    part = smallest.first
+    yield (
+        f"The smallest layout that bears them: {layout_text(smallest.layout)}; the part with least room is the"
+        f" {part.name}, at {part.share:.0%}."
+    )
+
+
+def fleet_figures(plan: FleetPlan) -> dict[str, float]:
+    """Return all figures of a plan, by names that end in their units."""
+    layout = plan.layout
+    found: dict[str, float] = {
+        "gateways": layout.gateways,
+        "processes_per_gateway": layout.processes,
+        "primaries": layout.primaries,
+        "deployments": layout.deployments,
+    }
+    for _, name, _ in ROWS:
+        found[f"{name}_per_request"] = getattr(plan.request, name)
+        found[f"{name}_per_second"] = getattr(plan.second, name)
+    for part in plan.parts:
+        found[f"{_slug(part.name)}_share"] = part.share
+    return found
+
+
+def layout_text(layout: FleetLayout) -> str:
+    """Return a layout in words."""
+    gateways = (
+        f"{layout.gateways} x {layout.processes} processes" if layout.processes > 1 else f"{layout.gateways}"
+    )
+    redis = f"{layout.primaries} Redis primaries" if layout.primaries > 1 else "one Redis server"
+    if layout.deployments == 1:
+        return f"gateways: {gateways}, {redis}"
+    return f"{layout.deployments} deployments; gateways in all: {gateways}; {redis} in each"
+
+
+def _breaks(part: PartLoad) -> str:
+    factor, unit = UNITS[part.unit]
+    return f"{part.name} breaks first: {part.used / factor:,.2f} of {part.bound / factor:,.2f} {unit}"
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace(":", "").replace(" ", "_")
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,0 +1,85 @@
+"""What one request costs Redis and the gateways, as benchmarks of this repository have measured it.
+
+`make bench-fleet` prints what it counts beside what these figures predict; `make bench-fleet BENCH_ARGS=--costs`
+prints the figures themselves. Counts (commands, messages, bytes) are the same on every machine. Times are those of
+a shared core of about 2.5 GHz, under load, and differ from machine to machine: an idle core is twice as fast.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCosts:
+    """What a request costs one part of the data in Redis: index, quotas or queue."""
+
+    commands: float
+    """Commands inside of scripts; the call of a script itself counts apart."""
+    bytes_in: float
+    bytes_out: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCosts:
+    """The costs of one request, of one change of the index, of one block, and of a gateway without requests."""
+
+    # make bench-fleet BENCH_ARGS=--costs
+    index: PartCosts = PartCosts(commands=15.5, bytes_in=780.0, bytes_out=0.0)
+    """Without the changes that withdraw predictions."""
+    withdrawal: PartCosts = PartCosts(commands=4.0, bytes_in=235.0, bytes_out=0.0)
+    """One change that withdraws predictions."""
+    quotas: PartCosts = PartCosts(commands=13.9, bytes_in=1060.0, bytes_out=93.0)
+    queue: PartCosts = PartCosts(commands=36.9, bytes_in=2000.0, bytes_out=260.0)
+    """Where several processes share the queue."""
+    turn: PartCosts = PartCosts(commands=73.0, bytes_in=1500.0, bytes_out=60.0)
+    """Of a request that waits for its turn, in addition."""
+    turn_commands_per_process: float = 1.7
+    turn_bytes_per_process: float = 130.0
+    """Every process is told of every turn."""
+    bytes_in_per_new_block: float = 16.1
+    bytes_in_per_shared_prefix: float = 50.0
+    """Of a request whose prompt begins as others do."""
+    changes: float = 2.0
+    """Changes of the index that every request makes, and that are sent to every process: predicted, and held."""
+    bytes_of_changes: float = 275.0
+    """Of both together, without blocks."""
+    bytes_per_withdrawal: float = 90.0
+    bytes_per_new_block: float = 16.1
+    """Of all changes of one request together, sent to every process."""
+    bytes_per_shared_prefix: float = 80.0
+    bytes_in_per_script: float = 51.0
+    urgent_moments: float = 1.3
+    """Moments at which a request needs an answer of the shared queue at once."""
+    turn_moments: float = 2.4
+    """The same for a request that waits, in addition."""
+    moments_alone: float = 4.0
+    moments_shared: float = 4.5
+    """Further moments of a request that have something to write; those within `coalesced_seconds` go together."""
+    coalesced_seconds: float = 0.0045
+    """About DELAY_SECONDS of radix_cache/redis/batch.py."""
+    withdrawn_seconds: float = 0.05
+    """DELAY_SECONDS of radix_cache/shared/withdrawals.py."""
+    idle_commands: float = 62.0
+    idle_bytes_in: float = 3660.0
+    idle_bytes_out: float = 610.0
+    """A second, of each process, without any request."""
+
+    # make bench-fleet BENCH_ARGS=--costs, and its second table
+    redis_us_per_script: float = 90.0
+    redis_us_per_command: float = 4.0
+    redis_us_per_delivery: float = 1.0
+    process_us_per_request: float = 1500.0
+    process_us_per_change: float = 30.0
+
+    # make bench-index, the table of memory, for chats
+    redis_bytes_per_block: float = 15.0
+    process_bytes_per_block: float = 37.0
+
+    # make bench-quotas, the column "bytes"
+    redis_bytes_per_tenant: float = 1000.0
+
+    # make soak, the memory of a gateway after its first minute
+    process_bytes: float = 200e6
+
+
+MEASURED = FleetCosts()
+"""The costs of this version."""

@@ -1,0 +1,65 @@
+"""The load of a fleet of gateways, and the layout that is to bear it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetDemand:
+    """The load that all gateways have together."""
+
+    requests_per_second: float
+    workers: int
+    tenants: int
+    """Each with a namespace of its own for each model; tenants of one isolation group count as one."""
+    models: int
+    blocks: int
+    """Blocks that all workers together have cached."""
+    prompt_tokens: float
+    """Mean tokens of a prompt."""
+    shared_prefix: float
+    """The share of a mean prompt that is cached somewhere already: 0 to 1."""
+    waiting: float
+    """The share of requests that wait for a turn, since no worker has room when they arrive: 0 to 1."""
+    block_size: int = 64
+
+    @property
+    def new_blocks(self) -> float:
+        """Blocks of a mean prompt that no worker has cached yet."""
+        return self.prompt_tokens / self.block_size * (1 - self.shared_prefix)
+
+    @property
+    def namespaces(self) -> int:
+        """The number of namespaces of the index."""
+        return self.tenants * self.models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLayout:
+    """The machines of a fleet of gateways."""
+
+    gateways: int
+    """In all deployments together."""
+    processes: int
+    """Of each gateway."""
+    primaries: int
+    """Primaries of the Redis Cluster of each deployment; 1 means a single server."""
+    deployments: int = 1
+    """Deployments with a Redis of their own, among which a load balancer divides the tenants."""
+
+    @property
+    def members(self) -> int:
+        """The number of gateway processes of one deployment."""
+        return -(-self.gateways // self.deployments) * self.processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetMachines:
+    """What one machine has, and how much of it a plan may use."""
+
+    redis_bytes: float
+    process_bytes: float
+    """Memory of one gateway process."""
+    network_bytes_per_second: float
+    """Of one Redis server."""
+    used_max: float = 0.7
+    """The share of a core, of a memory or of a network that is planned with, at most."""

@@ -1,0 +1,198 @@
+"""What each part of a fleet of gateways bears, what breaks first, and the smallest layout that does not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gateway.planning.costs import FleetCosts
+from gateway.planning.demand import FleetDemand, FleetLayout, FleetMachines
+from gateway.planning.traffic import INDEX_SHARDS, RedisTraffic, request_traffic
+
+GATEWAYS_MAX = 4096
+DEPLOYMENTS_MAX = 256
+QUEUE_SHARDS = 24
+"""CLUSTER_SHARDS of gateway/queueing/shared/keys.py."""
+
+
+class NoLayout(Exception):
+    """No layout within the bounds of the search bears the load; the message names the part that does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLoad:
+    """What one part bears."""
+
+    name: str
+    used: float
+    bound: float
+    unit: str
+    remedy: str
+    """What helps where this part breaks."""
+
+    @property
+    def share(self) -> float:
+        """The part of the bound that is used."""
+        return self.used / self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlan:
+    """What a layout bears."""
+
+    demand: FleetDemand
+    layout: FleetLayout
+    request: RedisTraffic
+    """Of one request."""
+    second: RedisTraffic
+    """Of one deployment in a second, with what the gateways cost without requests."""
+    parts: tuple[PartLoad, ...]
+
+    @property
+    def first(self) -> PartLoad:
+        """The part that breaks first when the load grows."""
+        return max(self.parts, key=lambda part: part.share)
+
+
+def fleet_plan(
+    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
+) -> FleetPlan:
+    """Return what each part of the layout bears."""
+    own = _demand_of_one(demand, layout.deployments)
+    request = request_traffic(own, layout.members, costs)
+    second = _with_idle(request.scaled(own.requests_per_second), layout.members, costs)
+    parts = (
+        *_redis_parts(own, layout, machines, request, second, costs),
+        *_process_parts(own, layout, machines, request.changes, costs),
+    )
+    return FleetPlan(demand=demand, layout=layout, request=request, second=second, parts=parts)
+
+
+def smallest_layout(
+    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
+) -> FleetPlan:
+    """Return the plan of the smallest layout that bears the load, with as many processes in each gateway.
+
+    Fewer deployments go before fewer gateways, and these before fewer primaries. Raises NoLayout.
+    """
+    plan = fleet_plan(demand, layout, machines, costs)
+    for deployments in _doubled(DEPLOYMENTS_MAX):
+        for primaries in (1, 3, 6, 12, 24, 48):
+            tried = replace(layout, deployments=deployments, primaries=primaries)
+            plan = fleet_plan(demand, _enough_gateways(demand, tried, machines, costs), machines, costs)
+            if plan.first.share <= 1:
+                return plan
+    raise NoLayout(f"no layout bears this load: {plan.first.name} has {plan.first.share:.1f} times its bound")
+
+
+def share_of_busiest(units: int, primaries: int) -> float:
+    """Return the share of the busiest primary where so many equal units are spread evenly."""
+    return -(-units // primaries) / units
+
+
+def _demand_of_one(demand: FleetDemand, deployments: int) -> FleetDemand:
+    """Return the load of one deployment: its tenants, with their requests and blocks."""
+    return replace(
+        demand,
+        requests_per_second=demand.requests_per_second / deployments,
+        tenants=max(1, -(-demand.tenants // deployments)),
+        blocks=-(-demand.blocks // deployments),
+    )
+
+
+def _with_idle(traffic: RedisTraffic, members: int, costs: FleetCosts) -> RedisTraffic:
+    return replace(
+        traffic,
+        commands=traffic.commands + members * costs.idle_commands,
+        bytes_in=traffic.bytes_in + members * costs.idle_bytes_in,
+        bytes_out=traffic.bytes_out + members * costs.idle_bytes_out,
+    )
+
+
+def _redis_parts(
+    demand: FleetDemand,
+    layout: FleetLayout,
+    machines: FleetMachines,
+    request: RedisTraffic,
+    second: RedisTraffic,
+    costs: FleetCosts,
+) -> Iterator[PartLoad]:
+    """Yield what the busiest primary bears."""
+    index = share_of_busiest(min(demand.namespaces, INDEX_SHARDS), layout.primaries)
+    quotas = share_of_busiest(demand.tenants, layout.primaries)
+    queue = share_of_busiest(min(demand.models, QUEUE_SHARDS), layout.primaries)
+    shared = layout.members > 1
+    # In a cluster the calls of each part leave apart: at most three scripts where one server has one.
+    scripts = request.scripts * (1 if layout.primaries == 1 else 3)
+    by_part = (
+        (index, costs.index),
+        (quotas, costs.quotas),
+        *(((queue, costs.queue),) if shared else ()),
+    )
+    commands = sum(part.commands for _, part in by_part)
+    busiest = sum(share * part.commands for share, part in by_part) / commands
+    cpu_us = busiest * (scripts * costs.redis_us_per_script + request.commands * costs.redis_us_per_command)
+    cpu_us += index * request.deliveries * costs.redis_us_per_delivery
+    remedy = "more primaries" if busiest < 1 or layout.primaries == 1 else "more deployments"
+    yield PartLoad(
+        name="CPU of the busiest Redis primary",
+        used=demand.requests_per_second * cpu_us / 1e6,
+        bound=machines.used_max,
+        unit="cores",
+        remedy=remedy,
+    )
+    yield PartLoad(
+        name="network of the busiest Redis primary",
+        used=index * second.bytes_out + busiest * second.bytes_in,
+        bound=machines.network_bytes_per_second * machines.used_max,
+        unit="bytes/s",
+        remedy="more deployments",
+    )
+    blocks = index * demand.blocks * costs.redis_bytes_per_block
+    yield PartLoad(
+        name="memory of the fullest Redis primary",
+        used=blocks + quotas * demand.tenants * costs.redis_bytes_per_tenant,
+        bound=machines.redis_bytes * machines.used_max,
+        unit="bytes",
+        remedy="more primaries" if index < 1 or layout.primaries == 1 else "more deployments",
+    )
+
+
+def _process_parts(
+    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, changes: float, costs: FleetCosts
+) -> Iterator[PartLoad]:
+    """Yield what one gateway process bears."""
+    rate = demand.requests_per_second
+    own = rate / layout.members * costs.process_us_per_request / 1e6
+    followed = rate * changes * costs.process_us_per_change / 1e6
+    yield PartLoad(
+        name="CPU of a gateway process",
+        used=own + followed,
+        bound=machines.used_max,
+        unit="cores",
+        remedy="more gateways" if followed < machines.used_max / 2 else "more deployments",
+    )
+    yield PartLoad(
+        name="memory of a gateway process",
+        used=costs.process_bytes + demand.blocks * costs.process_bytes_per_block,
+        bound=machines.process_bytes * machines.used_max,
+        unit="bytes",
+        remedy="more deployments",
+    )
+
+
+def _enough_gateways(
+    demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
+) -> FleetLayout:
+    """Return the layout with as many gateways as the CPU of their processes needs, if any number is enough."""
+    rate = demand.requests_per_second / layout.deployments
+    left = machines.used_max - rate * (costs.changes + 1) * costs.process_us_per_change / 1e6
+    needed = rate * costs.process_us_per_request / 1e6
+    per_deployment = GATEWAYS_MAX if left <= 0 else -(-needed // (left * layout.processes))
+    gateways = max(1, min(GATEWAYS_MAX, int(per_deployment))) * layout.deployments
+    return replace(layout, gateways=gateways)
+
+
+def _doubled(most: int) -> Iterator[int]:
+    number = 1
+    while number <= most:
+        yield number
+        number *= 2

@@ -1,0 +1,95 @@
+"""What a fleet of gateways asks of Redis: scripts, commands, bytes and deliveries a second."""
+
+import math
+from dataclasses import dataclass
+
+from gateway.planning.costs import FleetCosts
+from gateway.planning.demand import FleetDemand
+
+INDEX_SHARDS = 64
+"""Of radix_cache/shared/keys.py; a namespace is in one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisTraffic:
+    """What one request costs the Redis of a deployment, on average, or what all cost in a second."""
+
+    scripts: float
+    commands: float
+    """Those inside of scripts included."""
+    bytes_in: float
+    bytes_out: float
+    changes: float
+    deliveries: float
+    """Changes times the processes that they are sent to."""
+
+    def scaled(self, factor: float) -> "RedisTraffic":
+        """Return the same, so many times."""
+        return RedisTraffic(
+            scripts=self.scripts * factor,
+            commands=self.commands * factor,
+            bytes_in=self.bytes_in * factor,
+            bytes_out=self.bytes_out * factor,
+            changes=self.changes * factor,
+            deliveries=self.deliveries * factor,
+        )
+
+
+def request_traffic(demand: FleetDemand, members: int, costs: FleetCosts) -> RedisTraffic:
+    """Return what one request costs Redis, with so many gateway processes that share it."""
+    shared = members > 1
+    waiting = demand.waiting if shared else 0.0  # A process that is alone keeps its queue in memory.
+    parts = [costs.index, costs.quotas, *([costs.queue] if shared else [])]
+    rate = demand.requests_per_second / members
+    withdrawals = withdrawals_per_request(rate / min(demand.namespaces, INDEX_SHARDS), costs)
+    changes = costs.changes + withdrawals
+    scripts = scripts_per_request(rate, shared=shared, costs=costs)
+    scripts += waiting * costs.turn_moments
+    new_blocks = demand.new_blocks
+    turn_commands = costs.turn.commands + members * costs.turn_commands_per_process
+    turn_bytes = costs.turn.bytes_out + members * costs.turn_bytes_per_process
+    pushed = costs.bytes_of_changes + withdrawals * costs.bytes_per_withdrawal
+    pushed += new_blocks * costs.bytes_per_new_block
+    bytes_in = scripts * costs.bytes_in_per_script + new_blocks * costs.bytes_in_per_new_block
+    if demand.shared_prefix:
+        pushed += costs.bytes_per_shared_prefix
+        bytes_in += costs.bytes_in_per_shared_prefix
+    return RedisTraffic(
+        scripts=scripts,
+        commands=scripts
+        + sum(part.commands for part in parts)
+        + withdrawals * costs.withdrawal.commands
+        + waiting * turn_commands,
+        bytes_in=bytes_in
+        + sum(part.bytes_in for part in parts)
+        + withdrawals * costs.withdrawal.bytes_in
+        + waiting * costs.turn.bytes_in,
+        bytes_out=sum(part.bytes_out for part in parts) + members * pushed + waiting * turn_bytes,
+        changes=changes,
+        deliveries=changes * members,
+    )
+
+
+def withdrawals_per_request(requests_per_second: float, costs: FleetCosts) -> float:
+    """Return how many changes withdraw the predictions of one request, in a process and shard with this rate.
+
+    Predictions of one shard that end within `withdrawn_seconds` of the first are withdrawn together.
+    """
+    return 1 / (1 + requests_per_second * costs.withdrawn_seconds)
+
+
+def scripts_per_request(requests_per_second: float, *, shared: bool, costs: FleetCosts) -> float:
+    """Return how many scripts a request costs in a process with this rate.
+
+    Calls that need no answer at once leave `coalesced_seconds` after the first of them, or with an urgent one:
+
+        urgent calls U/s, others V/s, d seconds:  U + exp(-U d) / (1 / V + (1 - exp(-U d)) / U)   scripts/s
+    """
+    delay = costs.coalesced_seconds
+    others = requests_per_second * (costs.moments_shared if shared else costs.moments_alone)
+    if not others:
+        return 0.0
+    urgent = requests_per_second * costs.urgent_moments if shared else 0.0
+    missed = math.exp(-urgent * delay)
+    waited = (1 - missed) / urgent if urgent else delay
+    return (urgent + missed / (1 / others + waited)) / requests_per_second

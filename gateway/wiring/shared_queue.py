@@ -1,0 +1,79 @@
+"""Construction of the queue that all gateways share: in one place, or in shards where Redis is a cluster."""
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+
+from gateway.dispatch.placement import Placement
+from gateway.fleet.fleet import Fleet
+from gateway.queueing.queue_peer import QueuePeer, ShardPeer
+from gateway.queueing.shared.keys import CLUSTER_SHARDS, MESSAGES, QueueKeys, shard_tags
+from gateway.queueing.shared.queue_shards import QueueShards, shard_of_group
+from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.shared_turns import SharedTurns
+from gateway.queueing.shared.store import QueueStore
+from gateway.queueing.shared.turn_stream import TurnReader
+from gateway.queueing.waiting_rooms import WaitingRooms
+from gateway.queueing.worker_window import DispatchWindows
+from gateway.settings.tree import Settings
+from policies.queueing.sfq import Sfq
+from policies.registry import tenant_order
+from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.redis.topology import is_cluster
+
+
+def shared_queue(
+    settings: Settings, scripts: ScriptCaller, windows: DispatchWindows, fleet: Fleet
+) -> SharedTurns:
+    """Return the queue of a gateway that has not joined the others yet."""
+    tags = shard_tags(CLUSTER_SHARDS if is_cluster(settings.redis.url) else 1)
+    gateway, queueing = os.urandom(8).hex(), settings.queueing
+    shards = [
+        SharedQueue(
+            QueueStore(scripts, QueueKeys(settings.redis.prefix, tag), gateway, windows, queueing.hold),
+            tenant_order(queueing.within),
+            enabled=queueing.across == Sfq.name,
+            timeout_seconds=settings.redis.timeout_ms / 1000,
+            clock=time.monotonic,
+            shard=number,
+            always_joined=tag == MESSAGES,
+        )
+        for number, tag in enumerate(tags)
+    ]
+    if len(shards) == 1:
+        return shards[0]
+    return QueueShards(shards, tags.index(MESSAGES), lambda: fleet.groups)
+
+
+def attach_peers(queue: SharedTurns, fleet: Fleet, rooms: WaitingRooms[Placement]) -> None:
+    """Let each shard of the queue know this gateway's models, workers and waiting rooms."""
+    shards = queue.shards
+    if len(shards) == 1:
+        shards[0].attach(QueuePeer(fleet, rooms))
+        return
+    for shard in shards:
+        has_group = partial(_is_in_shard, shard.number, len(shards))
+        shard.attach(ShardPeer(fleet, rooms, has_group=has_group))
+
+
+def shard_loops(
+    queue: SharedTurns, scripts: ScriptCaller
+) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    """Yield the loops of all shards but the first one, whose stream also has the messages between gateways."""
+    for number, shard in enumerate(queue.shards[1:], 1):
+        turns = TurnReader(
+            scripts,
+            shard.stream,
+            on_turn=shard.turn_granted,
+            on_gateways=shard.membership.gateways_changed,
+            on_missed=shard.ask_again,
+            handlers={},
+            wanted=shard.membership.joining,
+        )
+        yield f"queue {number}", shard.membership.run
+        yield f"turns {number}", turns.run
+
+
+def _is_in_shard(number: int, shards: int, group: str) -> bool:
+    return shard_of_group(group, shards) == number

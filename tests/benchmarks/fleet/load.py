@@ -1,0 +1,108 @@
+"""The load of a count: requests in a Poisson process, in turn to each of the gateways that serve."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import aiohttp
+
+BLOCK_SIZE = 64
+BYTES_PER_TOKEN = 4
+"""Bytes of text for each token, for a model without a tokenizer."""
+CHUNKS = 4
+GAP_MS = 10
+"""From chunk to chunk: the first token and the end of a stream reach Redis apart, as real ones do."""
+CONNECTIONS_MAX = 512
+READY_SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetLoad:
+    """What is sent to the gateways of a count, all together."""
+
+    gateways: int
+    requests_per_second: float
+    requests: int
+    new_blocks: int
+    """Blocks of a prompt that no other prompt has."""
+    shared_blocks: int = 0
+    """Blocks at the beginning of every prompt that all prompts of one tenant and model share."""
+    serving: int = 0
+    """The gateways that get requests; 0 means all. The others only follow the index."""
+    prefill_ms: int = 0
+    """The prefill of each prompt; a worker computes one prompt after the other."""
+    window_tokens: int = 1_000_000
+    """Uncached tokens that may be ahead at one worker: few make requests wait for a turn."""
+    limited: bool = True
+    """Whether the tenants have limits."""
+    models: int = 1
+    tenants: int = 1
+    """The tenants; each has an organisation and a namespace of its own."""
+    primaries: int = 0
+    """The primaries of a Redis Cluster; 0 means one server."""
+
+    @property
+    def members(self) -> int:
+        """The number of gateways that requests are sent to."""
+        return self.serving or self.gateways
+
+
+def model_names(load: FleetLoad) -> list[str]:
+    """Return the names of the models."""
+    return [f"model-{number:03}" for number in range(load.models)]
+
+
+async def wait_until_served(urls: Sequence[str], key: str, load: FleetLoad) -> None:
+    """Wait until every gateway has a worker for every model. Raises TimeoutError."""
+    async with asyncio.timeout(READY_SECONDS_MAX), aiohttp.ClientSession() as http:
+        for url in urls[: load.members]:
+            for model in model_names(load):
+                while not await _served(http, url, key, model):
+                    await asyncio.sleep(0.1)
+
+
+async def _served(http: aiohttp.ClientSession, url: str, key: str, model: str) -> bool:
+    body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "ready?"}]}
+    authorization = {"authorization": f"Bearer {key}"}
+    async with http.post(f"{url}/v1/chat/completions", json=body, headers=authorization) as answer:
+        await answer.read()
+        return answer.status == 200
+
+
+async def send(urls: Sequence[str], keys: Sequence[str], load: FleetLoad, word: str, count: int) -> float:
+    """Send so many requests at random moments of the load's rate, and return the seconds that this took.
+
+    Every prompt of one `word` differs from all others after its shared blocks. Raises AssertionError if a request
+    fails.
+    """
+    loop, models = asyncio.get_running_loop(), model_names(load)
+    block = BLOCK_SIZE * BYTES_PER_TOKEN
+    shared = ("shared " * block)[: load.shared_blocks * block]
+    chance = random.Random(word)
+    moments = list(accumulate(chance.expovariate(load.requests_per_second) for _ in range(count)))
+    began = loop.time()
+
+    async def one(http: aiohttp.ClientSession, number: int) -> None:
+        await asyncio.sleep(began + moments[number] - loop.time())
+        own = (f"{word} {number} " * block * (load.new_blocks + 1))[: load.new_blocks * block]
+        body: dict[str, object] = {
+            "model": models[number % len(models)],
+            "messages": [{"role": "user", "content": shared + own}],
+            "max_tokens": CHUNKS,
+            "seed": GAP_MS,
+            "stream": True,
+        }
+        if load.prefill_ms:
+            body["min_tokens"] = load.prefill_ms
+        authorization = {"authorization": f"Bearer {keys[number % len(keys)]}"}
+        url = f"{urls[number % load.members]}/v1/chat/completions"
+        async with http.post(url, json=body, headers=authorization) as answer:
+            text = await answer.read()
+            assert answer.status == 200, text
+
+    connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        await asyncio.gather(*(one(http, number) for number in range(count)))
+    return loop.time() - began

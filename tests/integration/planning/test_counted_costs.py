@@ -1,0 +1,35 @@
+"""The plan of a fleet is right about real gateways: messages, bytes and commands, which no machine changes."""
+
+import pytest
+
+from tests.benchmarks.fleet.counts import count
+from tests.benchmarks.fleet.load import FleetLoad
+from tests.benchmarks.fleet.predicted import predicted
+
+A_GATEWAY = 25
+
+
+def load(gateways, **more):
+    rate = A_GATEWAY * gateways
+    return FleetLoad(
+        gateways=gateways, requests_per_second=rate, requests=4 * rate, **({"new_blocks": 4} | more)
+    )
+
+
+@pytest.mark.parametrize("gateways", [1, 2, 4])
+async def test_the_plan_is_within_a_fifth_of_what_is_counted(gateways, tmp_path):
+    asked = load(gateways)
+    counts = await count(asked, tmp_path)
+    plan = predicted(asked, counts)
+    assert plan.commands == pytest.approx(counts.commands, rel=0.2)
+    assert plan.bytes_in == pytest.approx(counts.bytes_in, rel=0.2)
+    assert plan.bytes_out == pytest.approx(counts.bytes_out, rel=0.2)
+    assert plan.deliveries == pytest.approx(counts.changes * gateways, rel=0.2)
+
+
+async def test_the_plan_knows_what_long_prompts_with_a_shared_beginning_cost(tmp_path):
+    asked = load(2, new_blocks=40, shared_blocks=20)
+    counts = await count(asked, tmp_path)
+    plan = predicted(asked, counts)
+    assert plan.bytes_in == pytest.approx(counts.bytes_in, rel=0.2)
+    assert plan.bytes_out == pytest.approx(counts.bytes_out, rel=0.2)

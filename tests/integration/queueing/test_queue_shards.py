@@ -1,0 +1,227 @@
+"""The shared queue of a real Redis Cluster: models in shards, each on a primary of its own."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.worker import Worker
+from gateway.queueing.shared.keys import CLUSTER_SHARDS, QueueKeys, shard_tags
+from gateway.queueing.shared.queue_shards import QueueShards, shard_of_group
+from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.shared.store import SharedRoute
+from gateway.settings.stores import RedisSettings
+from gateway.settings.tree import Settings
+from gateway.wiring.shared_queue import attach_peers, shard_loops, shared_queue
+from policies.queueing.protocol import Ticket
+from radix_cache.match import WorkerId
+from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.redis.topology import slot_of
+from tests.fakes.dispatch_stage import StubAdapter
+from tests.fakes.fixed_window import FixedWindow
+from tests.fakes.scripted_worker import ScriptedWorker
+from tests.integration.queueing.test_shared_turns import (
+    ONE_AT_A_TIME,
+    PLANS,
+    TENANTS,
+    asked,
+    held,
+    queue_of,
+    waiting,
+)
+
+WINDOW = 100
+APART = "model-0", "model-1"
+"""Two models of different shards."""
+
+
+class Rooms:
+    """No requests wait in this gateway's rooms."""
+
+    def all(self):
+        return {}
+
+    def of(self, queue):
+        return self
+
+    def adopt(self, tenant, virtual_time, finish):
+        pass
+
+
+def worker(name, *models):
+    return Worker(WorkerId(name), "test", StubAdapter(), frozenset(models), models_fixed=True)
+
+
+@asynccontextmanager
+async def member(url, prefix, *workers):
+    """A gateway's part of the queue, with its fleet and its loops."""
+    settings = Settings(redis=RedisSettings(url=url, prefix=prefix))
+    scripts, fleet = ScriptCaller(url), Fleet(workers)
+    queue = shared_queue(settings, scripts, FixedWindow(WINDOW), fleet)
+    attach_peers(queue, fleet, Rooms())
+    runs = [queue.shards[0].membership.run, *(run for _, run in shard_loops(queue, scripts))]
+    loops = [asyncio.create_task(run()) for run in runs]
+    try:
+        yield queue, fleet
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        await queue.close()
+        await scripts.close()
+
+
+async def until(true):
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+def asks(queue, model, at):
+    ticket = Ticket(number=0, tenant="a", cost=1.0, arrived_at=0.0)
+    shared = queue.ticket(ticket, model, kv_tokens=1)
+    return shared, asyncio.create_task(
+        queue.turn(shared, ticket, lambda: [SharedRoute(at, WINDOW, 1.0)], lambda: None)
+    )
+
+
+def joined(queue):
+    return {shard.number for shard in queue.shards if shard.membership.up}
+
+
+async def test_a_gateway_joins_the_shards_of_its_models_and_that_of_messages(cluster, tmp_path):
+    workers = [worker(f"w{at}", model) for at, model in enumerate(APART)]
+    async with member(cluster.url, tmp_path.name, *workers) as (queue, fleet):
+        messages = queue.shards[0].number
+        of_models = {shard_of_group(model, CLUSTER_SHARDS) for model in APART}
+        assert isinstance(queue, QueueShards)
+        assert len(of_models) == 2
+        await until(lambda: joined(queue) == {messages, *of_models})
+        fleet.remove(WorkerId("w0"))
+        queue.fleet_changed()
+        await until(lambda: joined(queue) == {messages, shard_of_group(APART[1], CLUSTER_SHARDS)})
+
+
+async def test_gateways_share_the_window_of_a_worker_in_each_shard(cluster, tmp_path):
+    workers = [[worker(f"w{at}", model) for at, model in enumerate(APART)] for _ in range(2)]
+    async with (
+        member(cluster.url, tmp_path.name, *workers[0]) as (one, _),
+        member(cluster.url, tmp_path.name, *workers[1]) as (other, _),
+    ):
+        await until(lambda: one.shared and other.shared)
+        for at, model in enumerate(APART):
+            held_one, first = asks(one, model, f"w{at}")
+            assert (await first).worker == f"w{at}"
+            _, second = asks(other, model, f"w{at}")
+            await asyncio.sleep(0.05)
+            assert not second.done()
+            one.leave(held_one, 0.0)
+            assert (await second).worker == f"w{at}"
+
+
+async def test_a_request_that_waits_asks_anew_when_its_model_comes_to_share_workers_with_another(
+    cluster, tmp_path
+):
+    first, second = APART
+    async with (
+        member(cluster.url, tmp_path.name, worker("w0", first), worker("w1", second)) as (one, fleet),
+        member(cluster.url, tmp_path.name, worker("w0", first), worker("w1", second)) as (other, _),
+    ):
+        await until(lambda: one.shared and other.shared)
+        placed, task = asks(one, first, "w0")
+        await task
+        _, waits = asks(one, first, "w0")
+        kept = asks(one, second, "w1")
+        await kept[1]
+        # Of both models most workers serve the second one: the first one's queue goes to its shard.
+        for name in ("w2", "w3"):
+            fleet.add(worker(name, second))
+        fleet.add(worker("w4", first, second))
+        one.fleet_changed()
+        with pytest.raises(AskAnew):
+            await waits
+        assert one.membership_of(first) is one.membership_of(second)
+        # What was placed before ends in the shard that placed it, and this gateway stays there until then.
+        assert one.leave(placed, 0.0)
+        assert one.leave(kept[0], 0.0)
+        left = shard_of_group(first, CLUSTER_SHARDS)
+        await until(lambda: left not in joined(one))
+
+
+async def test_turns_are_given_while_the_slot_of_their_shard_moves(own_cluster, tmp_path):
+    model, tags = APART[0], shard_tags(CLUSTER_SHARDS)
+    slot = slot_of(f"{{{tags[shard_of_group(model, CLUSTER_SHARDS)]}}}")
+    async with (
+        member(own_cluster.url, tmp_path.name, worker("w0", model)) as (one, _),
+        member(own_cluster.url, tmp_path.name, worker("w0", model)) as (other, _),
+    ):
+        await until(lambda: one.shared and other.shared)
+        turns, moved = 0, asyncio.Event()
+
+        async def requests(queue):
+            nonlocal turns
+            while not moved.is_set():
+                try:
+                    shared, task = asks(queue, model, "w0")
+                    await task
+                except AskAnew:  # What a request does that hears of no decision in time.
+                    await asyncio.sleep(0.01)
+                    continue
+                turns += 1
+                await asyncio.sleep(0.002)
+                queue.leave(shared, 0.0)
+
+        running = [asyncio.create_task(requests(queue)) for queue in (one, other) for _ in range(3)]
+        for _ in range(4):
+            source = await asyncio.to_thread(own_cluster.owner, slot)
+            target = next(node for node in own_cluster.nodes if node is not source)
+            await asyncio.to_thread(own_cluster.begin_move, slot, target)
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(own_cluster.move_keys, slot, source, target)
+            await asyncio.to_thread(own_cluster.end_move, slot, target)
+            before = turns
+            await until(lambda before=before: turns > before + 10 and one.shared and other.shared)
+        moved.set()
+        await asyncio.gather(*running)
+        queues = [shard.membership for shard in (one.of(model), other.of(model))]
+        await until(lambda: not any(membership.known_ids for membership in queues))
+
+
+async def test_tenants_share_by_weight_in_a_cluster(gateway, cluster):
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(ScriptedWorker())
+        rules = {**PLANS, **ONE_AT_A_TIME, "redis.url": cluster.url}
+        gateways = [await stack.enter_async_context(gateway(one, tenants=TENANTS, **rules)) for _ in range(2)]
+        for each in gateways:
+            await each.until(lambda at=each: queue_of(at).shared and queue_of(at).gateways == 2)
+        release = held(one)
+        calls = [asyncio.create_task(asked(gateways[0], "first", max_tokens=4))]
+        await gateways[0].until(lambda: one.seen)
+        one.then(until=None)
+        for number in range(45):
+            for at, tenant in enumerate(TENANTS):
+                through = gateways[(number + at) % 2]
+                calls.append(asyncio.create_task(asked(through, tenant, tenant=tenant, max_tokens=4)))
+        await gateways[0].until(lambda: waiting(*gateways) == 90)
+        release.set()
+        assert set(await asyncio.gather(*calls)) == {200}
+        turns = Counter(seen.body["messages"][0]["content"] for seen in one.seen[1:53])
+        assert turns["globex"] == pytest.approx(39, abs=2)
+        await _nothing_is_left(gateways)
+
+
+async def _nothing_is_left(gateways):
+    """No place and no load, in no gateway and in no shard."""
+    for each in gateways:
+        await each.until(lambda at=each: at.idle)
+    settings, scripts = gateways[0].here.gateway.settings.redis, gateways[0].here.gateway.scripts
+    tags = [
+        QueueKeys(settings.prefix, tag).turns.removesuffix(":turns") for tag in shard_tags(CLUSTER_SHARDS)
+    ]
+    async with asyncio.timeout(60):
+        while any(
+            [await scripts.ask("HLEN", f"{tag}:{name}") for tag in tags for name in ("loads", "places")]
+        ):
+            await asyncio.sleep(0.01)

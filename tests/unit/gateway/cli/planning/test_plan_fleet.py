@@ -1,0 +1,50 @@
+"""`radixgate plan-fleet`: what it prints, writes and refuses."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.main import app
+from gateway.cli.support.command_error import CommandError
+
+
+def run(*arguments: Any) -> str:
+    # A refusal is raised: `main` prints it.
+    done = CliRunner().invoke(app, ["plan-fleet", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_it_says_that_a_layout_bears_a_small_load():
+    told = run("--requests-per-second", 20, "--gateways", 2)
+    assert "This layout bears 20 requests/s." in told
+    assert "deliveries of changes to processes" in told
+
+
+def test_it_says_what_breaks_first_and_which_layout_does_not():
+    told = run("--requests-per-second", 20_000, "--gateways", 4, "--models", 50, "--tenants", 1000)
+    assert "This layout does not bear 20,000 requests/s. CPU of" in told
+    assert "The smallest layout that bears them:" in told
+
+
+def test_the_file_has_the_figures_of_both_layouts(tmp_path):
+    file = tmp_path / "plan.json"
+    run("--requests-per-second", 100, "--gateways", 4, "--processes", 2, "--json", file)
+    result = json.loads(file.read_text())
+    assert {"machine", "versions", "settings", "runs"} == result.keys()
+    asked = result["runs"]["asked"]["all"]
+    assert asked["deliveries_per_request"] == pytest.approx(8 * asked["changes_per_request"])
+    assert result["runs"]["smallest"]["all"]["gateways"] >= 1
+    assert result["settings"]["tenants"] == 10
+
+
+def test_more_deployments_than_gateways_are_refused():
+    with pytest.raises(CommandError, match="--deployments"):
+        run("--gateways", 2, "--deployments", 3)
+
+
+def test_a_load_beyond_all_layouts_is_refused():
+    with pytest.raises(CommandError, match="no layout bears this load"):
+        run("--blocks", 10**12)
