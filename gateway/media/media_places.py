@@ -38,12 +38,19 @@ UNREAD_FIELDS = _names(
 )
 """Fields in which no engine looks for media, however deep: quotations and notes of providers, schemas, options."""
 
-_ADDRESS = re.compile(
-    r"""[a-z][a-z0-9+.-]*:[/\\] | (?:file|https?|ftp|s3|gs): | [/~\\] | \.{1,2}[/\\]
-    | [^\s/\\.]+\.[^\s/\\]*[/\\] | \S+\.[a-z][a-z0-9]{1,4}$""",
+ADDRESS_MAX = 4096
+"""Characters of a value that are looked at; Linux has no longer paths."""
+
+_BEGINNING = re.compile(
+    r"""[a-z][a-z0-9+.-]{0,30}:[/\\] | (?:file|https?|ftp|s3|gs): | [/~\\] | \.{1,2}[/\\]
+    | [^\s/\\.]+\.[^\s/\\]*[/\\]""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""A scheme, the beginning of a path, a host with a path, or a word with the ending of a file's name."""
+"""A scheme, the beginning of a path, or a host with a path."""
+
+_FILE_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}$", re.IGNORECASE)
+_FILE_ENDING_MAX = 6
+_SPACE = re.compile(r"\s")
 
 BASE64_JPEG = "/9j/"
 """The beginning of every JPEG in base64, which else looks like a path."""
@@ -111,5 +118,13 @@ def _check_no_address(name: str, value: str) -> None:
         # A path could be base64 by its letters, but not by its first characters.
         if (value.startswith(("/", ".", "~", "\\")) and not value.startswith(BASE64_JPEG)) or ":" in value:
             raise ReferenceFound("data must be base64")
-    elif _ADDRESS.match(value.strip()):
+    elif _is_address(value):
         raise ReferenceFound(f"{name} is not supported with an address; send the content itself")
+
+
+def _is_address(value: str) -> bool:
+    """Return whether a string may be an address or a path: by its beginning, or one word with a file's ending."""
+    text = value.strip()[:ADDRESS_MAX]
+    if _BEGINNING.match(text):
+        return True
+    return _FILE_ENDING.search(text[-_FILE_ENDING_MAX:]) is not None and not _SPACE.search(text)

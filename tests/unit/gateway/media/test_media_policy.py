@@ -179,7 +179,7 @@ async def test_fields_of_a_message_that_are_no_addresses_pass(message):
     assert await MediaPolicy().apply(asked, None, None) is asked
 
 
-@pytest.mark.parametrize("piece", [".", "a.", "a:", " ", ".a ", "a/", "..\\"])
+@pytest.mark.parametrize("piece", [".", "a.", "a:", " ", ".a ", "a/"])
 async def test_long_values_of_unknown_fields_are_looked_at_once(piece):
     asked = request({"type": "text", "text": "a", "unknown": "-" + piece * 1_000_000 + "-"})
     assert await MediaPolicy().apply(asked, None, None) is asked
