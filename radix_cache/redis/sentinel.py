@@ -53,22 +53,36 @@ class SentinelAddress(RedisAddress):
         return await RedisAddress.connect(primary, on_lost, on_message)
 
     async def _primary(self) -> tuple[str, int]:
+        """Return host and port of the primary, from the first sentinel that knows; it is asked first from then on.
+
+        Raises ConnectionLost.
+        """
         # redis-py is needed only where sentinels watch the Redis.
+        from redis.asyncio.retry import Retry
         from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
+        from redis.backoff import NoBackoff
         from redis.exceptions import RedisError
 
-        timeouts: dict[str, Any] = {
+        options: dict[str, Any] = {
             "socket_timeout": ASK_SECONDS_MAX,
             "socket_connect_timeout": min(ASK_SECONDS_MAX, CONNECT_SECONDS_MAX),
+            # By default redis-py tries a sentinel that is away for seconds before it asks the next one.
+            "retry": Retry(NoBackoff(), 0),
         }
-        sentinel = Sentinel(self.sentinels, sentinel_kwargs=timeouts)  # type: ignore[no-untyped-call]
+        endpoints = list(self.sentinels)
+        sentinel = Sentinel(endpoints, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        clients = list(sentinel.sentinels)
         try:
             host, port = await sentinel.discover_master(self.service)
         except (MasterNotFoundError, RedisError, OSError) as err:
             raise ConnectionLost(f"no sentinel names a primary of {self.service}: {err}") from err
         finally:
-            for client in sentinel.sentinels:
+            for client in clients:
                 await client.aclose()
+        # redis-py has put the sentinel that answered first.
+        answering = endpoints[clients.index(sentinel.sentinels[0])]
+        self.sentinels.remove(answering)
+        self.sentinels.insert(0, answering)
         return str(host), int(port)
 
 

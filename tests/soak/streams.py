@@ -23,7 +23,7 @@ from tests.stage.processes import GatewayProcess
 WARM_ROUNDS = 2
 ROUNDS_MIN = WARM_ROUNDS + 2
 LEFT_EVERY = 4
-AT_ONCE = 100
+AT_ONCE = 50
 """Connections that are made in one go: a listener has a bound for those that it has not accepted."""
 
 OPEN_CHECK_SECONDS = 0.5
@@ -61,7 +61,7 @@ async def stream_round(
         gateway = gateways[at % len(gateways)]
         tasks.append(asyncio.create_task(call(iter([ask]), gateway.host, gateway.port, tally)))
         if at % AT_ONCE == AT_ONCE - 1:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     open_max, largest = 0, dict[str, int]()
     while not all(task.done() for task in tasks):
         streams, memory = await observe()

@@ -1,17 +1,21 @@
 """A Redis that sentinels watch: calls go on at the new primary after a failover."""
 
 import asyncio
+import time
 
 import pytest
 
 from gateway.settings.redis_address import redis_url_problem
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.shared.keys import Keys
 from tests.fakes.redis_cluster import until
 from tests.fakes.redis_sentinel import WatchedServers
+from tests.fakes.replica import replica
 
 APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 SECONDS_MAX = 60
+BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
 
 
 @pytest.fixture
@@ -44,6 +48,23 @@ async def test_calls_go_to_the_primary_and_after_a_failover_to_the_new_one(watch
         assert replica.replication["role"] == "master"
     finally:
         await caller.close()
+
+
+async def test_the_index_is_followed_before_and_after_a_failover_although_a_sentinel_is_away(watched):
+    primary, following = watched.primary(), None
+    try:
+        following = await replica(watched.url, Keys(prefix="rg"), time.monotonic, **BOUNDS)
+        async with asyncio.timeout(SECONDS_MAX):
+            while not following.reader.up:
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(primary.kill)
+            while following.reader.up or watched.primary() is primary:
+                await asyncio.sleep(0.05)
+            while not following.reader.up:
+                await asyncio.sleep(0.05)
+    finally:
+        if following is not None:
+            await following.close()
 
 
 async def test_sentinels_that_are_away_are_an_answer_not_a_hang():
