@@ -20,7 +20,16 @@ from gateway.quotas.quota import LEASE_SECONDS
 from tests.benchmarks.report import new_table
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.load import Load, Tally
-from tests.chaos.promises import Baseline, Then, baseline, charges, green, seen_by_clients, still_wrong
+from tests.chaos.promises import (
+    Baseline,
+    Then,
+    baseline,
+    charges,
+    green,
+    ledger,
+    seen_by_clients,
+    still_wrong,
+)
 from tests.chaos.scene import Scene, Stage, scene
 from tests.stage.postgres import PostgresMissing
 from tests.stage.sockets import CannotCut
@@ -69,6 +78,7 @@ async def play(
     green_seconds: float | None = None
     here.gone.clear()
     before, waited = await here.charged(), await here.waited()
+    in_ledger = await here.database.charged() if here.database is not None else (0, 0)
     async with Load(here, tally, seed):
         await asyncio.sleep(BEFORE_SECONDS)
         then = Then(tally.answered, tally.under_way)
@@ -91,6 +101,7 @@ async def play(
     wrong += seen_by_clients(fault, tally)
     wrong += await still_wrong(here, at_rest, orphans)
     wrong += charges(fault, tally, before, await here.charged(), then)
+    wrong += await ledger(here, tally, in_ledger)
     return Played(
         fault=fault,
         tally=tally,
@@ -151,6 +162,7 @@ async def play_stage(
             await over(here, orphans)
             return complaints(here)
     except PostgresMissing as err:
+        print(f"SKIPPED  {stage.value}: {err}", file=sys.stderr, flush=True)
         played += [
             Played(fault=fault, tally=Tally(), waited=0.0, green_seconds=None, wrong=(), skipped=str(err))
             for fault in faults

@@ -12,8 +12,10 @@ link.
 import asyncio
 import inspect
 import json
+import shutil
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -42,6 +44,9 @@ KV_TOKENS = 6000
 
 WINDOW_TOKENS = 48
 """One prompt at a time is computed at a worker: both gateways give turns to waiting requests all the time."""
+
+PREDICTED_SECONDS = 15
+"""Of scenes with failovers, which lose the last writes: a prediction that was not withdrawn lapses after so long."""
 
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
@@ -221,7 +226,7 @@ async def scene(directory: Path, seed: int, stage: Stage) -> AsyncIterator[Scene
     """Start everything and wait until all workers are up. Raises ChildFailed, PostgresMissing."""
     keys = {tenant: new_key(pepper(SECRET.encode())) for tenant in TENANTS}
     async with AsyncExitStack() as stack:
-        database = await _database(directory, stack) if stage is Stage.DATABASE else None
+        database = await _database(stack) if stage is Stage.DATABASE else None
         servers: LinkedValkey | WatchedValkey | ValkeyCluster
         match stage:
             case Stage.SENTINEL:
@@ -248,6 +253,8 @@ async def scene(directory: Path, seed: int, stage: Stage) -> AsyncIterator[Scene
                 await _opened(port, worker.port, stack) for port, worker in zip(ports, workers, strict=True)
             ]
         tree = settings(servers.url, checkpoint, workers, ports, keys)
+        if stage in (Stage.SENTINEL, Stage.CLUSTER):
+            tree |= {"index": {"predicted_seconds": PREDICTED_SECONDS}}
         if database is not None:
             url = f"postgresql://test@127.0.0.1:{database.port}/postgres"
             tree |= {"database": {"url": url, "upgrade": "always"}}
@@ -276,10 +283,11 @@ async def _opened(near: int, far: int, stack: AsyncExitStack) -> Link:
     return link
 
 
-async def _database(directory: Path, stack: AsyncExitStack) -> LinkedPostgres:
+async def _database(stack: AsyncExitStack) -> LinkedPostgres:
     """Start a PostgreSQL behind a link. Raises PostgresMissing."""
-    data = directory / "postgres"
-    data.mkdir()
+    # In a directory that the user of PostgreSQL can reach.
+    data = Path(tempfile.mkdtemp(prefix="radixgate-postgres-"))
+    stack.callback(shutil.rmtree, data, ignore_errors=True)
     server = PostgresServer(data)
     await asyncio.to_thread(server.prepare)
     await asyncio.to_thread(server.start)

@@ -12,7 +12,7 @@ from tests.fakes.redis_sentinel import SERVICE, WatchedNode, WatchedServers
 from tests.stage.link import Link
 from tests.stage.valkey import ValkeyServer
 
-DOWN_AFTER_MS = 1000
+DOWN_AFTER_MS = 3000
 """How long a server may be silent before another takes its place; a busy machine is late, too."""
 
 SLOTS_MOVED_MAX = 40

@@ -91,8 +91,8 @@ async def flood(parts: SharedIndexParts, url: str, prefixes: int, pid: int) -> F
             seen.process.append(resident_bytes(pid))
             seen.valkey.append(int(client.info("memory")["used_memory"]))
             print(
-                f"\r{number + 1:,} prefixes: index {seen.index[-1] / 1024**2:,.1f} MiB, process "
-                f"{seen.process[-1] / 1024**2:,.1f} MiB, Valkey {seen.valkey[-1] / 1024**2:,.1f} MiB",
+                f"{number + 1:,} prefixes: index {_mib(seen.index[-1])}, process {_mib(seen.process[-1])}, Valkey "
+                f"{_mib(seen.valkey[-1])}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -115,11 +115,14 @@ async def main(prefixes: int, memory_bytes_max: int) -> None:
     seconds = time.monotonic() - started
     half = len(seen.process) // 2
     print(
-        f"{prefixes:,} prefixes of {BLOCKS} blocks in {seconds:,.0f} s, bound {memory_bytes_max / 1024**2:,.0f} "
-        f"MiB: index {seen.index_max / 1024**2:,.1f} MiB at most; process {seen.process[half] / 1024**2:,.1f} MiB half "
-        f"way, {seen.process[-1] / 1024**2:,.1f} MiB at the end; Valkey {seen.valkey[half] / 1024**2:,.1f} and "
-        f"{seen.valkey[-1] / 1024**2:,.1f} MiB; refused {seen.refused:,}"
+        f"{prefixes:,} prefixes of {BLOCKS} blocks in {seconds:,.0f} s, bound {_mib(memory_bytes_max)}: index "
+        f"{_mib(seen.index_max)} at most; process {_mib(seen.process[half])} half way, {_mib(seen.process[-1])} at "
+        f"the end; Valkey {_mib(seen.valkey[half])} and {_mib(seen.valkey[-1])}; refused {seen.refused:,}"
     )
+
+
+def _mib(number: int) -> str:
+    return f"{number / 1024**2:,.1f} MiB"
 
 
 if __name__ == "__main__":

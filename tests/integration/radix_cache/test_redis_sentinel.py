@@ -50,6 +50,24 @@ async def test_calls_go_to_the_primary_and_after_a_failover_to_the_new_one(watch
         await caller.close()
 
 
+async def test_a_primary_that_was_replaced_and_does_not_know_gets_no_calls(watched):
+    first, second = watched.nodes
+    sentinel = watched.sentinel.client
+    caller = ScriptCaller(watched.url)
+    try:
+        assert await appended(caller) == 1
+        second.client.execute_command("REPLICAOF", "NO", "ONE")
+        sentinel.execute_command("SENTINEL", "REMOVE", "main")
+        sentinel.execute_command("SENTINEL", "MONITOR", "main", "127.0.0.1", second.port, 1)
+        async with asyncio.timeout(SECONDS_MAX):
+            while second.client.llen("list") < 2:
+                await appended(caller)
+                await asyncio.sleep(0.05)
+        assert first.replication["role"] == "master"
+    finally:
+        await caller.close()
+
+
 async def test_the_index_is_followed_before_and_after_a_failover_although_a_sentinel_is_away(watched):
     primary, following = watched.primary(), None
     try:
