@@ -46,7 +46,7 @@ WINDOW_TOKENS = 48
 """One prompt at a time is computed at a worker: both gateways give turns to waiting requests all the time."""
 
 PREDICTED_SECONDS = 15
-"""Of scenes with failovers, which lose the last writes: a prediction that was not withdrawn lapses after so long."""
+"""Of scenes with failovers, which lose the last writes: a prediction whose withdrawal was lost lapses by then."""
 
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
