@@ -46,7 +46,7 @@ WINDOW_TOKENS = 48
 """One prompt at a time is computed at a worker: both gateways give turns to waiting requests all the time."""
 
 PREDICTED_SECONDS = 15
-"""Of scenes with failovers, which lose the last writes: a prediction whose withdrawal was lost lapses by then."""
+"""A prediction whose withdrawal was lost, with its gateway or in Redis, lapses after so long."""
 
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
@@ -253,8 +253,6 @@ async def scene(directory: Path, seed: int, stage: Stage) -> AsyncIterator[Scene
                 await _opened(port, worker.port, stack) for port, worker in zip(ports, workers, strict=True)
             ]
         tree = settings(servers.url, checkpoint, workers, ports, keys)
-        if stage in (Stage.SENTINEL, Stage.CLUSTER):
-            tree |= {"index": {"predicted_seconds": PREDICTED_SECONDS}}
         if database is not None:
             url = f"postgresql://test@127.0.0.1:{database.port}/postgres"
             tree |= {"database": {"url": url, "upgrade": "always"}}
@@ -324,6 +322,7 @@ def settings(
             {"id": tenant, "plan": "plan", "keys": [{"id": key.id, "hash": key.hash}]}
             for tenant, key in keys.items()
         ],
+        "index": {"predicted_seconds": PREDICTED_SECONDS},
         "queueing": {"release_window_tokens": WINDOW_TOKENS},
         "drain": {"notice_seconds": 1, "seconds": 20},
     }
