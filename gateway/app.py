@@ -386,7 +386,7 @@ async def _valkey(settings: Settings, stack: AsyncExitStack) -> EmbeddedValkey |
 
 def _media(settings: Settings, stack: AsyncExitStack) -> MediaPolicy:
     if not settings.requests.media_hosts:
-        return MediaPolicy()
+        return MediaPolicy(pass_fields=settings.requests.pass_fields)
     fetcher = MediaFetcher(settings.requests.media_hosts, settings.requests.media_bytes_max)
     stack.push_async_callback(fetcher.close)
-    return MediaPolicy(fetcher)
+    return MediaPolicy(fetcher, settings.requests.pass_fields)

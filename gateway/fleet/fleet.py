@@ -348,7 +348,8 @@ class Fleet:
             self._in_trouble(worker, trouble)
         else:
             worker.trouble = ""
-            self._move(worker, worker.health.probe_answered(self._clock()), "its probes are answered")
+            state = worker.health.probe_answered(self._clock(), idle=not worker.load.streams)
+            self._move(worker, state, "its probes are answered")
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance_id not in (None, report.instance_id):

@@ -2,4 +2,5 @@
 
 media_policy.py decides which media a request may refer to, media_fetch.py fetches them from listed hosts, and
 media_parts.py gives each medium in a conversation the placeholder tokens by which its prompt is matched.
+media_places.py finds media in the JSON of any API, and field_check.py refuses addresses where nothing is fetched.
 """

@@ -7,7 +7,7 @@ that no engine fetches anything. Engines also cache processed media under names 
 refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,36 +16,42 @@ from gateway.domain.errors import BadRequest
 from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
+from gateway.media.field_check import check_media
 from gateway.media.media_fetch import MediaFetcher, MediaFetchFailed
 from gateway.media.media_places import (
-    MEDIA_FIELDS,
-    REFERENCE_FIELDS,
+    TEXT_FIELDS,
+    UNREAD_FIELDS,
     MediaUrl,
     ReferenceFound,
-    media_urls,
+    field_media,
 )
 
 FETCHED_MAX = 16
 """Media of one request that may be fetched."""
 
 
-PLAIN_FIELDS = frozenset(
-    {"role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "refusal"}
-)
-"""Fields of a message that are no media. Those of tool calls are texts of the model."""
+PLAIN_FIELDS = TEXT_FIELDS | UNREAD_FIELDS
+"""Fields of a message without media, unless its content consists of parts."""
 
 
 class MediaPolicy:
-    """Applies the rules for media to requests; without a `fetcher` only `data:` URLs are accepted."""
+    """Applies the rules for media to requests; without a `fetcher` only `data:` URLs are accepted.
 
-    def __init__(self, fetcher: MediaFetcher | None = None) -> None:
+    `pass_fields`: names of fields beside the usual ones that workers get.
+    """
+
+    def __init__(self, fetcher: MediaFetcher | None = None, pass_fields: Collection[str] = ()) -> None:
         self._fetcher = fetcher
+        self._pass_fields = frozenset(pass_fields)
 
     async def apply(self, request: InferenceRequest, tenant: Tenant, memory: MemoryLease) -> InferenceRequest:
         """Return the request with the content of its media in it, which `memory` holds.
 
         Raises BadRequest, Overloaded, TenantQueueFull.
         """
+        if self._pass_fields and request.generates:
+            passed = request.fields.keys() & self._pass_fields
+            check_media({name: request.fields[name] for name in passed - {"messages", "prompt"}})
         if request.surface is not Surface.CHAT:
             return request
         if not _may_have_media(request.prompt):
@@ -53,9 +59,7 @@ class MediaPolicy:
         try:
             found = list(message_media(request.prompt))
         except ReferenceFound as err:
-            raise BadRequest(
-                f"messages: {err} is not supported; send the content itself.", param="messages"
-            ) from None
+            raise BadRequest(f"messages: {err}.", param="messages") from None
         if not found:
             return request
         if self._fetcher is None or len(found) > FETCHED_MAX:
@@ -72,49 +76,19 @@ class MediaPolicy:
 
 
 def message_media(messages: Sequence[dict[str, Any]]) -> Iterator[MediaUrl]:
-    """Yield every medium of a conversation that is not the content itself. Raises BadRequest, ReferenceFound."""
+    """Yield every medium of a conversation that is not the content itself. Raises ReferenceFound."""
     for message in messages:
+        # Templates read media from fields of the message, too.
         for name in message:
-            if name == "content":
-                if isinstance(message["content"], list):
-                    yield from media_urls(message, name)
-                    _check_audio(message["content"])
-            elif name not in PLAIN_FIELDS:
-                # Templates read media from fields of the message, too.
-                if message[name] is not None and REFERENCE_FIELDS.fullmatch(name):
-                    raise ReferenceFound(name)
-                yield from media_urls(message, name, is_media=MEDIA_FIELDS.fullmatch(name) is not None)
+            yield from field_media(message, name)
 
 
 def _may_have_media(messages: Sequence[dict[str, Any]]) -> bool:
     """Return whether any message has more than texts in the usual fields."""
     for message in messages:
-        if not message.keys() <= PLAIN_FIELDS or isinstance(message.get("content"), list):
+        if not message.keys() <= PLAIN_FIELDS or isinstance(message.get("content"), (list, dict)):
             return True
     return False
-
-
-def _check_audio(content: Any) -> None:
-    """Check the data of every `input_audio` in a value. Raises BadRequest."""
-    if isinstance(content, list):
-        for part in content:
-            _check_audio(part)
-    elif isinstance(content, dict):
-        for name, value in content.items():
-            if name == "input_audio" and isinstance(value, dict):
-                _check_base64(value.get("data"))
-            _check_audio(value)
-
-
-def _check_base64(data: object) -> None:
-    """Refuse `input_audio` data that looks like a path or a URL. Raises BadRequest.
-
-    Audio comes as bare base64. A path could be base64 by its letters, but not by its first characters.
-    """
-    if (isinstance(data, str) and data.startswith(("/", ".", "~"))) or (
-        isinstance(data, str) and ":" in data
-    ):
-        raise BadRequest("messages: the data of input_audio must be base64.", param="messages")
 
 
 def _not_fetched(url: str) -> BadRequest:

@@ -68,8 +68,10 @@ KeyHash = Annotated[
 RedisUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(embedded\Z|rediss?(\+cluster)?://|unix://)",
-        extra=form("`embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
+        pattern=r"^(embedded\Z|rediss?(\+cluster|\+sentinel)?://|unix://)",
+        extra=form(
+            "`embedded`, or an address redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+        ),
     ),
 ]
 DatabaseUrl = Annotated[

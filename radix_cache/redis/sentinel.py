@@ -3,9 +3,12 @@
     redis+sentinel://[user:password@]host:port[,host:port...]/service[/database][?options]
 
 Finding the primary is redis-py's (its Sentinel asks one sentinel after the other); the connection is ours. After a
-failover the old primary closes its connections or answers READONLY, and the next connection goes to the new one.
+failover the old primary closes its connections or answers READONLY, and the next connection goes to the new one. A
+primary that was only thought to be away learns of its successor up to ten seconds later, and what it is told until
+then is lost. Sentinels are therefore asked every CHECK_SECONDS, and connections to any other server are closed.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +24,7 @@ SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 SENTINEL_PORT = 26379
 ASK_SECONDS_MAX = 0.5
 """How long one sentinel may take to answer."""
+CHECK_SECONDS = 1.0
 
 
 def is_sentinel(url: str) -> bool:
@@ -40,6 +44,8 @@ class SentinelAddress(RedisAddress):
         self.sentinels = [_endpoint(host) for host in hosts.split(",")]
         if not self.service or not all(host for host, _ in self.sentinels):
             raise ValueError("write redis+sentinel://host:26379,host:26379/service")
+        self._open: dict[RedisConnection, tuple[str, int]] = {}
+        self._checks: asyncio.Task[None] | None = None
         super().__init__(f"{SCHEMES[scheme]}://{user}{at}{self.service}/{database}{question}{options}")
 
     async def connect(
@@ -50,25 +56,59 @@ class SentinelAddress(RedisAddress):
         """Open a connection to the server that is the primary now. Raises ConnectionLost."""
         host, port = await self._primary()
         primary = RedisAddress.with_endpoint(self, host, port)
-        return await RedisAddress.connect(primary, on_lost, on_message)
+        connection = await RedisAddress.connect(primary, on_lost, on_message)
+        self._open[connection] = host, port
+        if self._checks is None:
+            self._checks = asyncio.create_task(self._check())
+        return connection
+
+    async def _check(self) -> None:
+        """Close connections to servers that are not the primary any more, for as long as there are any."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self._open = {connection: at for connection, at in self._open.items() if connection.is_open}
+            if not self._open:
+                self._checks = None
+                return
+            try:
+                primary = await self._primary()
+            except ConnectionLost:
+                continue  # Without a sentinel nothing else is known.
+            for connection, at in list(self._open.items()):
+                if at != primary:
+                    connection.close()
 
     async def _primary(self) -> tuple[str, int]:
+        """Return host and port of the primary, from the first sentinel that knows; it is asked first from then on.
+
+        Raises ConnectionLost.
+        """
         # redis-py is needed only where sentinels watch the Redis.
+        from redis.asyncio.retry import Retry
         from redis.asyncio.sentinel import MasterNotFoundError, Sentinel
+        from redis.backoff import NoBackoff
         from redis.exceptions import RedisError
 
-        timeouts: dict[str, Any] = {
+        options: dict[str, Any] = {
             "socket_timeout": ASK_SECONDS_MAX,
             "socket_connect_timeout": min(ASK_SECONDS_MAX, CONNECT_SECONDS_MAX),
+            # By default redis-py tries a sentinel that is away for seconds before it asks the next one.
+            "retry": Retry(NoBackoff(), 0),
         }
-        sentinel = Sentinel(self.sentinels, sentinel_kwargs=timeouts)  # type: ignore[no-untyped-call]
+        endpoints = list(self.sentinels)
+        sentinel = Sentinel(endpoints, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        clients = list(sentinel.sentinels)
         try:
             host, port = await sentinel.discover_master(self.service)
         except (MasterNotFoundError, RedisError, OSError) as err:
             raise ConnectionLost(f"no sentinel names a primary of {self.service}: {err}") from err
         finally:
-            for client in sentinel.sentinels:
+            for client in clients:
                 await client.aclose()
+        # redis-py has put the sentinel that answered first.
+        answering = endpoints[clients.index(sentinel.sentinels[0])]
+        self.sentinels.remove(answering)
+        self.sentinels.insert(0, answering)
         return str(host), int(port)
 
 

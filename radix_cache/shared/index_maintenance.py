@@ -29,6 +29,11 @@ LEASE_MS = 5000
 ROUND_SECONDS = 1.0
 SWEPT_PER_ROUND_MAX = 4096
 EVICTED_PER_ROUND_MAX = 16384
+EVICTIONS_AT_ONCE_MAX = 16
+"""Calls that evict leaves and wait for a reply. One at a time would evict fewer leaves than a flood of prefixes
+brings, since each call waits behind the calls of that flood; more would hold up the calls of requests.
+"""
+
 SLICE_NODES = 2000
 AGE_ROUNDS = 30
 """Idle leaves are searched once in so many rounds, because that reads every leaf."""
@@ -150,8 +155,10 @@ class IndexMaintenance:
                 over -= size
             if at % SLICE_NODES == SLICE_NODES - 1:
                 await asyncio.sleep(0)
-        for namespace, nodes in _batches(leaving):
-            await self._store.evict(namespace, nodes)
+        batches = list(_batches(leaving))
+        for at in range(0, len(batches), EVICTIONS_AT_ONCE_MAX):
+            several = batches[at : at + EVICTIONS_AT_ONCE_MAX]
+            await asyncio.gather(*(self._store.evict(namespace, nodes) for namespace, nodes in several))
 
     def _groups(self) -> dict[NamespaceId, str]:
         """Return the isolation group of each namespace."""

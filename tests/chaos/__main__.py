@@ -20,8 +20,18 @@ from gateway.quotas.quota import LEASE_SECONDS
 from tests.benchmarks.report import new_table
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.load import Load, Tally
-from tests.chaos.promises import Baseline, Then, baseline, charges, green, seen_by_clients, still_wrong
-from tests.chaos.scene import Scene, scene
+from tests.chaos.promises import (
+    Baseline,
+    Then,
+    baseline,
+    charges,
+    green,
+    ledger,
+    seen_by_clients,
+    still_wrong,
+)
+from tests.chaos.scene import Scene, Stage, scene
+from tests.stage.postgres import PostgresMissing
 from tests.stage.sockets import CannotCut
 
 BEFORE_SECONDS = 1.0
@@ -68,6 +78,7 @@ async def play(
     green_seconds: float | None = None
     here.gone.clear()
     before, waited = await here.charged(), await here.waited()
+    in_ledger = await here.database.charged() if here.database is not None else (0, 0)
     async with Load(here, tally, seed):
         await asyncio.sleep(BEFORE_SECONDS)
         then = Then(tally.answered, tally.under_way)
@@ -90,6 +101,7 @@ async def play(
     wrong += seen_by_clients(fault, tally)
     wrong += await still_wrong(here, at_rest, orphans)
     wrong += charges(fault, tally, before, await here.charged(), then)
+    wrong += await ledger(here, tally, in_ledger)
     return Played(
         fault=fault,
         tally=tally,
@@ -108,32 +120,54 @@ def more_than(before: Mapping[str, float], after: Mapping[str, float]) -> float:
 async def run(options: argparse.Namespace, console: Console) -> bool:
     """Run the faults that were asked for, and return whether all promises were kept. Raises ChildFailed."""
     faults = [fault for fault in FAULTS if not options.only or fault.name in options.only] * options.rounds
-    played: list[Played] = []
+    played, wrong = list[Played](), list[str]()
     directory = Path(tempfile.mkdtemp(prefix="radixgate-chaos-"))
     try:
-        async with scene(directory, options.seed) as here:
-            at_rest, orphans = await rested(here, options.seed), set[str]()
-            for number, fault in enumerate(faults):
-                print(f"{fault.name} ...", file=sys.stderr, flush=True)
-                one = await play(
-                    here, fault, at_rest, orphans, seconds=options.seconds, seed=options.seed + number
-                )
-                played.append(one)
-                say(one)
-            left = await over(here, orphans)
-            said = complaints(here)
+        for stage in Stage:
+            several = [fault for fault in faults if fault.stage is stage]
+            if several:
+                place = Path(tempfile.mkdtemp(prefix=f"{stage.name.lower()}-", dir=directory))
+                wrong += await play_stage(place, stage, several, played, options)
     finally:
         if options.keep:
             print(f"logs and settings: {directory}", file=sys.stderr)
         else:
             shutil.rmtree(directory, ignore_errors=True)
     console.print(table(played, options.seed))
-    wrong = [f"{one.fault.name}: {each}" for one in played for each in one.wrong] + left + said
+    wrong = [f"{one.fault.name}: {each}" for one in played for each in one.wrong] + wrong
     for each in wrong:
         console.print(f"BROKEN  {each}", markup=False)
     if not wrong:
         console.print("All promises were kept.")
     return not wrong
+
+
+async def play_stage(
+    directory: Path,
+    stage: Stage,
+    faults: Sequence[Fault],
+    played: list[Played],
+    options: argparse.Namespace,
+) -> list[str]:
+    """Play the faults of one stage, add their results to `played`, and return what is wrong afterwards."""
+    try:
+        async with scene(directory, options.seed, stage) as here:
+            at_rest, orphans = await rested(here, options.seed), set[str]()
+            for fault in faults:
+                print(f"{fault.name} ...", file=sys.stderr, flush=True)
+                seed = options.seed + len(played)
+                one = await play(here, fault, at_rest, orphans, seconds=options.seconds, seed=seed)
+                played.append(one)
+                say(one)
+            await over(here, orphans)
+            return complaints(here)
+    except PostgresMissing as err:
+        print(f"SKIPPED  {stage.value}: {err}", file=sys.stderr, flush=True)
+        played += [
+            Played(fault=fault, tally=Tally(), waited=0.0, green_seconds=None, wrong=(), skipped=str(err))
+            for fault in faults
+        ]
+        return []
 
 
 async def rested(here: Scene, seed: int) -> Baseline:
@@ -144,12 +178,11 @@ async def rested(here: Scene, seed: int) -> Baseline:
     return await baseline(here)
 
 
-async def over(here: Scene, orphans: set[str]) -> list[str]:
+async def over(here: Scene, orphans: set[str]) -> None:
     """Wait until the reservations of killed gateways have expired. Raises TimeoutError."""
     async with asyncio.timeout(LEASE_SECONDS + 10):
         while await here.running() & orphans:
             await asyncio.sleep(0.5)
-    return []
 
 
 def complaints(here: Scene) -> list[str]:

@@ -7,6 +7,8 @@ Quotas, by fault:
                         they hold their concurrency for LEASE_SECONDS at most
     streams cut         charged by the tokens passed on, which clients cannot count: at least what the others used
     Valkey forgets      earlier charges are gone; no request under way is charged twice
+
+The usage ledger in PostgreSQL has every answered request once, with its tokens, whatever the database went through.
 """
 
 import asyncio
@@ -126,6 +128,27 @@ def charges(
     ):
         wrong.append(f"tokens charged: {tokens:.1f}, should be {tally.tokens:,}")
     return wrong
+
+
+async def ledger(scene: Scene, tally: Tally, before: tuple[int, int]) -> list[str]:
+    """Return where the usage ledger differs from what the clients saw, after CONVERGE_SECONDS_MAX at most.
+
+    `before` are the answered requests in the ledger, and their tokens, before the fault.
+    """
+    if scene.database is None:
+        return []
+    deadline = time.monotonic() + CONVERGE_SECONDS_MAX
+    while True:
+        requests, tokens = await scene.database.charged()
+        found = requests - before[0], tokens - before[1]
+        if found == (tally.answered, tally.tokens):
+            return []
+        if time.monotonic() > deadline:
+            return [
+                f"the usage ledger has {found[0]} more requests and {found[1]:,} more tokens, should be "
+                f"{tally.answered} and {tally.tokens:,}"
+            ]
+        await asyncio.sleep(0.25)
 
 
 async def _not_green(scene: Scene) -> list[str]:

@@ -162,9 +162,23 @@ class RedisCluster:
         """Return whether every server sees every slot served."""
         return all(node.sees_all() for node in self.nodes)
 
+    def members(self) -> list[Node]:
+        """Return all servers that run."""
+        return [node for node in self.nodes + self.replicas if node.process is not None]
+
+    def primaries(self) -> list[Node]:
+        """Return the servers that are primaries by their own word."""
+        return [node for node in self.members() if node.replication["role"] == "master"]
+
+    def replicas_of(self, primary: Node) -> list[Node]:
+        """Return the replicas that have all data of the primary."""
+        found = [(node, node.replication) for node in self.members()]
+        wanted = {"role": "slave", "master_port": primary.port, "master_link_status": "up"}
+        return [node for node, state in found if wanted.items() <= state.items()]
+
     def owner(self, slot: int) -> Node:
         """Return the server that says of itself that it owns the slot."""
-        for node in self.nodes:
+        for node in self.primaries():
             for first, last, primary, *_ in node.ask("CLUSTER", "SLOTS"):
                 if first <= slot <= last and primary[1] == node.port:
                     return node
@@ -186,7 +200,7 @@ class RedisCluster:
 
     def end_move(self, slot: int, target: Node) -> None:
         """Give the slot to its new owner, in the view of every server."""
-        for node in [target, *(node for node in self.nodes if node is not target)]:
+        for node in [target, *(node for node in self.primaries() if node is not target)]:
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 
     def close(self) -> None:

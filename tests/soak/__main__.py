@@ -32,6 +32,7 @@ from tests.benchmarks.subjects import run_to_its_end
 from tests.soak.callers import Tally, call
 from tests.soak.lengths import every_length
 from tests.soak.samples import Sample, Verdict, counted, verdict
+from tests.soak.streams import ROUNDS_MIN, WARM_ROUNDS, Round, growth, stream_round
 from tests.soak.traffic import ENGINE, TEXT, TOKENS, Traffic
 from tests.stage.processes import (
     EmbeddedProcess,
@@ -60,7 +61,9 @@ ROWS_SHOWN = 24
 def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--requests", type=int, default=300_000)
+    parser.add_argument("--requests", type=int, default=300_000, help="0: none, rounds of streams alone")
+    parser.add_argument("--streams", type=int, default=2000, help="streams that are open at one time")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of such streams; 0: none")
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--connections", type=int, default=24, help="callers at one time")
     parser.add_argument("--seed", type=int, default=7)
@@ -69,8 +72,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write all samples and the verdicts there")
     options = parser.parse_args()
-    if options.requests < REQUESTS_MIN:
+    if 0 < options.requests < REQUESTS_MIN:
         parser.error(f"--requests: {REQUESTS_MIN:,} at least, or nothing can be said")
+    if 0 < options.rounds < ROUNDS_MIN:
+        parser.error(f"--rounds: {ROUNDS_MIN} at least, or nothing can be said")
     return options
 
 
@@ -97,6 +102,7 @@ def settings(
         "queueing": {"release_window_tokens": WINDOW_TOKENS},
         "index": {"memory_bytes_max": INDEX_BYTES},
         "authentication": {"failures_per_minute_max": 10**9},
+        "listen": {"connections_per_address_max": 100_000},
         "telemetry": {"log_level": "warning"},
         "drain": {"notice_seconds": 0, "seconds": 1},
     }
@@ -149,6 +155,12 @@ class Soak:
                 return held
             await asyncio.sleep(0.2)
 
+    async def streams(self) -> tuple[int, dict[str, int]]:
+        """Return the streams that are open at workers, and the memory of each gateway."""
+        memory = {gateway.name: resident_bytes(gateway.pid) for gateway in self._gateways}
+        gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
+        return int(sum(each.get("worker_streams", 0) for each in gauges)), memory
+
     async def waited(self) -> int:
         """Return how many requests have waited in a waiting room."""
         gauges = [await gateway.metrics(self.http) for gateway in self._gateways]
@@ -195,15 +207,59 @@ async def run(options: argparse.Namespace, console: Console) -> bool:
             await gateway.all_up(soak.http)
         await every_length(soak.http, engine.url, ENGINE)
 
-        tally, samples = await soaked(options, soak, gateways, {t: key.text for t, key in keys.items()})
-        held, waited = await soak.still_held(), await soak.waited()
-        names = [*(gateway.name for gateway in gateways), REDIS, ENGINE_NAME]
-        try:
-            verdicts = [verdict(name, samples) for name in names]
-        except ValueError as err:
-            console.print(f"{tally.requests:,} requests: {err}")
-            return False
-        return report(console, options, samples, tally, waited, held, verdicts)
+        texts = {tenant: key.text for tenant, key in keys.items()}
+        flat = not options.requests or await soak_requests(options, soak, gateways, texts, console)
+        return await soak_streams(options, soak, gateways, texts, console) and flat
+
+
+async def soak_requests(
+    options: argparse.Namespace,
+    soak: Soak,
+    gateways: Sequence[GatewayProcess],
+    keys: dict[str, str],
+    console: Console,
+) -> bool:
+    """Send all requests, print the report, and return whether all is well."""
+    tally, samples = await soaked(options, soak, gateways, keys)
+    held, waited = await soak.still_held(), await soak.waited()
+    names = [*(gateway.name for gateway in gateways), REDIS, ENGINE_NAME]
+    try:
+        verdicts = [verdict(name, samples) for name in names]
+    except ValueError as err:
+        console.print(f"{tally.requests:,} requests: {err}")
+        return False
+    return report(console, options, samples, tally, waited, held, verdicts)
+
+
+async def soak_streams(
+    options: argparse.Namespace,
+    soak: Soak,
+    gateways: Sequence[GatewayProcess],
+    keys: dict[str, str],
+    console: Console,
+) -> bool:
+    """Let all rounds of streams pass, print their memory, and return whether all is well."""
+    traffic, tally, rounds = Traffic(keys, options.seed), Tally(), list[Round]()
+    held = list[str]()
+    for number in range(options.rounds):
+        open_max, memory_open = await stream_round(traffic, options.streams, gateways, tally, soak.streams)
+        held = await soak.still_held()
+        _, memory_after = await soak.streams()
+        rounds.append(Round(open_max=open_max, memory_open=memory_open, memory_after=memory_after))
+        console.print(f"round {number + 1}: {rounds[-1].line()}")
+    failed = [f"{count} x {why}" for why, count in tally.troubles.items()]
+    failed += [f"STILL HELD after the streams: {', '.join(held)}"] if held else []
+    for gateway in gateways if rounds else ():
+        risen, allowed = growth(rounds, gateway.name)
+        flat = risen <= allowed
+        console.print(
+            f"{gateway.name}: {'flat' if flat else 'NOT FLAT'} over rounds of streams: {risen / 1024**2:+.1f} MiB "
+            f"from round {WARM_ROUNDS + 1} on; allowed {allowed / 1024**2:.1f} MiB"
+        )
+        failed += [] if flat else [f"{gateway.name} grows with each round of streams"]
+    for each in failed:
+        console.print(each, markup=False)
+    return not failed
 
 
 async def soaked(

@@ -22,6 +22,9 @@ SYSTEM_CHARACTERS = 1200
 TURN_CHARACTERS = 300
 CHUNKS = 8
 LEFT_CHUNKS, LEFT_GAP_MS = 64, 5
+LONG_CHUNKS, LONG_GAP_MS = 20, 1000
+"""A stream that is open for twenty seconds, so that thousands of them are open at once."""
+
 
 STREAMS = 0.35
 LEAVING = 0.02
@@ -87,6 +90,12 @@ class Traffic:
         if chance < REFUSED + LEAVING + ON_THE_ENGINE + STREAMS:
             return Ask(_bytes(key, self._body(key, model, max_tokens=CHUNKS, stream=True)))
         return Ask(_bytes(key, self._body(key, model, max_tokens=16)))
+
+    def long_stream(self, *, leave_after: int | None) -> Ask:
+        """Return a request whose stream is open for twenty seconds, or until its client leaves."""
+        key, model = self._random.choice(self._keys), self._random.choice((TEXT, TOKENS))
+        body = self._body(key, model, max_tokens=LONG_CHUNKS, seed=LONG_GAP_MS, stream=True)
+        return Ask(_bytes(key, body), leave_after=leave_after)
 
     def _left(self, key: str, model: str, reads: int) -> Ask:
         body = self._body(key, model, max_tokens=LEFT_CHUNKS, seed=LEFT_GAP_MS, stream=True)

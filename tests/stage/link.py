@@ -1,9 +1,12 @@
-"""A link between two unix sockets that a test can slow down, stop, cut, or take down. Bytes keep their order."""
+"""A link between two sockets that a test can slow down, stop, cut, or take down. Bytes keep their order."""
 
 import asyncio
 from collections import deque
 from pathlib import Path
 from typing import cast
+
+Endpoint = Path | int
+"""A unix socket, or a TCP port of this machine."""
 
 
 class _End(asyncio.Protocol):
@@ -60,9 +63,9 @@ class _End(asyncio.Protocol):
 
 
 class Link:
-    """Passes connections on from the unix socket `near`, on which it listens, to the unix socket `far`."""
+    """Passes connections on from the socket `near`, on which it listens, to the socket `far`."""
 
-    def __init__(self, near: Path, far: Path) -> None:
+    def __init__(self, near: Endpoint, far: Endpoint) -> None:
         self.delay_seconds = 0.0  # in each direction
         self.up = True  # False: new connections are closed at once
         self.stopped = False  # connections stay open and new ones are accepted, but no bytes pass
@@ -75,7 +78,10 @@ class Link:
     async def open(self) -> None:
         """Listen on the near socket."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _End(self), str(self._near))
+        if isinstance(self._near, Path):
+            self._server = await loop.create_unix_server(lambda: _End(self), str(self._near))
+        else:
+            self._server = await loop.create_server(lambda: _End(self), "127.0.0.1", self._near)
 
     def stop(self) -> None:
         """Let no bytes pass, as a network that drops all packets."""
@@ -111,9 +117,11 @@ class Link:
         try:
             if not self.up:
                 raise ConnectionRefusedError
-            transport, _ = await asyncio.get_running_loop().create_unix_connection(
-                lambda: far, str(self._far)
-            )
+            loop = asyncio.get_running_loop()
+            if isinstance(self._far, Path):
+                transport, _ = await loop.create_unix_connection(lambda: far, str(self._far))
+            else:
+                transport, _ = await loop.create_connection(lambda: far, "127.0.0.1", self._far)
         except OSError:
             near.transport.abort()
         else:

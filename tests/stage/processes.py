@@ -77,7 +77,7 @@ class GatewayProcess(Process):
         """Write the settings file; `program` is the module to run and its arguments before `serve`."""
         port = steady_ports(2)
         own = {
-            "listen": {"port": port},
+            "listen": {**settings.get("listen", {}), "port": port},
             "admin": {"port": port + 1},
             "state_directory": str(directory / name),
         }

@@ -5,7 +5,7 @@
     up          up               up                suspect                           draining    -
     down        up               up                down                              draining    -
     open        open; on trial   open              open                              draining    -
-    on trial    on trial         up                open, for twice as long           draining    -
+    on trial    on trial; up     up                open, for twice as long           draining    -
     draining    -                -                 -                                 -           suspect
 
 A worker that has stalled (gateway/fleet/stalls.py) is down at once, unless it is draining.
@@ -18,7 +18,9 @@ Probes can be answered while requests fail: for this there is a circuit breaker 
 suspect). A request that fails adds 1 to the worker's `strain`, and each request that ends takes a fifth of it away:
 three failures in a row open the circuit, and so do failures of about half of many requests. The circuit is open for
 OPEN_SECONDS; then the worker is on trial: it is given one request at a time, until it has begun to answer one. A
-probe that fails closes the circuit: the worker is simply down, and back when a probe is answered.
+probe that fails closes the circuit: the worker is simply down, and back when a probe is answered. A worker that has
+been on trial for TRIAL_SECONDS and has no request is up: routing may prefer other workers for as long as it likes,
+for one because of the time that this worker took while it was failing.
 """
 
 from dataclasses import dataclass, replace
@@ -45,6 +47,10 @@ OPEN_SECONDS_MAX = 60.0
 """How long the circuit is open at first, and at most; it doubles with every opening."""
 
 
+TRIAL_SECONDS = 10.0
+"""How long a worker without requests stays on trial."""
+
+
 @dataclass(frozen=True, slots=True)
 class HealthState:
     """The health of a worker; every event returns the next state."""
@@ -56,6 +62,8 @@ class HealthState:
     """Recent failures of requests, fading; see the top of this file."""
     on_trial: bool = False
     """Whether the worker may have only one request at a time, after its circuit was open."""
+    trial_until: float = 0.0
+    """A trial without requests ends then."""
     open_until: float | None = None
     """The circuit is open until then at least, on the clock that gives `now`; None: it is closed."""
     openings: int = 0
@@ -71,16 +79,25 @@ class HealthState:
         """Whether the worker is down because its requests fail while its probes are answered."""
         return self.open_until is not None
 
-    def probe_answered(self, now: float) -> "HealthState":
-        """Return the state after an answered probe."""
-        if self.health is Health.DRAINING or self.on_trial:
+    def probe_answered(self, now: float, *, idle: bool = False) -> "HealthState":
+        """Return the state after an answered probe; `idle`: the worker has no requests of this gateway."""
+        if self.health is Health.DRAINING:
             return self
+        if self.on_trial:
+            over = idle and now >= self.trial_until
+            return replace(self, health=Health.UP, failures=0, on_trial=False) if over else self
         if self.open_until is None:
             return replace(self, health=Health.UP, failures=0)
         if now < self.open_until:
             return self
         return replace(
-            self, health=Health.SUSPECT, failures=0, strain=STRAIN_ON_TRIAL, on_trial=True, open_until=None
+            self,
+            health=Health.SUSPECT,
+            failures=0,
+            strain=STRAIN_ON_TRIAL,
+            on_trial=True,
+            trial_until=now + TRIAL_SECONDS,
+            open_until=None,
         )
 
     def probe_failed(self) -> "HealthState":

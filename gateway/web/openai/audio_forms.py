@@ -21,7 +21,7 @@ from gateway.domain.errors import BadRequest, PayloadTooLarge
 from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
-from gateway.web.bodies.media_check import check_media
+from gateway.media.field_check import check_media
 from gateway.web.bodies.multipart import MultipartForm
 from gateway.web.exchange import HttpExchange
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, MODEL_NAME_MAX, NO_TOKENS
@@ -37,7 +37,6 @@ READ_BYTES_MAX = 4096
 """Bytes of a field that the gateway looks at."""
 
 SPEAKER_SAMPLES = "known_speaker_references"
-_ADDRESS = re.compile(r"\s*(?!data:)[^:]{0,20}[:/]")
 _FIELD = re.compile(r"[^\[.]*")
 _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
@@ -106,7 +105,7 @@ def decode_form(surface: Surface, parts: list[FormPart], digest: str) -> Inferen
         raise BadRequest("The form must name a model.", param="model")
     fields = {name: _json(values) for name, values in texts.items()}
     check_media({name: raw for name, raw in fields.items() if name != "file"})
-    if any(_ADDRESS.match(sample) for sample in texts.get(SPEAKER_SAMPLES, ())):
+    if not all(sample.startswith("data:") for sample in texts.get(SPEAKER_SAMPLES, ())):
         raise BadRequest(f"{SPEAKER_SAMPLES}: media have to be sent as data: URLs.", param=SPEAKER_SAMPLES)
     fields["file"] = _json([digest])
     return InferenceRequest(

@@ -17,6 +17,7 @@ import msgspec
 from gateway.concurrency.gil_yield import yield_gil
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import GENERATING_SURFACES, InferenceRequest, Surface
+from gateway.media.field_check import check_media
 from gateway.web.bodies.body_decoding import (
     LONG_BYTES,
     TokenId,
@@ -33,7 +34,6 @@ from gateway.web.bodies.body_limits import (
     too_many_fields,
 )
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
-from gateway.web.bodies.media_check import check_media
 
 CHOICES_MAX = 128
 """Choices of one request (`n`, `best_of`)."""

@@ -26,6 +26,11 @@ from gateway.web.responses import answers
 from gateway.web.responses.items import new_item_id
 from gateway.web.responses.tools import ChatTools, ClientTool
 
+OUTPUT_BYTES_MAX = 8 * 1024**2
+"""Text, arguments and log probabilities of one response. All of them are kept, since the last event has them again;
+no model writes so much.
+"""
+
 Json = dict[str, Any]
 Events = list[tuple[str, Json]]
 """Events by their type, with the fields of each."""
@@ -160,6 +165,7 @@ class ResponseEvents:
         self._open: StreamedMessage | StreamedReasoning | StreamedToolCall | None = None
         self._call_index: int | None = None
         self._output: list[Json] = []
+        self._output_bytes = 0
 
     def begin(self) -> bytes:
         """Return the events of a response that starts in progress."""
@@ -178,7 +184,7 @@ class ResponseEvents:
     def feed(self, data: bytes) -> bytes:
         """Return the events of the next bytes of the stream.
 
-        Raises StreamInterrupted, WorkerError, ContextExceeded.
+        Raises StreamInterrupted also for a response of more than OUTPUT_BYTES_MAX, WorkerError, ContextExceeded.
         """
         return b"".join(self._chunk_events(payload) for payload in self._payloads.feed(data))
 
@@ -203,6 +209,7 @@ class ResponseEvents:
         events: Events = []
         for choice in chunk.choices[:1]:
             delta = choice.delta or chat_completions.ChatMessage()
+            self._count(delta, len(payload) if choice.token_logprobs else 0)
             if delta.reasoning_text:
                 events += self._add_reasoning(delta.reasoning_text)
             if delta.text:
@@ -211,6 +218,14 @@ class ResponseEvents:
                 events += self._add_call(call)
             self.finish_reason = choice.finish_reason or self.finish_reason
         return self._encode(events)
+
+    def _count(self, delta: chat_completions.ChatMessage, more: int) -> None:
+        """Count what a piece adds to the response. Raises StreamInterrupted beyond OUTPUT_BYTES_MAX."""
+        calls = delta.tool_calls or ()
+        arguments = sum(len(call.function.arguments or "") for call in calls)
+        self._output_bytes += len(delta.text or "") + len(delta.reasoning_text or "") + arguments + more
+        if self._output_bytes > OUTPUT_BYTES_MAX:
+            raise StreamInterrupted
 
     def _add_reasoning(self, text: str) -> Events:
         events: Events = []

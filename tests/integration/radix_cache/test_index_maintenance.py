@@ -11,6 +11,7 @@ import pytest
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.shared.feed_leases import FeedLeaseStore, FeedLeaseTable
+from radix_cache.shared.index_maintenance import EVICTIONS_AT_ONCE_MAX
 from radix_cache.shared.keys import Keys, namespace_id
 from tests.fakes.replica import replica
 
@@ -37,6 +38,37 @@ async def kept(valkey, node_blocks):
 async def test_nodes_count_towards_the_bound_as_much_as_they_weigh(valkey):
     assert await kept(valkey, node_blocks=0) == 100
     assert await kept(valkey, node_blocks=9) == 20
+
+
+async def test_evictions_do_not_wait_for_each_other_so_that_a_flood_is_kept_up_with(valkey, monkeypatch):
+    keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
+    bounds = {"blocks_max": 200, "predicted_seconds": 10, "idle_seconds_max": 1000}
+    one = await replica(valkey.url, keys, time.monotonic, **bounds)
+    one.index.enrol(W, "first")
+    await one.arrived()
+    for number in range(5000):
+        one.index.hold(SPACE, array("Q", [1000 + number]), W)
+    await one.arrived()
+    evict, under_way, most = one.index.store.evict, 0, 0
+
+    def counted(namespace, nodes):
+        nonlocal under_way, most
+        call = evict(namespace, nodes)
+        under_way += 1
+        most = max(most, under_way)
+
+        def ended(_):
+            nonlocal under_way
+            under_way -= 1
+
+        call.add_done_callback(ended)
+        return call
+
+    monkeypatch.setattr(one.index.store, "evict", counted)
+    await one.settled()
+    assert len(one.index.replica.nodes) == 200
+    assert 1 < most <= EVICTIONS_AT_ONCE_MAX
+    await one.close()
 
 
 BRIEFLY = {"blocks_max": 200, "predicted_seconds": 0.2, "idle_seconds_max": 1000}

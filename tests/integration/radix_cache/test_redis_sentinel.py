@@ -1,63 +1,30 @@
 """A Redis that sentinels watch: calls go on at the new primary after a failover."""
 
 import asyncio
-import subprocess
+import time
 
 import pytest
-import redis
 
 from gateway.settings.redis_address import redis_url_problem
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
-from tests.fakes.redis_cluster import free_ports, server_binary, until
-from workers.launching.child_process import die_with_parent
+from radix_cache.shared.keys import Keys
+from tests.fakes.redis_cluster import until
+from tests.fakes.redis_sentinel import WatchedServers
+from tests.fakes.replica import replica
 
 APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 SECONDS_MAX = 60
-
-
-def start(directory, port, *options):
-    """Start a server in a directory of its own, and wait until it answers."""
-    directory.mkdir()
-    command = [server_binary(), *options, "--port", str(port), "--dir", str(directory)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent
-    )
-    client = redis.Redis(port=port)
-
-    def answers():
-        try:
-            return client.ping()
-        except redis.RedisError:
-            return False
-
-    until(answers, "the server does not start")
-    return process, client
+BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
 
 
 @pytest.fixture
 def watched(tmp_path):
-    """Start a primary, its replica and a sentinel; give the URL, and process and client of the two servers."""
-    primary_port, replica_port, sentinel_port = free_ports(3)
-    primary = start(tmp_path / "primary", primary_port, "--save", "")
-    replica = start(
-        tmp_path / "replica", replica_port, "--save", "", "--replicaof", f"127.0.0.1 {primary_port}"
-    )
-    until(lambda: replica[1].info("replication")["master_link_status"] == "up", "no replication")
-    config = tmp_path / "sentinel.conf"
-    config.write_text(
-        f"sentinel monitor main 127.0.0.1 {primary_port} 1\n"
-        "sentinel down-after-milliseconds main 300\n"
-        "sentinel failover-timeout main 2000\n"
-    )
-    sentinel = start(tmp_path / "sentinel", sentinel_port, str(config), "--sentinel")
-    until(
-        lambda: sentinel[1].execute_command("SENTINEL", "REPLICAS", "main"), "the sentinel knows no replica"
-    )
-    yield f"redis+sentinel://127.0.0.1:1,127.0.0.1:{sentinel_port}/main", primary, replica
-    for process, _ in (sentinel, replica, primary):
-        process.kill()
-        process.wait()
+    """Start a primary, its replica and a sentinel."""
+    servers = WatchedServers(tmp_path, down_after_ms=300)
+    servers.start()
+    yield servers
+    servers.close()
 
 
 async def appended(caller):
@@ -71,16 +38,51 @@ async def appended(caller):
 
 
 async def test_calls_go_to_the_primary_and_after_a_failover_to_the_new_one(watched):
-    url, (primary, _), (_, replica) = watched
-    caller = ScriptCaller(url)
+    primary, replica = watched.primary(), watched.replica()
+    caller = ScriptCaller(watched.url)
     try:
         assert await appended(caller) == 1
-        until(lambda: replica.llen("list") == 1, "nothing is replicated")
+        until(lambda: replica.client.llen("list") == 1, "nothing is replicated")
         primary.kill()
         assert await appended(caller) >= 2
-        assert replica.info("replication")["role"] == "master"
+        assert replica.replication["role"] == "master"
     finally:
         await caller.close()
+
+
+async def test_a_primary_that_was_replaced_and_does_not_know_gets_no_calls(watched):
+    first, second = watched.nodes
+    sentinel = watched.sentinel.client
+    caller = ScriptCaller(watched.url)
+    try:
+        assert await appended(caller) == 1
+        second.client.execute_command("REPLICAOF", "NO", "ONE")
+        sentinel.execute_command("SENTINEL", "REMOVE", "main")
+        sentinel.execute_command("SENTINEL", "MONITOR", "main", "127.0.0.1", second.port, 1)
+        async with asyncio.timeout(SECONDS_MAX):
+            while second.client.llen("list") < 2:
+                await appended(caller)
+                await asyncio.sleep(0.05)
+        assert first.replication["role"] == "master"
+    finally:
+        await caller.close()
+
+
+async def test_the_index_is_followed_before_and_after_a_failover_although_a_sentinel_is_away(watched):
+    primary, following = watched.primary(), None
+    try:
+        following = await replica(watched.url, Keys(prefix="rg"), time.monotonic, **BOUNDS)
+        async with asyncio.timeout(SECONDS_MAX):
+            while not following.reader.up:
+                await asyncio.sleep(0.05)
+            await asyncio.to_thread(primary.kill)
+            while following.reader.up or watched.primary() is primary:
+                await asyncio.sleep(0.05)
+            while not following.reader.up:
+                await asyncio.sleep(0.05)
+    finally:
+        if following is not None:
+            await following.close()
 
 
 async def test_sentinels_that_are_away_are_an_answer_not_a_hang():

@@ -12,47 +12,60 @@ from tests.stage.processes import GatewayProcess, resident_bytes
 
 CONTAINER_BYTES = 1024**3
 """The memory limit of the Helm chart."""
-BODY_BYTES = 24_000_000
+AT_ONCE = 3
+"""Requests with the same body: more than `listen.memory_bytes_max` lets in at one time."""
+TEXT_BYTES = 24_000_000
+"""Of a body that is a single text."""
+TOO_MANY_BYTES = 5_000_000
+"""Of a body with more values than a request may have."""
 
 
 def chat(fields=b"", extra=b""):
     return b'{"model":"m","messages":[{"role":"user","content":"hi"%b}]%b}' % (fields, extra)
 
 
-def filled(first, each):
-    """Return so many pieces that they make a long body, with a comma before each but the first."""
-    pieces, size, number = [first], 0, 0
-    while size < BODY_BYTES:
-        pieces.append(each % number)
-        size += len(pieces[-1]) + 1
-        number += 1
-    return b",".join(pieces)
+def many(each, count):
+    """Return so many different pieces, with a comma before each."""
+    return b"".join([b"," + each % number for number in range(count)])
+
+
+def too_many(each):
+    """Return pieces of TOO_MANY_BYTES, with a comma before each; they begin anew after 10,000."""
+    block = many(each, 10_000)
+    return block * (TOO_MANY_BYTES // len(block))
 
 
 SHAPES = {
-    "top-level keys": ("chat/completions", lambda: chat(extra=filled(b"", b'"k%d":1'))),
-    "keys of a message": ("chat/completions", lambda: chat(filled(b"", b'"k%d":1'))),
-    "strings": ("chat/completions", lambda: chat(b',"x":[%b]' % filled(b'""', b'"s%d"'))),
-    "numbers": ("chat/completions", lambda: chat(b',"x":[%b]' % filled(b"0", b"1.%d0000000"))),
-    "objects": ("chat/completions", lambda: chat(b',"x":[%b]' % filled(b"{}", b'{"a":%d}'))),
-    "token ids": ("completions", lambda: b'{"model":"m","prompt":[%b]}' % filled(b"0", b"1%06d")),
-    "lists of token ids": ("completions", lambda: b'{"model":"m","prompt":[%b]}' % filled(b"[0]", b"[1%d]")),
-    "text": ("chat/completions", lambda: chat(b',"x":"%b"' % (b"a b, {c: d} " * (BODY_BYTES // 12)))),
-    "backslashes": ("chat/completions", lambda: chat(b',"x":"%b"' % (b"\\\\" * (BODY_BYTES // 2)))),
+    "top-level keys": ("chat/completions", b'"k%d":1', 400, lambda x: chat(extra=x)),
+    "keys of a message": ("chat/completions", b'"k%d":1', 190_000, chat),
+    "strings": ("chat/completions", b'"s%d"', 300_000, lambda x: chat(b',"x":[""%b]' % x)),
+    "numbers": ("chat/completions", b"1.%d0000000", 700_000, lambda x: chat(b',"x":[0%b]' % x)),
+    "objects": ("chat/completions", b'{"a":%d}', 95_000, lambda x: chat(b',"x":[{}%b]' % x)),
+    "token ids": ("completions", b"1%06d", 1_500_000, lambda x: b'{"model":"m","prompt":[0%b]}' % x),
+    "lists of token ids": (
+        "completions",
+        b"[1%d" + b",1" * 900 + b"]",
+        2000,
+        lambda x: b'{"model":"m","prompt":[[0]%b]}' % x,
+    ),
     "many keys of messages": (
         "messages",
-        lambda: (
-            b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}]%b}'
-            % filled(b"", b'"k%d":{}')
-        ),
+        b'"k%d":{}',
+        95_000,
+        lambda x: b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"hi"}]%b}' % x,
     ),
     "items": (
         "responses",
-        lambda: (
-            b'{"model":"m","input":[%b]}'
-            % filled(b'{"role":"user","content":"a"}', b'{"role":"user","content":"%d"}')
-        ),
+        b'{"role":"user","content":"%d"}',
+        25_000,
+        lambda x: b'{"model":"m","input":[{"role":"user","content":"a"}%b]}' % x,
     ),
+}
+"""By name: the API, a piece of the body, how many of them a request may have, and the body around them."""
+
+TEXTS = {
+    "text": chat(b',"x":"%b"' % (b"a b, {c: d} " * (TEXT_BYTES // 12))),
+    "backslashes": chat(b',"x":"%b"' % (b"\\\\" * (TEXT_BYTES // 2))),
 }
 
 
@@ -84,12 +97,21 @@ async def test_bodies_of_every_shape_leave_the_gateway_within_its_memory(limited
             assert answer.status != 503 or float(answer.headers["retry-after"]) > 0
             return answer.status
 
-    shapes = list(SHAPES)
-    random.Random(7).shuffle(shapes)
-    for shape in shapes:
-        path, new_body = SHAPES[shape]
-        body = new_body()
-        statuses = await asyncio.gather(*(status(path, body) for _ in range(6)))
-        assert set(statuses) <= {200, 400, 503}, shape
-        assert resident_bytes(gateway.pid) < CONTAINER_BYTES // 4, shape
-        assert await status("chat/completions", chat()) == 200, shape
+    async def all_is_well(name):
+        assert resident_bytes(gateway.pid) < CONTAINER_BYTES // 2, name
+        assert await status("chat/completions", chat()) == 200, name
+
+    async def at_once(name, path, body):
+        statuses = await asyncio.gather(*(status(path, body) for _ in range(AT_ONCE)))
+        assert set(statuses) <= {200, 400, 503}, name
+        await all_is_well(name)
+
+    names = [*SHAPES]
+    random.Random(7).shuffle(names)
+    for name in names:
+        path, piece, count, around = SHAPES[name]
+        await at_once(name, path, around(many(piece, count)))
+        assert await status(path, around(too_many(piece))) in (200, 400, 503), name
+        await all_is_well(name)
+    for name, body in TEXTS.items():
+        await at_once(name, "chat/completions", body)

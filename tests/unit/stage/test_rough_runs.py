@@ -11,6 +11,7 @@ from tests.chaos.load import Tally
 from tests.chaos.promises import Then, charges, seen_by_clients
 from tests.chaos.scene import AMOUNTS
 from tests.soak.samples import WARM_REQUESTS, Sample, verdict
+from tests.soak.streams import Round, growth
 from tests.stage.link import Link
 
 MIB = 1024**2
@@ -41,6 +42,26 @@ def test_ten_bytes_a_request_show_in_a_million():
 def test_a_verdict_on_a_few_samples_is_refused():
     with pytest.raises(ValueError, match="too few"):
         verdict("gateway", samples(0, count=4))
+
+
+def rounds(leak, count=10):
+    """Memory after rounds of streams: two fill the allocator, and each leaks so many bytes."""
+    noise = random.Random(7)
+    levels = [
+        int((150 + min(at, 2) * 10 + noise.uniform(-1, 1)) * MIB + at * leak) for at in range(1, count + 1)
+    ]
+    return [Round(open_max=2000, memory_open={"g": each}, memory_after={"g": each}) for each in levels]
+
+
+@pytest.mark.parametrize(("leak", "flat"), [(0, True), (-MIB, True), (2 * MIB, False)])
+def test_memory_after_rounds_of_streams_stays_at_one_level(leak, flat):
+    risen, allowed = growth(rounds(leak), "g")
+    assert (risen <= allowed) is flat
+
+
+def test_a_verdict_on_a_few_rounds_is_refused():
+    with pytest.raises(ValueError, match="too few"):
+        growth(rounds(0, count=3), "g")
 
 
 CALM = Fault(name="x", inject=nothing, heal=nothing)

@@ -177,3 +177,15 @@ async def test_an_address_is_refused_wherever_a_message_has_it(message):
 async def test_fields_of_a_message_that_are_no_addresses_pass(message):
     asked = decode_request(Surface.CHAT, json.dumps({"model": "m", "messages": [message]}).encode())
     assert await MediaPolicy().apply(asked, None, None) is asked
+
+
+@pytest.mark.parametrize("piece", [".", "a.", "a:", " ", ".a ", "a/"])
+async def test_long_values_of_unknown_fields_are_looked_at_once(piece):
+    asked = request({"type": "text", "text": "a", "unknown": "-" + piece * 1_000_000 + "-"})
+    assert await MediaPolicy().apply(asked, None, None) is asked
+
+
+@pytest.mark.parametrize("data", ["/9j/4AAQSkZJRg==", "UklGRg==", "iVBORw0KGgo="])
+async def test_base64_of_every_kind_of_medium_passes(data):
+    asked = request({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}})
+    assert await MediaPolicy().apply(asked, None, None) is asked

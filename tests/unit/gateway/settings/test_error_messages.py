@@ -83,12 +83,22 @@ def test_what_a_reference_brings_is_not_read_again(file):
     [
         *("embedded", "redis://h", "redis://:password@h:6379/0", "rediss://user:p%40ss@h:6380/3"),
         *("redis://[::1]:6379", "unix:///run/valkey.sock", "unix:///run/valkey.sock?db=2"),
-        *("rediss://h?ssl_cert_reqs=none", "redis+cluster://h", "redis+cluster://:pass@h:7000,i:7001"),
+        *(
+            "rediss://h?ssl_cert_reqs=none",
+            "redis+cluster://h",
+            "redis+sentinel://:pass@h:26379,i/main/2",
+            "redis+cluster://:pass@h:7000,i:7001",
+        ),
         "rediss+cluster://user:p%40ss@[::1]:7000,h?ssl_ca_certs=/ca.pem",
     ],
 )
 def test_addresses_of_redis_that_are_right(file, url):
     assert load_settings(file(SMALLEST + f"redis: {{url: '{url}'}}\n"), {}).settings.redis.url == url
+
+
+REDIS_ADDRESS = (
+    "expected `embedded`, or an address redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +121,11 @@ def test_addresses_of_redis_that_are_right(file, url):
         ("redis+cluster://a:1,:2", "there is no host; write redis+cluster://"),
         ("redis+cluster://a:1,b:port", "the port is not one of 1 to 65535"),
         ("redis+cluster://a:1,b:2?nope=1", "the query"),
+        ("redis+sentinel://a:1", "write redis+sentinel://host:26379,host:26379/service"),
         ("redis://[::1", "it cannot be read as a URL"),
-        ("http://h", "expected `embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
-        ("redis:h", "expected `embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
-        ("", "expected `embedded`, or an address redis://, rediss://, unix:// or redis+cluster://"),
+        ("http://h", REDIS_ADDRESS),
+        ("redis:h", REDIS_ADDRESS),
+        ("", REDIS_ADDRESS),
     ],
 )
 def test_addresses_of_redis_that_are_wrong(file, url, expected):

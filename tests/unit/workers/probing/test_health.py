@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from workers.probing.health import FAILURES_MAX, OPEN_SECONDS, OPEN_SECONDS_MAX, HealthState
+from workers.probing.health import (
+    FAILURES_MAX,
+    OPEN_SECONDS,
+    OPEN_SECONDS_MAX,
+    TRIAL_SECONDS,
+    HealthState,
+)
 from workers.worker import Health
 
 UP = HealthState(Health.UP)
@@ -61,6 +67,16 @@ def test_after_a_while_it_is_on_trial_and_the_first_answer_closes_the_circuit():
     assert state.probe_answered(99.0) == state
     answered = state.answer_began()
     assert (answered.health, answered.on_trial) == (Health.UP, False)
+
+
+def test_a_trial_without_requests_ends_while_probes_are_answered():
+    trial = opened().probe_answered(OPEN_SECONDS)
+    over_at = OPEN_SECONDS + TRIAL_SECONDS
+    assert trial.probe_answered(over_at - 0.1, idle=True) is trial
+    assert trial.probe_answered(over_at, idle=False) is trial
+    over = trial.probe_answered(over_at, idle=True)
+    assert (over.health, over.on_trial) == (Health.UP, False)
+    assert over.request_failed(over_at).circuit_open
 
 
 def test_a_trial_that_fails_opens_it_for_twice_as_long_up_to_a_minute():
