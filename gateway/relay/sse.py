@@ -20,7 +20,13 @@ import msgspec
 
 from gateway.domain.answer_tally import RUNNING_USAGE, UNREAD_BYTES_MAX, AnswerTally
 from gateway.domain.token_usage import TokenUsage, read_usage
-from gateway.relay.error_redaction import ERROR_FIELD, StreamError, error_in_frame, without_cached_tokens
+from gateway.relay.error_redaction import (
+    ERROR_FIELD,
+    MAY_COUNT_CACHED,
+    StreamError,
+    error_in_frame,
+    without_cached_tokens,
+)
 
 FRAME_BYTES_MAX = 1024**2
 
@@ -142,6 +148,8 @@ class FrameFilter:
             start = _end_of_frames(chunk, found.start())
             without_usage = chunk[:start]
             chunk = without_usage + self._with_usage_read(chunk[start:])
+        if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
+            chunk = b"".join(map(_without_cached_tokens, _split(chunk)))
         tally = self.tally
         tally.unread += without_usage
         if len(tally.unread) > UNREAD_BYTES_MAX:
@@ -207,21 +215,26 @@ class FrameFilter:
 
     def _read_usage(self, frame: bytes) -> bytes:
         """Read a frame's usage; return the frame, or nothing for a usage frame that the client did not ask for."""
-        payload = b""
-        for line in frame.splitlines():
-            if line.startswith(b"data:"):
-                payload += line[5:]
         try:
-            decoded = _DECODER.decode(payload)
+            decoded = _DECODER.decode(_payload(frame))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return frame
         self.usage = read_usage(decoded.usage) or self.usage
         if decoded.choices == [] and not self._wants_usage:
             return b""
-        if self._reports_cached_tokens:
-            return frame
-        redacted = without_cached_tokens(payload)
-        return frame if redacted is payload else b"data: " + redacted + b"\n\n"
+        return frame
+
+
+def _payload(frame: bytes) -> bytes:
+    return b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
+
+
+def _without_cached_tokens(frame: bytes) -> bytes:
+    if MAY_COUNT_CACHED.search(frame) is None:
+        return frame
+    payload = _payload(frame)
+    redacted = without_cached_tokens(payload)
+    return frame if redacted is payload else b"data: " + redacted + b"\n\n"
 
 
 def _has_end(data: bytes) -> bool:
