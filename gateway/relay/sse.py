@@ -9,12 +9,14 @@ almost nothing. A frame is decoded only if it has a usage object, which the byte
 strings quotes are escaped, so that generated text cannot look like one.
 
 Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
-asked for it too. A frame that reports an error ends the stream: it is kept, and no frame after it passes.
+asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers. A frame that
+reports an error ends the stream: it is kept, and no frame after it passes.
 
 A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and is not looked into.
 """
 
 import re
+from collections.abc import Callable
 
 import msgspec
 
@@ -23,9 +25,11 @@ from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.relay.error_redaction import (
     ERROR_FIELD,
     MAY_COUNT_CACHED,
+    TRANSFER_FIELD,
     StreamError,
     error_in_frame,
     without_cached_tokens,
+    without_transfers,
 )
 
 FRAME_BYTES_MAX = 1024**2
@@ -149,7 +153,9 @@ class FrameFilter:
             without_usage = chunk[:start]
             chunk = without_usage + self._with_usage_read(chunk[start:])
         if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
-            chunk = b"".join(map(_without_cached_tokens, _split(chunk)))
+            chunk = b"".join(_redacted(frame, without_cached_tokens) for frame in _split(chunk))
+        if TRANSFER_FIELD in chunk:
+            chunk = b"".join(_redacted(frame, without_transfers) for frame in _split(chunk))
         tally = self.tally
         tally.unread += without_usage
         if len(tally.unread) > UNREAD_BYTES_MAX:
@@ -229,11 +235,10 @@ def _payload(frame: bytes) -> bytes:
     return b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
 
 
-def _without_cached_tokens(frame: bytes) -> bytes:
-    if MAY_COUNT_CACHED.search(frame) is None:
-        return frame
+def _redacted(frame: bytes, redact: Callable[[bytes], bytes]) -> bytes:
+    """Return a frame with its payload as `redact` returns it; the same frame if that changes nothing."""
     payload = _payload(frame)
-    redacted = without_cached_tokens(payload)
+    redacted = redact(payload)
     return frame if redacted is payload else b"data: " + redacted + b"\n\n"
 
 

@@ -138,6 +138,22 @@ def test_where_workers_hand_over_blocks_is_not_told_and_all_else_stays_byte_for_
         assert without_transfers(body) == body
 
 
+@given(st.integers(1, 80), st.booleans())
+def test_nor_is_it_told_in_the_last_frame_of_a_stream_as_by_vllm(size, reports_cached_tokens):
+    at = {"remote_host": "10.0.0.7", "remote_port": 5600}
+    before = frame({"choices": [{"delta": {"content": '"kv_transfer_params": {'}}]})
+    last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "kv_transfer_params": at}
+    text = before + frame(last) + b"data: [DONE]\n\n"
+    frames, passed = FrameFilter(wants_usage=True, reports_cached_tokens=reports_cached_tokens), b""
+    for start in range(0, len(text), size):
+        passed += frames.feed(text[start : start + size])
+    passed += frames.end()
+    assert passed.startswith(before)
+    assert b"10.0.0.7" not in passed
+    assert json.loads(passed.splitlines()[2][6:]) == {**last, "kv_transfer_params": None}
+    assert frames.done
+
+
 @pytest.mark.parametrize(
     ("usage", "told"),
     [
