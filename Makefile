@@ -53,7 +53,7 @@ check: .venv/.dev ## Check format, lint, types and import layers
 test-engine-alone: ## Test a copy of the embedded engine under Python 3.12 with its four packages (ENGINE_PYTHON: a Python that has them, or any 3.12)
 	tests/engine_alone/run .tools/engine-alone $(ENGINE_PYTHON)
 
-test-engines: .venv/.dev .tools/engines/.done ## Run real vLLM and SGLang on the CPU behind the gateway (installs 4 GB)
+test-engines: .venv/.dev .tools/engines/.done .tools/llamacpp/.done ## Run real vLLM, SGLang and llama.cpp on the CPU behind the gateway (installs 4 GB)
 	$(BIN)/python -m pytest tests/engines --timeout 600 $(PYTEST_ARGS)
 
 test-sdks: .venv/.dev .tools/sdks/.done .tools/sdks-clients/.done ## Run the SDKs' own tests, many clients and a fuzzer against a gateway
@@ -183,6 +183,9 @@ clean: ## Remove everything that make has created
 
 .tools/engines/.done: tests/engines/install
 	tests/engines/install $(PYTHON) .tools/engines
+
+.tools/llamacpp/.done: tests/engines/install_llamacpp
+	tests/engines/install_llamacpp $(PYTHON) .tools/llamacpp
 
 # Two major versions of one SDK cannot share an environment: each has a directory of its own.
 .tools/openai-2/.done: | .venv/bin/python

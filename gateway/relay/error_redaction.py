@@ -50,6 +50,10 @@ CACHE_COUNTS = frozenset(
     }
 )
 """Fields of a usage object that tell, alone or with others, how much of a prompt was in a cache."""
+CACHE_REPORTS = ("timings", "prompt_progress")
+"""Fields of llama.cpp's answers and chunks that tell the same, beside the usage."""
+MAY_COUNT_CACHED = re.compile(rb'"(?:usage|' + "|".join(CACHE_REPORTS).encode() + rb')"\s*:\s*\{')
+"""Part of every frame from which `without_cached_tokens` may take something."""
 
 
 class WorkerErrorFields(msgspec.Struct):
@@ -139,12 +143,26 @@ def error_in_frame(frame: bytes) -> StreamError | None:
 
 
 def without_cached_tokens(body: bytes) -> bytes:
-    """Return a body or chunk without the CACHE_COUNTS of its usage; what is not understood stays as it is."""
+    """Return a body or chunk without CACHE_REPORTS and CACHE_COUNTS; what is not understood stays as it is."""
     try:
         fields = _FIELDS.decode(body)
-        usage = _FIELDS.decode(fields["usage"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body
+    reported = [name for name in CACHE_REPORTS if fields.pop(name, None) is not None]
+    usage = _usage_without_counts(fields)
+    if usage is not None:
+        fields["usage"] = usage
+    elif not reported:
+        return body
+    return msgspec.json.encode(fields)
+
+
+def _usage_without_counts(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
+    """Return the usage of an answer without CACHE_COUNTS; None if it has none of them."""
+    try:
+        usage = _FIELDS.decode(fields["usage"])
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        return None
     kept = {name: value for name, value in usage.items() if name not in CACHE_COUNTS}
     try:
         details = _FIELDS.decode(usage["prompt_tokens_details"])
@@ -155,8 +173,8 @@ def without_cached_tokens(body: bytes) -> bytes:
         written = msgspec.json.encode(kept_details) if kept_details else b"null"
         kept["prompt_tokens_details"] = msgspec.Raw(written)
     elif len(kept) == len(usage):
-        return body
-    return msgspec.json.encode({**fields, "usage": kept})
+        return None
+    return msgspec.Raw(msgspec.json.encode(kept))
 
 
 def without_transfers(body: bytes) -> bytes:

@@ -9,18 +9,28 @@ almost nothing. A frame is decoded only if it has a usage object, which the byte
 strings quotes are escaped, so that generated text cannot look like one.
 
 Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
-asked for it too. A frame that reports an error ends the stream: it is kept, and no frame after it passes.
+asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers. A frame that
+reports an error ends the stream: it is kept, and no frame after it passes.
 
 A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and is not looked into.
 """
 
 import re
+from collections.abc import Callable
 
 import msgspec
 
 from gateway.domain.answer_tally import RUNNING_USAGE, UNREAD_BYTES_MAX, AnswerTally
 from gateway.domain.token_usage import TokenUsage, read_usage
-from gateway.relay.error_redaction import ERROR_FIELD, StreamError, error_in_frame, without_cached_tokens
+from gateway.relay.error_redaction import (
+    ERROR_FIELD,
+    MAY_COUNT_CACHED,
+    TRANSFER_FIELD,
+    StreamError,
+    error_in_frame,
+    without_cached_tokens,
+    without_transfers,
+)
 
 FRAME_BYTES_MAX = 1024**2
 
@@ -142,6 +152,10 @@ class FrameFilter:
             start = _end_of_frames(chunk, found.start())
             without_usage = chunk[:start]
             chunk = without_usage + self._with_usage_read(chunk[start:])
+        if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
+            chunk = b"".join(_redacted(frame, without_cached_tokens) for frame in _split(chunk))
+        if TRANSFER_FIELD in chunk:
+            chunk = b"".join(_redacted(frame, without_transfers) for frame in _split(chunk))
         tally = self.tally
         tally.unread += without_usage
         if len(tally.unread) > UNREAD_BYTES_MAX:
@@ -207,21 +221,25 @@ class FrameFilter:
 
     def _read_usage(self, frame: bytes) -> bytes:
         """Read a frame's usage; return the frame, or nothing for a usage frame that the client did not ask for."""
-        payload = b""
-        for line in frame.splitlines():
-            if line.startswith(b"data:"):
-                payload += line[5:]
         try:
-            decoded = _DECODER.decode(payload)
+            decoded = _DECODER.decode(_payload(frame))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return frame
         self.usage = read_usage(decoded.usage) or self.usage
         if decoded.choices == [] and not self._wants_usage:
             return b""
-        if self._reports_cached_tokens:
-            return frame
-        redacted = without_cached_tokens(payload)
-        return frame if redacted is payload else b"data: " + redacted + b"\n\n"
+        return frame
+
+
+def _payload(frame: bytes) -> bytes:
+    return b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
+
+
+def _redacted(frame: bytes, redact: Callable[[bytes], bytes]) -> bytes:
+    """Return a frame with its payload as `redact` returns it; the same frame if that changes nothing."""
+    payload = _payload(frame)
+    redacted = redact(payload)
+    return frame if redacted is payload else b"data: " + redacted + b"\n\n"
 
 
 def _has_end(data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Real vLLM and real SGLang as processes, on a CPU, with small caches that evict."""
+"""Real vLLM, SGLang and llama.cpp as processes, on a CPU, with small caches that evict."""
 
 import json
 import os
@@ -29,6 +29,7 @@ class Engine:
     generated_metric: str
     program: tuple[str, ...]
     """What its interpreter runs."""
+    python = INSTALLED / "venv" / "bin" / "python"
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
         self.checkpoint = checkpoint
@@ -52,7 +53,7 @@ class Engine:
         """Begins to start; `wait` for it."""
         own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self.process = subprocess.Popen(
-            [str(INSTALLED / "venv/bin/python"), *self.command()],
+            [str(self.python), *self.command()],
             stdout=self.log.open("ab"),
             stderr=subprocess.STDOUT,
             env={**own, **self.environment()},
@@ -205,6 +206,30 @@ class Sglang(Engine):
 
     def flush(self) -> None:
         self.post("/flush_cache")
+
+
+class LlamaCpp(Engine):
+    """It reads the checkpoint as a GGUF file, and finds a prefix again token by token."""
+
+    kind = "llamacpp"
+    page_size = 1
+    kv_tokens = 2 * CONTEXT_LENGTH
+    running_metric = "llamacpp:requests_processing"
+    generated_metric = "llamacpp:tokens_predicted_total"
+    python = ROOT / ".tools" / "llamacpp" / "bin" / "python"
+    program = (str(Path(__file__).parent / "llama_server.py"),)
+
+    def command(self) -> list[str]:
+        return [*self.program, str(self.file), MODEL, str(self.port), str(CONTEXT_LENGTH)]
+
+    @property
+    def file(self) -> Path:
+        return self.log.with_suffix(".gguf")
+
+    def write_file(self) -> None:
+        """Convert the checkpoint."""
+        script = Path(__file__).parent / "gguf_file.py"
+        subprocess.run([str(self.python), str(script), str(self.checkpoint), str(self.file)], check=True)
 
 
 class SglangOfOneTokenPages(Sglang):

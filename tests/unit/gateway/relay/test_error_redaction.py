@@ -138,6 +138,22 @@ def test_where_workers_hand_over_blocks_is_not_told_and_all_else_stays_byte_for_
         assert without_transfers(body) == body
 
 
+@given(st.integers(1, 80), st.booleans())
+def test_nor_is_it_told_in_the_last_frame_of_a_stream_as_by_vllm(size, reports_cached_tokens):
+    at = {"remote_host": "10.0.0.7", "remote_port": 5600}
+    before = frame({"choices": [{"delta": {"content": '"kv_transfer_params": {'}}]})
+    last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "kv_transfer_params": at}
+    text = before + frame(last) + b"data: [DONE]\n\n"
+    frames, passed = FrameFilter(wants_usage=True, reports_cached_tokens=reports_cached_tokens), b""
+    for start in range(0, len(text), size):
+        passed += frames.feed(text[start : start + size])
+    passed += frames.end()
+    assert passed.startswith(before)
+    assert b"10.0.0.7" not in passed
+    assert json.loads(passed.splitlines()[2][6:]) == {**last, "kv_transfer_params": None}
+    assert frames.done
+
+
 @pytest.mark.parametrize(
     ("usage", "told"),
     [
@@ -167,6 +183,37 @@ def test_cached_tokens_go_and_the_rest_of_an_answer_stays():
     }
     told = json.loads(without_cached_tokens(json.dumps(usage()).encode()))
     assert told == {"usage": {"prompt_tokens": 9, "prompt_tokens_details": None}}
+
+
+LLAMA_CPP = {"timings": {"cache_n": 8, "prompt_n": 1}, "prompt_progress": {"total": 9, "cache": 8}}
+"""llama.cpp says so in fields of its own, with `timings_per_token` and `return_progress` in every chunk."""
+
+
+def test_nor_is_it_told_beside_the_usage():
+    for more in ({}, usage()):
+        told = json.loads(without_cached_tokens(json.dumps({"id": "x", **LLAMA_CPP, **more}).encode()))
+        assert told == {
+            "id": "x",
+            **({"usage": {"prompt_tokens": 9, "prompt_tokens_details": None}} if more else {}),
+        }
+
+
+@given(st.integers(1, 80))
+def test_a_stream_hides_what_stands_beside_the_usage_in_every_frame(size):
+    chunks = [
+        {"choices": [{"delta": {"content": "a"}}], **LLAMA_CPP},
+        {"choices": [], **usage(), **LLAMA_CPP},
+    ]
+    text = b"".join(map(frame, chunks)) + b"data: [DONE]\n\n"
+    frames, passed = FrameFilter(wants_usage=True, reports_cached_tokens=False), b""
+    for at in range(0, len(text), size):
+        passed += frames.feed(text[at : at + size])
+    passed += frames.end()
+    assert passed.count(b"data: ") == 3
+    assert not any(name in passed for name in (b"timings", b"prompt_progress", b"cached_tokens"))
+    assert frames.usage.cached_tokens == 8
+    assert frames.frames == 2
+    assert frames.done
 
 
 @pytest.mark.parametrize(
