@@ -26,7 +26,6 @@ from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.refusals import no_worker_left
-from gateway.dispatch.ttft_target import SAMPLES_MIN
 from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.domain.context import RequestContext
 from gateway.domain.errors import NoWorker, WorkerTimeout
@@ -39,6 +38,7 @@ from gateway.quotas.quota import Lease
 from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
 from policies.admission.retry_budget import RetryBudget
+from policies.admission.ttft_target import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_ms, predicted_ttft_p95_ms
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerCall, WorkerUnreachable
