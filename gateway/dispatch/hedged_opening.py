@@ -6,11 +6,11 @@ from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
 from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement
-from gateway.dispatch.ttft_target import SAMPLES_MIN
 from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.quotas.quota import Lease
 from policies.admission.retry_budget import RetryBudget
+from policies.admission.ttft_target import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_p95_ms
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerUnreachable
 

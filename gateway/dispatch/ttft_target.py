@@ -7,13 +7,10 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, TargetMissed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.waiting_room import Patience, WaitingRoom
+from policies.admission.ttft_target import MeetsTarget, has_a_chance, in_time
 from policies.admission.waiting_room import shed_after_seconds
-from policies.latency_model import predicted_ttft_ms
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
-
-SAMPLES_MIN = 8
-"""First tokens of a worker before a prediction of its TTFT refuses a request."""
 
 
 class Demoted(Exception):
@@ -35,7 +32,7 @@ class TtftTargets:
     def routes_in_time(self, request: PendingRequest, routes: Ranking) -> Sequence[Route]:
         """Return the routes that can meet the request's target."""
         due_at = target_at(request)
-        return [route for route in routes if self._meets(request, route, due_at)]
+        return [route for route in routes if self._meets(in_time, request, route, due_at)]
 
     def tokens_in_time(self, request: PendingRequest, route: Route) -> int:
         """Return how many tokens the worker may compute until the first token is due, its own included."""
@@ -46,15 +43,15 @@ class TtftTargets:
     def check(
         self, request: PendingRequest, routes: Ranking, room: WaitingRoom[Any], *, demotes: bool = True
     ) -> None:
-        """Raise DeadlinePassed, TargetMissed or Demoted if no route leads to a first token in time."""
+        """Raise DeadlinePassed, TargetMissed or Demoted if no route is likely to lead to a first token in time."""
         service_class, expires_at = request.service_class, request.ctx.expires_at
         if not routes:
             return
-        if expires_at is not None and not any(self._meets(request, route, expires_at) for route in routes):
+        if expires_at is not None and not self._has_a_chance(request, routes, expires_at):
             raise DeadlinePassed
         if service_class.late not in ("reject", "demote") or (service_class.late == "demote" and not demotes):
             return
-        if self.routes_in_time(request, routes):
+        if self._has_a_chance(request, routes, target_at(request)):
             return
         if service_class.late == "demote":
             raise Demoted
@@ -71,20 +68,20 @@ class TtftTargets:
         if service_class.late == "demote":
             ends.append(Patience(target_at(request), lambda _: Demoted()))
         if service_class.sheds:
-            since = room.standing_since
+            since = room.standing_since(service_class.name)
             standing = self._clock() - since if since is not None else 0.0
             seconds = shed_after_seconds(service_class.ttft_seconds, standing)
             ends.append(Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
         return min(ends, key=lambda end: end.until, default=None)
 
-    def _meets(self, request: PendingRequest, route: Route, due_at: float) -> bool:
-        """Return whether a first token is expected by then; assume it of a worker with few samples."""
+    def _has_a_chance(self, request: PendingRequest, routes: Ranking, due_at: float) -> bool:
+        return any(self._meets(has_a_chance, request, route, due_at) for route in routes)
+
+    def _meets(self, meets: MeetsTarget, request: PendingRequest, route: Route, due_at: float) -> bool:
         worker = self._fleet[route.prefill_worker or route.worker]
-        if worker.learnt.fit.samples < SAMPLES_MIN:
-            return True
         ahead = worker.load.all_tokens_queued - worker.load.computed(worker.speed)
         tokens = ahead + uncached_tokens(request.prompt.prompt_tokens, route)
-        return self._clock() + predicted_ttft_ms(worker.speed, tokens) / 1000 <= due_at
+        return meets(worker.speed, worker.learnt.fit, tokens, 1000 * (due_at - self._clock()))
 
 
 def target_at(request: PendingRequest) -> float:

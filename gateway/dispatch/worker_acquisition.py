@@ -116,9 +116,14 @@ class WorkerAcquisition:
                     self._index.leave(request.ctx.id)
 
     async def _take_turn(self, request: PendingRequest) -> Placement:
-        self._window.of_all.see(request.ctx.model.name, request.service_class.ttft_seconds)
+        room, tenant = self._rooms.of(request.queue), request.ctx.tenant.id
+        self._window.of_all.see(
+            request.ctx.model.name,
+            request.service_class.ttft_seconds,
+            tenant,
+            crowds=tenant in room.tenants,
+        )
         decision = self._rank(request)
-        room = self._rooms.of(request.queue)
         preempts = (
             self.limits.preempts and not request.background and self._preempt_in_time(request, decision)
         )
@@ -171,11 +176,16 @@ class WorkerAcquisition:
                 return None
             raise NowhereToGo
         hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
-        window, background = self._window.of(request.ctx.model.name), request.service_class.background
-        tokens = window.wide
+        window = self._window.of(request.ctx.model.name)
         # Without `closed` no request waits.
-        if background or (closed is not None and self._has_others_waiting(request)):
+        if request.service_class.background or (
+            window.contended and closed is not None and self._has_others_waiting(request)
+        ):
             tokens = window.narrow
+        else:
+            tokens = window.wide
+            if window.contended:
+                hold = None
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
             if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):
@@ -187,9 +197,8 @@ class WorkerAcquisition:
                 and fits_window(worker.load.all_tokens_queued, uncached, tokens)
                 and (
                     uncached <= tokens
-                    or not background
                     or window.open is None
-                    or self._leaves_one_open(decision.routes, window.open)
+                    or self._leaves_one_open(request, decision.routes, window.open)
                 )
             ):
                 if not over and self._router.shadow is not None:
@@ -220,7 +229,11 @@ class WorkerAcquisition:
         for route in decision.routes:
             worker = self._fleet[prefill_worker_of(route)]
             uncached = uncached_tokens(request.prompt.prompt_tokens, route)
-            if fits_window(worker.load.all_tokens_queued, uncached, window.wide):
+            if fits_window(worker.load.all_tokens_queued, uncached, window.wide) and (
+                uncached <= window.wide
+                or window.open is None
+                or self._leaves_one_open(request, decision.routes, window.open)
+            ):
                 return self._place_here(request, route, uncached, ticket, decision.match)
         return None
 
@@ -462,9 +475,11 @@ class WorkerAcquisition:
         """Return whether the tenant of a request that waits has more requests waiting."""
         return self._rooms.of(request.queue).waiting_of(request.ctx.tenant.id) > 1
 
-    def _leaves_one_open(self, routes: Ranking, open_tokens: int) -> bool:
+    def _leaves_one_open(self, request: PendingRequest, routes: Ranking, open_tokens: int) -> bool:
         """Return whether another of these workers is open when an idle one takes a long prompt."""
         workers = {prefill_worker_of(route) for route in routes}
         return leaves_one_open(
-            (self._fleet[worker].load.all_tokens_queued for worker in workers), open_tokens
+            (self._fleet[worker].load.all_tokens_queued for worker in workers),
+            open_tokens,
+            background=request.service_class.background,
         )

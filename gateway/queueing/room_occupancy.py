@@ -21,14 +21,16 @@ class RoomOccupancy:
         """All requests that wait here."""
         self.classes: set[str] = set()
         """The service classes that have waited here."""
-        self.standing_since: float | None = None
-        """Since when at least one request has waited without a break."""
+        self.standing_since: dict[str, float] = {}
+        """By service class of which requests wait: since when at least one has waited without a break."""
         self.bounds = bounds
         """For requests that arrive from now on."""
         self._account = account
         self._clock = clock
-        self._of_tenants: dict[str, WaitingTotals] = {}
-        self._not_at_once: set[int] = set()
+        self.of_tenants: dict[str, WaitingTotals] = {}
+        """What waits of each tenant that has requests waiting."""
+        self._not_at_once: dict[str, set[int]] = {}
+        """By service class: the tickets that did not have their turn at once."""
 
     @contextmanager
     def taken(self, ticket: Ticket, retry_after: Callable[[str | None], float]) -> Iterator[None]:
@@ -38,8 +40,8 @@ class RoomOccupancy:
         Raises TenantQueueFull, Overloaded.
         """
         tenant, tokens = ticket.tenant, ticket.uncached_tokens
-        own = self._of_tenants.get(tenant, NONE_WAITING)
-        tenants = len(self._of_tenants) + (tenant not in self._of_tenants)
+        own = self.of_tenants.get(tenant, NONE_WAITING)
+        tenants = len(self.of_tenants) + (tenant not in self.of_tenants)
         bound = refused_by(self.bounds, self.totals, own, tenants, tokens)
         if bound == "tenant":
             raise TenantQueueFull(retry_after(tenant))
@@ -50,27 +52,30 @@ class RoomOccupancy:
             yield
         finally:
             self._count(tenant, -1, -tokens)
-            if ticket.number in self._not_at_once:
-                self._not_at_once.discard(ticket.number)
-                self._account.record_waiting(tenant, self._clock())
-            if not self._not_at_once:
-                self.standing_since = None
+            if ticket.number in self._not_at_once.get(ticket.service_class, ()):
+                self._waits_no_more(ticket)
 
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant are here."""
-        own = self._of_tenants.get(tenant)
+        own = self.of_tenants.get(tenant)
         return own.requests if own is not None else 0
 
     def waits(self, ticket: Ticket) -> None:
         """Note that the ticket does not have its turn at once."""
-        self._not_at_once.add(ticket.number)
+        self._not_at_once.setdefault(ticket.service_class, set()).add(ticket.number)
         self.classes.add(ticket.service_class)
         self._account.record_waiting(ticket.tenant, self._clock())
-        if self.standing_since is None:
-            self.standing_since = self._clock()
+        self.standing_since.setdefault(ticket.service_class, self._clock())
+
+    def _waits_no_more(self, ticket: Ticket) -> None:
+        waiting = self._not_at_once[ticket.service_class]
+        waiting.discard(ticket.number)
+        self._account.record_waiting(ticket.tenant, self._clock())
+        if not waiting:
+            del self._not_at_once[ticket.service_class], self.standing_since[ticket.service_class]
 
     def _count(self, tenant: str, requests: int, tokens: int) -> None:
         self.totals = self.totals.plus(requests, tokens)
-        own = self._of_tenants.pop(tenant, NONE_WAITING).plus(requests, tokens)
+        own = self.of_tenants.pop(tenant, NONE_WAITING).plus(requests, tokens)
         if own.requests:
-            self._of_tenants[tenant] = own
+            self.of_tenants[tenant] = own

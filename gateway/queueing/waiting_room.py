@@ -17,7 +17,7 @@ requests that wait; see gateway/queueing/shared/shared_queue.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -100,6 +100,8 @@ class WaitingRoom(Generic[Placed]):
         self.account = FairnessAccount()
         self.rules = rules
         self._occupancy = RoomOccupancy(rules.bounds, self.account, clock)
+        self.tenants: Collection[str] = self._occupancy.of_tenants.keys()
+        """The tenants that have requests waiting."""
         self._give_back = give_back
         self._clock = clock
         self._goes_first = goes_first
@@ -241,10 +243,9 @@ class WaitingRoom(Generic[Placed]):
         """Return how many requests of a tenant wait."""
         return self._occupancy.waiting_of(tenant)
 
-    @property
-    def standing_since(self) -> float | None:
-        """Since when at least one request has waited without a break."""
-        return self._occupancy.standing_since
+    def standing_since(self, service_class: str) -> float | None:
+        """Return since when at least one request of this class has waited without a break."""
+        return self._occupancy.standing_since.get(service_class)
 
     @property
     def classes(self) -> set[str]:

@@ -9,9 +9,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.dispatch_window import DispatchWindow, dispatch_window
-
-SIGHT_SECONDS = 10.0
-"""A service class is in sight for so long after a request of it came."""
+from policies.admission.traffic_in_sight import TrafficInSight
 
 KEPT_SECONDS = 1.0
 """How long a window is kept: speeds and the classes in sight change slowly."""
@@ -23,8 +21,8 @@ WORKERS_MAX = 64
 class DispatchWindows:
     """The windows of the workers of each model, which all gateways together may fill.
 
-    They follow the service classes that this gateway has seen lately. Behind a load balancer all gateways see the
-    same classes.
+    They follow the service classes and tenants that this gateway has seen lately. Behind a load balancer all
+    gateways see the same ones.
     """
 
     def __init__(
@@ -35,8 +33,7 @@ class DispatchWindows:
         self._tokens_max = tokens_max
         self._batch_seconds = batch_seconds
         self._clock = clock
-        self._seen: dict[str, dict[float, float]] = {}
-        """By model and TTFT target in seconds: when the last request came."""
+        self._in_sight = TrafficInSight()
         self._kept: dict[str, tuple[DispatchWindow, float]] = {}
         """By model: its window, and until when it is kept."""
 
@@ -45,49 +42,29 @@ class DispatchWindows:
         self._tokens_max, self._batch_seconds = tokens_max, batch_seconds
         self._kept.clear()
 
-    def see(self, model: str, target_seconds: float) -> None:
-        """Note that a request for this model came, of a service class with this TTFT target."""
-        seen = self._seen.get(model)
-        if seen is None:
-            seen = self._seen[model] = {}
-        now = self._clock()
-        if target_seconds not in seen or now - seen[target_seconds] > SIGHT_SECONDS:
+    def see(self, model: str, target_seconds: float, tenant: str, *, crowds: bool = False) -> None:
+        """Note that a request of this tenant came, of a service class with this TTFT target.
+
+        `crowds`: the tenant has requests waiting.
+        """
+        if self._in_sight.see(model, target_seconds, tenant, self._clock(), crowds=crowds):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
-        seen[target_seconds] = now
 
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the model's workers."""
         kept, now = self._kept.get(model), self._clock()
         if kept is not None and now < kept[1]:
             return kept[0]
-        target = self._tightest(model, now)
+        models = self._fleet.models_beside(model) | {model}
         window = dispatch_window(
-            target,
+            self._in_sight.targets(models, now),
+            contended=self._in_sight.contended(models, now),
             ms_per_token=self._ms_per_token(model),
             tokens_max=self._tokens_max,
-            leaves_open=target is not None and target < self._batch_seconds,
+            batch_seconds=self._batch_seconds,
         )
         self._kept[model] = window, now + KEPT_SECONDS
         return window
-
-    def _tightest(self, model: str, now: float) -> float | None:
-        """Return the tightest target in sight of all models of the model's workers; drop what is out of sight.
-
-        None while all requests have the same target: no class has to be protected from another one then.
-        """
-        found: set[float] = set()
-        for name in self._fleet.models_beside(model) | {model}:
-            seen = self._seen.get(name)
-            if seen is None:
-                continue
-            for target, at in list(seen.items()):
-                if now - at > SIGHT_SECONDS:
-                    del seen[target]
-                else:
-                    found.add(target)
-            if not seen:
-                del self._seen[name]
-        return min(found) if len(found) > 1 else None
 
     def _ms_per_token(self, model: str) -> float:
         """Return the mean prefill time of a token on the model's workers; any time without a worker."""
@@ -117,9 +94,11 @@ class WorkerWindow:
             narrow=share_of(window.narrow),
             wide=share_of(window.wide),
             open=share_of(window.open) if window.open is not None else None,
+            contended=window.contended,
         )
 
     def tokens_for(self, room: WaitingRoom[Any], tenant: str, *, background: bool) -> int:
         """Return the tokens that may be ahead of a worker for a request of this tenant that waits in the room."""
         window = self.of(room.model)
-        return window.narrow if background or room.waiting_of(tenant) > 1 else window.wide
+        crowds = window.contended and room.waiting_of(tenant) > 1
+        return window.narrow if background or crowds else window.wide

@@ -3,34 +3,35 @@
 Requests wait in the gateway, where the order is the gateway's, and not in the engine's own queue. A worker is sent
 at most a window of uncached prompt tokens at a time; what has no space in the window waits.
 
-    |---- narrow ----|                 batch work, and a tenant that has more requests waiting
+    |---- narrow ----|                 batch work; of several tenants, one that has more requests waiting
     |---- wide ----------------|       every other request: it need not wait for those
-    |- open -|                         ahead of another worker at most, when a long batch prompt starts on an idle
-                                       one
+    |- open -|                         ahead of another worker at most, when a prompt longer than its window starts
+                                       on an idle one
 
-While requests of one class come, the window has a fixed number of tokens. When several classes do, it is a time,
-since an engine cannot let a request overtake what it has been sent: a share of the tightest TTFT target among the
-service classes in sight, at the workers' learnt speed. In this time an engine computes the prompts ahead of the
-next urgent request; the rest of the target is left for the step under way and the request's own. Preempting is not
-enough: a step under way goes on to its end.
-
-Voice, code and chat at 70 % load beside a flood of batch prompts, two engines as processes
-(tests/benchmarks/fairness/classes.py): 12 % of voice were late or refused (71 % with a fixed window of 16,384
-tokens), 2 % of code (38 %), 2.5 % of chat (0 %), at 1.5 times the tokens/s. Taking the learnt fixed time off the
-target first made it worse (code 13 %, chat 13 %); so did letting requests go to any worker with room (voice 34 %).
+While the requests that come are all of one class, and of one tenant or of tenants that are all served at once, the
+window has a fixed number of tokens. It becomes a time while there are several classes, or a tenant that has
+requests waiting beside one that has none: an engine cannot let a request overtake what it has been sent. The time
+is a share of the tightest TTFT target in sight, at the workers' learnt speed. In this time an engine computes the
+prompts ahead of the next urgent request; the rest of the target is left for the step under way and the request's
+own. Preempting is not enough: a step under way goes on to its end. A prompt that is longer than its window holds an
+engine for its whole length, so it leaves another worker open. A tenant that has no more requests waiting takes any
+worker with room then: its best one is kept busy by the others.
 
 gateway/queueing/shared/lua/queue.lua repeats these rules inside Redis.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
-NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
+NARROW_SHARE, WIDE_SHARE = 0.2, 0.6
 """What windows last, as shares of the tightest TTFT target in sight."""
 
 OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""
+
+OPEN_OF_WORKERS = 4
+"""Of so many workers at least one is left open by long prompts that are not batch work."""
 
 HOLD_MS = 10.0
 """A saving below this many milliseconds is not worth a wait."""
@@ -50,47 +51,53 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many uncached prompt tokens a worker may have ahead, by the request that is to be sent."""
 
     narrow: int
-    """For batch work, and for a tenant that has more requests waiting."""
+    """For batch work and, if `contended`, for a tenant that has more requests waiting."""
     wide: int
     """For every other request."""
     open: int | None = None
-    """At most so many tokens are ahead of an open worker; None: batch prompts need not leave a worker open."""
+    """At most so many tokens are ahead of an open worker; None: long prompts need not leave a worker open."""
+    contended: bool = False
+    """Whether a tenant has requests waiting while another one has none."""
 
 
 def dispatch_window(
-    target_seconds: float | None,
+    targets: Collection[float],
     *,
+    contended: bool,
     ms_per_token: float,
     tokens_max: int,
-    leaves_open: bool,
+    batch_seconds: float,
 ) -> DispatchWindow:
-    """Return the window while the tightest TTFT target in sight is `target_seconds`.
+    """Return the window while requests with these TTFT targets come, in seconds.
 
-    None: there are no two classes in sight. `ms_per_token`: the workers' speed. `leaves_open`: long batch prompts
-    leave another worker open.
+    `contended`: see DispatchWindow. `ms_per_token`: the workers' speed. `batch_seconds`: the target of batch work,
+    for which no worker has to be left open.
     """
-    if target_seconds is None:
+    if not targets or (len(targets) == 1 and not contended):
         return DispatchWindow(narrow=tokens_max, wide=tokens_max)
-    tokens = 1000 * target_seconds / ms_per_token
+    tightest = min(targets)
+    tokens = 1000 * tightest / ms_per_token
     narrow = min(tokens_max, max(1, int(NARROW_SHARE * tokens)))
     return DispatchWindow(
         narrow=narrow,
         wide=min(tokens_max, max(1, int(WIDE_SHARE * tokens))),
-        open=int(OPEN_SHARE * narrow) if leaves_open else None,
+        open=int(OPEN_SHARE * narrow) if tightest < batch_seconds else None,
+        contended=contended,
     )
 
 
-def leaves_one_open(tokens_queued: Iterable[int], open_tokens: int) -> bool:
-    """Return whether another worker is open when an idle one takes a prompt that is longer than the window.
+def leaves_one_open(tokens_queued: Iterable[int], open_tokens: int, *, background: bool) -> bool:
+    """Return whether an idle worker may take a prompt that is longer than the window: another worker is open.
 
     `tokens_queued` has the tokens ahead of every worker that could take the prompt, the idle one included. A worker
-    that is the only one need not stay open: batch work would starve.
+    that is the only one need not stay open: long prompts would starve. Of few workers only batch work leaves one
+    open: the rest would lose too much of what they can do.
     """
     workers = open_workers = 0
     for tokens in tokens_queued:
         workers += 1
         open_workers += tokens <= open_tokens
-    return workers == 1 or open_workers > 1
+    return workers == 1 or open_workers > 1 or (workers < OPEN_OF_WORKERS and not background)
 
 
 def fits_window(tokens_queued: int, uncached_tokens: int, window_tokens: int) -> bool:

@@ -11,10 +11,12 @@ from random import Random
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from policies.admission.dispatch_window import close_enough_to_best, fits_window
+from policies.admission.dispatch_window import close_enough_to_best, fits_window, leaves_one_open
+from policies.admission.ttft_target import MeetsTarget, has_a_chance, in_time
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
+from policies.simulation.turn_taking import TooLate, TurnTerms
 from policies.simulation.waiting_orders import WaitingOrder
 from radix_cache.match import WorkerId
 
@@ -49,8 +51,8 @@ class OutputLengths:
 class SimulatedGateway:
     """One gateway of the simulation; requests that wait in it are known by their number.
 
-    `window_tokens`, `hold`: see Scenario. `takes_turns`: requests wait in the shared TurnQueue instead of here;
-    `slack` is then the share by which a worker may be more expensive than the best.
+    `window_tokens`, `hold`: see Scenario. `slack`: of requests that take turns, the share by which a worker may be
+    more expensive than the best.
     """
 
     def __init__(
@@ -61,7 +63,6 @@ class SimulatedGateway:
         window_tokens: int | None,
         hold: WaitingOrder,
         random: Random,
-        takes_turns: bool = False,
         slack: float | None = None,
     ) -> None:
         self.view = view
@@ -70,7 +71,6 @@ class SimulatedGateway:
         self._hold = hold
         self._random = random
         self._lengths = OutputLengths()
-        self._takes_turns = takes_turns
         self._slack = slack
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
         self._sequence = 0
@@ -100,6 +100,7 @@ class SimulatedGateway:
         closed: set[WorkerId],
         *,
         waits: bool,
+        terms: TurnTerms | None = None,
     ) -> Route | None:
         """Return the route that the request takes now; None if it waits.
 
@@ -117,8 +118,8 @@ class SimulatedGateway:
         ranking = self._policy.rank(query, candidates, now)
         if self._window_tokens is None:
             return ranking[0]
-        if self._takes_turns:
-            return self._in_turn(ranking, request, places, closed)
+        if terms is not None:
+            return self._in_turn(ranking, request, places, closed, terms, now)
         highest = ranking[0].cost_ms * (1 + SLACK)
         for route in ranking:
             if route.cost_ms > highest:
@@ -135,22 +136,67 @@ class SimulatedGateway:
         request: TraceRequest,
         places: Mapping[WorkerId, int],
         closed: set[WorkerId],
+        terms: TurnTerms,
+        now: float,
     ) -> Route | None:
         """Return the best route to a worker with room, as in gateway/dispatch/worker_acquisition.py."""
-        assert self._window_tokens is not None
+        if terms.due_at is not None:
+            ranking = self._in_time(ranking, request, places, terms, now)
         waited_for = []
+        window = terms.window.narrow if terms.narrow else terms.window.wide
+        slack = None if terms.window.contended and not terms.narrow else self._slack
         for route in ranking:
-            if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, self._slack):
+            if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, slack):
                 break
             queued, uncached = (
                 self.view.queued(places[route.worker]),
                 request.prompt_tokens - route.matched_tokens,
             )
-            if route.worker not in closed and fits_window(queued, uncached, self._window_tokens):
+            if (
+                route.worker not in closed
+                and fits_window(queued, uncached, window)
+                and (
+                    uncached <= window
+                    or terms.window.open is None
+                    or leaves_one_open(
+                        map(self.view.queued, places.values()), terms.window.open, background=terms.background
+                    )
+                )
+            ):
                 return route
             waited_for.append(route.worker)
         closed.update(waited_for)
         return None
+
+    def _in_time(
+        self,
+        ranking: Sequence[Route],
+        request: TraceRequest,
+        places: Mapping[WorkerId, int],
+        terms: TurnTerms,
+        now: float,
+    ) -> Sequence[Route]:
+        """Return the routes that can meet the request's target, if there are any. Raises TooLate."""
+        assert terms.due_at is not None
+        left_ms = 1000 * (terms.due_at - now)
+
+        def meeting(meets: MeetsTarget) -> list[Route]:
+            return [
+                route
+                for route in ranking
+                if self.view.meets(
+                    meets,
+                    places[route.worker],
+                    max(1, request.prompt_tokens - route.matched_tokens),
+                    left_ms,
+                    now,
+                )
+            ]
+
+        found = meeting(in_time)
+        if not found and terms.refused_late and not meeting(has_a_chance):
+            raise TooLate
+        return found or ranking
 
     def answered(self, request: TraceRequest) -> None:
         """Learn from an answer that has ended."""

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from policies.admission.ttft_target import MeetsTarget
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.protocol import Candidate, SharedPrefix
@@ -58,7 +59,11 @@ class GatewayView:
         self._chunk_tokens = scenario.times.chunk_tokens
         self._speeds = [Speed(ms_per_token=scenario.times.ms_per_token)] * len(workers)
         self._fleet_speeds = FleetSpeeds()
-        self._learnt = [_learnt(scenario, at) for at in range(len(workers))] if scenario.speeds else []
+        self._learnt = (
+            [_learnt(scenario, at) for at in range(len(workers))]
+            if scenario.speeds or scenario.classes
+            else []
+        )
         self._queued = [0] * len(workers)
         self._since = [0.0] * len(workers)
         self._streams = [0] * len(workers)
@@ -124,6 +129,25 @@ class GatewayView:
             del self._joined[worker]
         return now - since
 
+    @property
+    def ms_per_token(self) -> float:
+        """The workers' mean prefill time of a token."""
+        return sum(speed.ms_per_token for speed in self._speeds) / len(self._speeds)
+
+    def meets(
+        self,
+        meets: MeetsTarget,
+        worker: int,
+        tokens: int,
+        left_ms: float,
+        now: float,
+    ) -> bool:
+        """Return whether a worker meets a target `left_ms` from now; `tokens`: of the request, to compute."""
+        ahead = self.tokens_ahead(worker, now)
+        return not self._learnt or meets(
+            self._speeds[worker], self._learnt[worker].fit, ahead + tokens, left_ms
+        )
+
     def has_room(self, worker: int, tokens: int) -> bool:
         """Return whether so many more tokens fit into a worker's KV memory, as far as is known."""
         return self._streams[worker] == 0 or self._kv(worker) + tokens <= self._kv_tokens_max
@@ -173,6 +197,10 @@ class GatewayView:
         if number not in self._waiting:
             whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
             self._waiting[number] = self._in_flight.add(whole, WAITING)
+
+    def stop_waiting(self, number: int) -> None:
+        """Forget a request that waits in the gateway no more."""
+        self._in_flight.remove(self._waiting.pop(number, None), WAITING)
 
     def dispatched(
         self, worker: int, number: int, request: TraceRequest, expected: Expected, now: float
@@ -287,7 +315,7 @@ class GatewayView:
 
 def _learnt(scenario: Scenario, worker: int) -> LearntSpeed:
     """Return what is known at first of the speed of a worker in a fleet of unequal ones."""
-    rated = scenario.times_of(worker).ms_per_token if scenario.speeds_rated else None
+    rated = scenario.times_of(worker).ms_per_token if scenario.speeds and scenario.speeds_rated else None
     return LearntSpeed(Speed(ms_per_token=scenario.times.ms_per_token), rated_ms_per_token=rated)
 
 

@@ -35,6 +35,7 @@ class Outcome:
     """How many workers the request was sent to."""
     error: str | None = None
     """Error code; None if the request was answered."""
+    service_class: str = ""
 
     @property
     def ttft(self) -> float | None:

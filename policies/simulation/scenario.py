@@ -1,8 +1,10 @@
 """Scenario: a simulated deployment, without the policy and the trace."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from policies.service_class import ServiceClass
 from policies.simulation.step_time import StepTime
 from policies.simulation.turn_queue import QueueRule
 
@@ -14,6 +16,8 @@ class FleetAction(StrEnum):
     """The worker loses its running requests and its cache."""
     DRAIN = "drain"
     """The worker takes no new requests and ends those that it has."""
+    PAUSE = "pause"
+    """The worker computes nothing for a while."""
     JOIN = "join"
     """The worker serves again; after a KILL its cache is empty, after a DRAIN it has kept it."""
 
@@ -25,6 +29,8 @@ class FleetChange:
     at: float
     worker: int
     what: FleetAction
+    seconds: float = 0.0
+    """Of a PAUSE: how long it lasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,8 @@ class Scenario:
     """Order of requests that wait in a gateway (waiting_orders.ORDERS)."""
     turns: QueueRule | None = None
     """With this, requests wait as in the real gateway, by its queue policies, instead of in the order `hold`."""
+    classes: Mapping[str, ServiceClass] = field(default_factory=dict)
+    """The service classes by name, for `turns`; empty: classes are ignored. With classes speeds are learnt."""
     attempts_max: int = 3
     """Workers that one request is sent to at most."""
     changes: tuple[FleetChange, ...] = ()

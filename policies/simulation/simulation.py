@@ -24,7 +24,7 @@ from policies.simulation.known_blocks import BlockPaths, KnownBlocks
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_queue import TurnQueue
+from policies.simulation.turn_taking import TurnTaking, TurnTerms
 from policies.simulation.waiting_orders import ORDERS
 from radix_cache.match import WorkerId
 
@@ -114,12 +114,15 @@ class Simulation:
                 window_tokens=scenario.window_tokens,
                 hold=ORDERS[scenario.hold],
                 random=self._random,
-                takes_turns=scenario.turns is not None,
                 slack=scenario.turns.hold if scenario.turns is not None else None,
             )
             for at in range(scenario.gateways)
         ]
-        self._turns = scenario.turns.queue() if scenario.turns is not None else None
+        self._turns = (
+            TurnTaking(scenario.turns, scenario.window_tokens, scenario.classes, self)
+            if scenario.turns is not None and scenario.window_tokens is not None
+            else None
+        )
         self._queries: dict[int, tuple[int, RouteQuery]] = {}
         self._sent: dict[int, InFlightRequest] = {}
         self._predicted_tokens = 0
@@ -129,6 +132,7 @@ class Simulation:
                 arrived_at=request.at,
                 prompt_tokens=request.prompt_tokens,
                 output_tokens=request.output_tokens,
+                service_class=request.service_class,
             )
             for request in trace
         ]
@@ -136,7 +140,7 @@ class Simulation:
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
         """Simulate until the last request has ended; `progress` is called with the number of further arrivals."""
         for change in self._scenario.changes:
-            self._at(change.at, partial(self._change, change))
+            self.at(change.at, partial(self._change, change))
         events, now = self._events, 0.0
         for number, request in enumerate(self._trace):
             while events and events[0][0] <= request.at:
@@ -161,7 +165,8 @@ class Simulation:
     def _view(self) -> GatewayView:
         return GatewayView(self._ids, self._scenario)
 
-    def _at(self, time: float, happens: Callable[[float], None]) -> None:
+    def at(self, time: float, happens: Callable[[float], None]) -> None:
+        """Let something happen at this time."""
         self._serial += 1
         heappush(self._events, (time, self._serial, happens))
 
@@ -185,11 +190,11 @@ class Simulation:
         held = max(self._known.match(request.blocks).values(), default=0) * BLOCK_TOKENS
         uncached = max(1, request.prompt_tokens - held)
         if self._turns is not None:
-            self._take_turns(self._turns, number, uncached, now)
+            self._turns.arrive(number, request, uncached, self._queries[number][1].output_tokens, now)
             return
         route = self._route(number, now)
         if route is not None:
-            self._send(number, route, now)
+            self.send(number, route, now)
             return
         self._gateways[self._queries[number][0]].wait(number, uncached, now)
         self._view_of(number).wait(number, request)
@@ -198,24 +203,30 @@ class Simulation:
         """Return what the gateway that has the request knows."""
         return self._gateways[self._queries[number][0]].view
 
-    def _take_turns(self, turns: TurnQueue, number: int, uncached_tokens: int, now: float) -> None:
-        _, query = self._queries[number]
-        request = self._trace[number]
-        turns.arrive(number, request, uncached_tokens, query.output_tokens, now)
-        if not turns.try_at_once(number, now):
-            turns.wait(number)
-            self._view_of(number).wait(number, request)
-            self._give_turns(turns, now)  # Earlier requests may wait for other workers than this one.
-            return
-        route = self._route(number, now)
-        if route is None:
-            turns.wait(number)
-            self._view_of(number).wait(number, request)
-            return
-        turns.take()
-        self._send(number, route, now)
+    def route(self, number: int, terms: TurnTerms, closed: set[WorkerId], now: float) -> Route | None:
+        """Return the route that a request takes in its turn; None if it waits. Raises TooLate."""
+        return self._route(number, now, closed, terms)
 
-    def _route(self, number: int, now: float, closed: set[WorkerId] | None = None) -> Route | None:
+    def begin_to_wait(self, number: int) -> None:
+        """Note that a request waits for its turn."""
+        self._view_of(number).wait(number, self._trace[number])
+
+    def refuse(self, number: int, error: str) -> None:
+        """End a request that was not sent with this error."""
+        self._view_of(number).stop_waiting(number)
+        self._end(number, error)
+
+    def ms_per_token(self, number: int) -> float:
+        """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
+        return self._view_of(number).ms_per_token
+
+    def _route(
+        self,
+        number: int,
+        now: float,
+        closed: set[WorkerId] | None = None,
+        terms: TurnTerms | None = None,
+    ) -> Route | None:
         at, query = self._queries[number]
         request = self._trace[number]
         known = self._known.match(request.blocks)
@@ -229,9 +240,11 @@ class Simulation:
             now,
             set() if closed is None else closed,
             waits=gateway.view.is_waiting(number),
+            terms=terms,
         )
 
-    def _send(self, number: int, route: Route, now: float) -> None:
+    def send(self, number: int, route: Route, now: float) -> None:
+        """Send a request to the route's worker."""
         at, query = self._queries[number]
         request, worker = self._trace[number], self._places[route.worker]
         tokens = max(1, request.prompt_tokens - route.matched_tokens)
@@ -251,14 +264,14 @@ class Simulation:
         engine.submit(SimulatedJob(number, request, now), now)
         self._evictions(worker, now)
         if engine.ends_at is not None and engine.ends_at != before:
-            self._at(engine.ends_at, partial(self._engine_ends, worker))
+            self.at(engine.ends_at, partial(self._engine_ends, worker))
 
     def _tell(self, sent: InFlightRequest, told: Callable[[GatewayView, float], None], now: float) -> None:
         """Tell the other gateways of a dispatch or an end, as soon as KV events reach the index."""
         later = self._scenario.event_seconds
         for view in self._other_views(sent):
             if later:
-                self._at(now + later, partial(told, view))
+                self.at(now + later, partial(told, view))
             else:
                 told(view, now)
 
@@ -268,7 +281,7 @@ class Simulation:
         if later is None:
             return
         for view in self._other_views(sent):
-            self._at(now + later, partial(view.reported, sent.worker, change, now))
+            self.at(now + later, partial(view.reported, sent.worker, change, now))
 
     def _other_views(self, sent: InFlightRequest) -> list[GatewayView]:
         if self._shared:
@@ -296,25 +309,14 @@ class Simulation:
         if not self._up:
             return
         if self._turns is not None:
-            self._give_turns(self._turns, now)
+            self._turns.give_turns(now)
             return
         for gateway in self._gateways:
             for number in gateway.turns(now):
                 route = self._route(number, now)
                 if route is not None:
                     gateway.leave(number)
-                    self._send(number, route, now)
-
-    def _give_turns(self, turns: TurnQueue, now: float) -> None:
-        passed: set[int] = set()
-        closed: set[WorkerId] = set()
-        while len(passed) <= turns.passed_max and (number := turns.next_number(now, passed)) is not None:
-            route = self._route(number, now, closed)
-            if route is not None:
-                turns.take()
-                self._send(number, route, now)
-            else:
-                passed.add(number)
+                    self.send(number, route, now)
 
     # Engines
 
@@ -337,7 +339,7 @@ class Simulation:
         engine.begin(now)
         self._evictions(worker, now)
         if engine.ends_at is not None:
-            self._at(engine.ends_at, partial(self._engine_ends, worker))
+            self.at(engine.ends_at, partial(self._engine_ends, worker))
         if room:
             self._room_made(now)
 
@@ -354,7 +356,7 @@ class Simulation:
         outcome.last_at = now
         self._take_end(job.number, sent, now)
         if self._turns is not None:
-            self._turns.settle(job.number, job.request, job.cached_tokens)
+            self._turns.settle(job.number, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
         gateway.answered(job.request)
         tpot = outcome.tpot
@@ -385,7 +387,7 @@ class Simulation:
             if self._epochs[worker] == epoch:
                 happens(then)
 
-        self._at(now + scenario.event_seconds, arrives)
+        self.at(now + scenario.event_seconds, arrives)
 
     def _stored(self, worker: int, path: "array[int]", now: float) -> None:
         self._known.stored(worker, path, now)
@@ -397,6 +399,12 @@ class Simulation:
 
     def _change(self, change: FleetChange, now: float) -> None:
         worker = change.worker
+        if change.what is FleetAction.PAUSE:
+            engine = self._engines[worker]
+            engine.pause(change.seconds)
+            if engine.ends_at is not None:
+                self.at(engine.ends_at, partial(self._engine_ends, worker))
+            return
         if change.what is FleetAction.JOIN:
             if worker not in self._up:
                 self._up = sorted([*self._up, worker])

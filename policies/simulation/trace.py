@@ -2,7 +2,8 @@
 
 The format is Mooncake's (FAST'25), one JSON object a line: `timestamp` in ms, `input_length` and `output_length` in
 tokens, `hash_ids` of blocks of 512 tokens. Ids are chained: two prompts with an equal id are equal up to the end of
-that block. The last, partial block has an id too. `tenant` and `session` may follow; other fields are ignored.
+that block. The last, partial block has an id too. `tenant`, `session` and `service_class` may follow; other fields
+are ignored.
 
 Timestamps may be coarse (the published ones are whole multiples of 3 s). Requests with equal timestamps are spread
 at random over the time to the next possible timestamp: otherwise a replay would be a series of bursts that never
@@ -39,6 +40,8 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str = ""
     session: str = ""
     """Equal for the turns of one conversation; empty if not known."""
+    service_class: str = ""
+    """Its service class; empty if not known: chat."""
 
     def cut(self, prompt_tokens: int, output_tokens: int) -> "TraceRequest":
         """Return the same request with so many tokens, which must not be more than it has."""
@@ -57,6 +60,7 @@ class _Line(msgspec.Struct, gc=False):
     hash_ids: list[int]
     tenant: str = ""
     session: str | int = ""
+    service_class: str = ""
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
@@ -103,6 +107,7 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
                 "hash_ids": list(request.blocks),
                 "tenant": request.tenant,
                 "session": request.session,
+                "service_class": request.service_class,
             }
         )
         for request in requests
@@ -126,6 +131,7 @@ def _request(line: _Line) -> TraceRequest:
         blocks=array("Q", line.hash_ids),
         tenant=line.tenant,
         session=str(line.session),
+        service_class=line.service_class,
     )
 
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
+from policies.queueing.two_level_order import Flow
 from policies.registry import queue_policy, tenant_order
+from policies.service_class import CHAT as IN_NO_HURRY
+from policies.service_class import ServiceClass
 from policies.simulation.trace import TraceRequest
 
 RELEASE_WINDOW_TOKENS = 16_384
@@ -69,19 +72,32 @@ class TurnQueue:
         self._by_requests = by_requests
         self._costs = CostWeights()
         self._counters = QueueCounters()
-        self._waiting: dict[str, dict[int, Ticket]] = {}
+        self._waiting: dict[Flow, dict[int, Ticket]] = {}
+        self._of_tenants: Counter[str] = Counter()
+        self._standing_since: dict[str, float] = {}
         self._tickets: dict[int, Ticket] = {}
         self._turn: QueueTurn | None = None
-        # The first ticket by tenant, kept where the order is that of arrival alone.
-        self._heads_kept: dict[str, Ticket] | None = {} if order.name == "fcfs" else None
+        # The first ticket by flow, kept where the order is that of arrival alone.
+        self._heads_kept: dict[Flow, Ticket] | None = {} if order.name == "fcfs" else None
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._of_tenants.total()
+
+    def waiting_of(self, tenant: str) -> int:
+        """Return how many requests of a tenant wait."""
+        return self._of_tenants[tenant]
 
     def arrive(
-        self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int, now: float
+        self,
+        number: int,
+        request: TraceRequest,
+        uncached_tokens: int,
+        output_tokens: int,
+        now: float,
+        service_class: ServiceClass | None = None,
     ) -> None:
-        """Register a request with its expected cost."""
+        """Register a request with its expected cost; without a service class it is in no hurry."""
+        urgency = service_class or IN_NO_HURRY
         ticket = self._tickets[number] = Ticket(
             number=number,
             tenant=request.tenant,
@@ -90,6 +106,9 @@ class TurnQueue:
             arrived_at=now,
             uncached_tokens=uncached_tokens,
             cached_tokens=request.prompt_tokens - uncached_tokens,
+            deadline=now + urgency.ttft_seconds if service_class is not None else None,
+            service_class=urgency.name,
+            level=urgency.level,
         )
         self._counters = self._policy.arrive(self._counters, ticket, self._heads(now))
 
@@ -100,12 +119,27 @@ class TurnQueue:
         self._turn = self._policy.next(self._counters, [self._tickets[number]], now)
         return self._turn is not None
 
-    def wait(self, number: int) -> None:
+    def wait(self, number: int, now: float) -> None:
         """Let a registered request wait."""
         ticket = self._tickets[number]
-        self._waiting.setdefault(ticket.tenant, {})[number] = ticket
+        if all(name != ticket.service_class for _, name in self._waiting):
+            self._standing_since[ticket.service_class] = now
+        self._of_tenants[ticket.tenant] += 1
+        self._waiting.setdefault(_flow(ticket), {})[number] = ticket
         if self._heads_kept is not None:
-            self._heads_kept.setdefault(ticket.tenant, ticket)
+            self._heads_kept.setdefault(_flow(ticket), ticket)
+
+    def standing_since(self, service_class: str) -> float:
+        """Return since when at least one request of this class, of which one waits, has waited without a break."""
+        return self._standing_since[service_class]
+
+    def leave(self, number: int) -> bool:
+        """Take out a request that waits; return whether it waited."""
+        ticket = self._tickets.get(number)
+        if ticket is None or not self._remove(ticket):
+            return False
+        del self._tickets[number]
+        return True
 
     def next_number(self, now: float, passed: Collection[int] = ()) -> int | None:
         """Return which request has its turn, except those passed over; None if no other request waits."""
@@ -117,15 +151,7 @@ class TurnQueue:
         """Take the turn that was offered last."""
         assert self._turn is not None
         ticket, self._counters, self._turn = self._turn.ticket, self._turn.counters, None
-        flow = self._waiting.get(ticket.tenant)
-        if flow is None or flow.pop(ticket.number, None) is None:
-            return
-        if not flow:
-            del self._waiting[ticket.tenant]
-        if self._heads_kept is not None:
-            del self._heads_kept[ticket.tenant]
-            if flow:
-                self._heads_kept[ticket.tenant] = next(iter(flow.values()))
+        self._remove(ticket)
 
     def settle(self, number: int, request: TraceRequest, cached_tokens: int) -> None:
         """Settle an answered request to what it used."""
@@ -140,13 +166,28 @@ class TurnQueue:
         ticket = self._tickets.pop(number)
         self._counters = self._policy.settle(self._counters, ticket, -ticket.cost)
 
+    def _remove(self, ticket: Ticket) -> bool:
+        """Take a ticket out of those that wait; return whether it waited."""
+        name = _flow(ticket)
+        flow = self._waiting.get(name)
+        if flow is None or flow.pop(ticket.number, None) is None:
+            return False
+        self._of_tenants[ticket.tenant] -= 1
+        if not flow:
+            del self._waiting[name]
+        if self._heads_kept is not None and self._heads_kept[name] is ticket:
+            del self._heads_kept[name]
+            if flow:
+                self._heads_kept[name] = next(iter(flow.values()))
+        return True
+
     def _heads(self, now: float, passed: Collection[int] = ()) -> list[Ticket]:
-        by_tenant = Counter(self._tickets[number].tenant for number in passed)
+        passed_of = Counter(_flow(self._tickets[number]) for number in passed)
         if self._heads_kept is not None and not passed:
             return list(self._heads_kept.values())
         heads = []
-        for tenant, flow in self._waiting.items():
-            if by_tenant[tenant] >= PASSED_OF_FLOW_MAX:
+        for name, flow in self._waiting.items():
+            if passed_of[name] >= PASSED_OF_FLOW_MAX:
                 continue
             left = [ticket for ticket in flow.values() if not passed or ticket.number not in passed]
             if left:
@@ -161,3 +202,7 @@ class TurnQueue:
             cached_tokens=prompt_tokens - uncached_tokens,
             output_tokens=output_tokens,
         )
+
+
+def _flow(ticket: Ticket) -> Flow:
+    return ticket.tenant, ticket.service_class

@@ -6,8 +6,12 @@ from policies.admission.dispatch_window import DispatchWindow
 class FixedWindow:
     """Stands for DispatchWindows: every model's workers have this window."""
 
-    def __init__(self, narrow: int, wide: int | None = None, left_open: int | None = None) -> None:
-        self.window = DispatchWindow(narrow=narrow, wide=narrow if wide is None else wide, open=left_open)
+    def __init__(
+        self, narrow: int, wide: int | None = None, left_open: int | None = None, *, contended: bool = True
+    ) -> None:
+        self.window = DispatchWindow(
+            narrow=narrow, wide=narrow if wide is None else wide, open=left_open, contended=contended
+        )
 
     def of(self, model: str) -> DispatchWindow:
         return self.window

@@ -110,7 +110,9 @@ class QueueModel:
         holds.
         """
         tokens = self.window.narrow if yields else self.window.wide
-        left_open = self.window.open if background else None
+        left_open = self.window.open
+        if self.window.contended and not yields:
+            hold = None
 
         def cost(route: SharedRoute) -> float:
             return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)
@@ -121,23 +123,28 @@ class QueueModel:
                 break
             fits = fits_window(self.tokens(route.worker), route.uncached_tokens, tokens)
             if fits and left_open is not None and route.uncached_tokens > tokens:
-                fits = leaves_one_open((self.tokens(each.worker) for each in routes), left_open)
+                fits = leaves_one_open(
+                    (self.tokens(each.worker) for each in routes), left_open, background=background
+                )
             if fits and route.worker not in closed:
                 return route
             waited_for.append(route.worker)
         closed.update(waited_for)
         return None
 
+    def yields(self, queue: str, crowds: bool) -> bool:
+        """Return whether the narrow window holds for batch work, or a tenant that has more requests waiting."""
+        return queue.endswith(BATCH) or (self.window.contended and crowds)
+
     def next(self, queue: str, round: GrantRound) -> tuple[str, SharedRoute] | None:
         """Return the request that starts now and its route; requests that do better to wait are passed."""
         while (id := self.head(queue, round.passed)) is not None:
-            background = queue.endswith(BATCH)
             route = self.best(
                 self.records[id].routes,
                 round.closed,
                 self.hold,
-                yields=background or self.waiting_of(id) > 1,
-                background=background,
+                yields=self.yields(queue, self.waiting_of(id) > 1),
+                background=queue.endswith(BATCH),
             )
             if route is not None:
                 return id, route
@@ -181,7 +188,8 @@ class QueueModel:
             return -2, ""
         if ticket.id not in self.records:
             waited_for = any(self.waiting(queue) for queue in queues if not queue.endswith(BATCH))
-            route = None if waited_for else self.best(routes, set(), None)
+            background = ticket.queue.endswith(BATCH)
+            route = None if waited_for else self.best(routes, set(), None, background=background)
             if route is None:
                 return 0, ""
             self.records[ticket.id] = QueuedRequest(
@@ -205,13 +213,12 @@ class QueueModel:
             or (swapped.ticket.tenant, swapped.ticket.queue) != (record.ticket.tenant, queue)
         ):
             swapped = None
-        background = queue.endswith(BATCH)
-        yields = background or self.waiting_of(id) > 0
+        yields = self.yields(queue, self.waiting_of(id) > 0)
         record.state = "waiting"  # its load is free for a moment
         worker, tokens, record.worker = record.worker, record.tokens, ""
         route = None
         if swapped or not other:
-            route = self.best(routes, set(), self.hold, yields=yields, background=background)
+            route = self.best(routes, set(), self.hold, yields=yields, background=queue.endswith(BATCH))
         goes = id
         if swapped and route:
             goes = other

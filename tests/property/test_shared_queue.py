@@ -19,7 +19,12 @@ from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.queue_model import GrantRound, QueueModel
 
 WINDOW = 100
-WINDOWS = (FixedWindow(WINDOW), FixedWindow(60, WINDOW), FixedWindow(60, WINDOW, 30))
+WINDOWS = (
+    FixedWindow(WINDOW),
+    FixedWindow(60, WINDOW),
+    FixedWindow(60, WINDOW, contended=False),
+    FixedWindow(60, WINDOW, 30),
+)
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")

@@ -23,8 +23,8 @@
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
 -- ARGV  1 gateway  2 narrow and 3 wide window in tokens  4 tokens ahead of an open worker, '': none is left open
---       5 hold; for all of these see policies/admission; '': any worker with room will do
---       6 number of queues, their names; then the arguments of the verb
+--       5 1: contended  6 hold; for all of these see policies/admission; '': any worker with room will do
+--       7 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
 -- Every verb may be repeated with the same result. Loops are bounded by the constants below.
@@ -35,6 +35,7 @@ local verbs = {}
 local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX, UNPACKED_MAX = 10, 8, 4, 256
+local OPEN_OF_WORKERS = 4
 
 -- Records that `look` has unpacked, by their packed form, from call to call; and how many.
 local unpacked, unpacked_count = {}, 0
@@ -45,23 +46,24 @@ local ended_swept = 0
 -- Set anew by every call; redis.call is not there yet when a library is loaded. `known_loads` has the loads that this
 -- call has read: {tokens, streams, KV tokens} by worker.
 local call, now, gateways, loads, places, owned, grants, ended, turns, queues, at, more, known_loads
-local narrow, wide, open_tokens, hold
+local narrow, wide, open_tokens, contended, hold
 
 local function open(keys, args)
   call = redis.call
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
-  narrow, wide, open_tokens, hold = tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  narrow, wide, open_tokens, hold = tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[6])
+  contended = args[5] == '1'
   queues, more, known_loads = {}, false, {}
-  local count = tonumber(args[6])
+  local count = tonumber(args[7])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
-    local queue = {name = args[6 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4], finishes = {}, background = string.sub(args[6 + i], -6) == '#batch'}
+    local queue = {name = args[7 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
+      tickets = keys[k + 4], finishes = {}, background = string.sub(args[7 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
-  at = 7 + count
+  at = 8 + count
   return call('ZSCORE', gateways, args[1])
 end
 
@@ -136,26 +138,26 @@ local function workers_of(routes)
 end
 
 -- Returns whether another of these workers is open when an idle one takes a long prompt; see policies/admission.
-local function leaves_one_open(routes)
+local function leaves_one_open(routes, background)
   local count = 0
   for _, route in ipairs(routes) do
     if known_loads[route[1]][1] <= open_tokens then count = count + 1 end
   end
-  return #routes == 1 or count > 1
+  return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not background
 end
 
 -- Returns the cheapest route that is worth going and has room now, at a worker that is not in `closed`; without one, the
--- workers that the request waits for are added to `closed`. `slack`: as hold. `yields`: the narrow window holds, since
--- it is batch work (`background`) or its tenant has more requests waiting. Routes are {worker, uncached tokens, fixed
--- ms, ms per queued token}.
+-- workers that the request waits for are added to `closed`. `slack`: as hold. `yields`: the narrow window holds;
+-- `background`: it is batch work. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
 local function best(routes, closed, slack, yields, background)
   read_loads(workers_of(routes))
   local costs, least, found = {}, math.huge, nil
-  local window, keeps = yields and narrow or wide, background and open_tokens
+  local window = yields and narrow or wide
+  if contended and not yields then slack = nil end
   for i, route in ipairs(routes) do
     local ahead = known_loads[route[1]][1]
     local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + route[2] <= window
-    if room and keeps and route[2] > window then room = leaves_one_open(routes) end
+    if room and open_tokens and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) and not closed[route[1]] then found = i end
     costs[i] = cost
@@ -168,6 +170,9 @@ local function best(routes, closed, slack, yields, background)
 end
 
 -- Queues.
+
+-- Returns whether the narrow window holds for a queue's request: batch work, or its tenant has more requests waiting.
+local function yields(queue, crowds) return queue.background or contended and crowds end
 
 local function ticket_of(id, record) return record.tenant .. '\0' .. string.format('%016d', record.number) .. '\0' .. id end
 
@@ -293,7 +298,7 @@ local function grant_one(queue, mine, round)
   repeat
     id, record, start = head(queue, round)
     if not id then return false end
-    route = best(record.routes, round.closed, hold, queue.background or #round.tickets > 1, queue.background)
+    route = best(record.routes, round.closed, hold, yields(queue, #round.tickets > 1), queue.background)
     if not route then
       if not hold or round.count == PASSED_MAX then return false end
       round.count = round.count + 1
@@ -443,7 +448,7 @@ function verbs.admit(keys, args)
   elseif not known then
     call('ZADD', owned, 0, id)
     local free = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
-    local route = free and best(routes, {}, hold, queue.background, queue.background)
+    local route = free and best(routes, {}, hold, yields(queue, false), queue.background)
     if route then
       local start = math.max(passed(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)
@@ -485,7 +490,7 @@ function verbs.spare(keys, args)
     for _, queue in ipairs(queues) do
       free = free and (queue.background or waiting_tenants(queue) == 0)
     end
-    local route = free and best(routes, {})
+    local route = free and best(routes, {}, nil, false, queues[1].background)
     if not route then return answer(0, '', 0, loads_of(workers_of(routes))) end
     record.state, record.worker, record.tokens = 'placed', route[1], route[2]
     take(record)
@@ -510,8 +515,8 @@ function verbs.claim(keys, args)
     swapped = nil
   end
   free(record)
-  local yields = queue.background or #tickets_of(queue, record.tenant, 1) > 0
-  local route = (swapped or other == '') and best(routes, {}, hold, yields, queue.background)
+  local crowds = contended and #tickets_of(queue, record.tenant, 1) > 0
+  local route = (swapped or other == '') and best(routes, {}, hold, yields(queue, crowds), queue.background)
   local goes = id
   if swapped and route then
     goes = other
@@ -579,7 +584,7 @@ end
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
-  local lease = tonumber(args[7 + tonumber(args[6])])
+  local lease = tonumber(args[8 + tonumber(args[7])])
   if not open(keys, args) then return {-2, -1, 0} end
   if lease == 0 then
     drop_all_of(args[1])

@@ -1,6 +1,7 @@
 """How many requests wait in a room, of which tenants, and since when."""
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
 from gateway.queueing.room_occupancy import RoomOccupancy
@@ -62,5 +63,17 @@ def test_a_room_stands_from_its_first_wait_until_none_waits(occupancy, clock):
         clock.advance(2.0)
         with occupancy.taken(ticket(1, "b"), retry):
             occupancy.waits(ticket(1, "b"))
-        assert occupancy.standing_since == began
-    assert occupancy.standing_since is None
+        assert occupancy.standing_since == {"chat": began}
+    assert occupancy.standing_since == {}
+
+
+def test_a_class_does_not_stand_while_only_others_wait(occupancy, clock):
+    chat, voice = ticket(0, "a"), replace(ticket(1, "b"), service_class="voice")
+    with occupancy.taken(chat, retry):
+        occupancy.waits(chat)
+        clock.advance(2.0)
+        assert "voice" not in occupancy.standing_since
+        with occupancy.taken(voice, retry):
+            occupancy.waits(voice)
+            assert occupancy.standing_since["voice"] == clock()
+        assert occupancy.standing_since.keys() == {"chat"}

@@ -416,7 +416,7 @@ async def test_waiting_tokens_are_bounded_and_counted_down(clock):
     for task in tasks:
         task.cancel()
     await settle()
-    assert (room.tokens, len(room), room.standing_since) == (0, 0, None)
+    assert (room.tokens, len(room), room.standing_since("chat")) == (0, 0, None)
 
 
 async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_anything(clock):

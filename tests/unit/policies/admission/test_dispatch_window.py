@@ -4,12 +4,19 @@ import pytest
 
 from policies.admission.dispatch_window import (
     HOLD_MS,
+    DispatchWindow,
     close_enough_to_best,
     dispatch_window,
     fits_window,
     leaves_one_open,
     worth_ranking_again,
 )
+
+
+def window_of(targets, ms_per_token=0.02, *, contended=False):
+    return dispatch_window(
+        targets, contended=contended, ms_per_token=ms_per_token, tokens_max=16_384, batch_seconds=2.0
+    )
 
 
 def test_an_idle_worker_takes_any_prompt():
@@ -59,8 +66,27 @@ def test_room_in_a_narrow_window_is_worth_a_look_before_its_worker_is_idle():
 
 
 def test_a_slow_worker_is_sent_at_least_something():
-    window = dispatch_window(0.15, ms_per_token=1000.0, tokens_max=16_384, leaves_open=True)
+    window = window_of({0.15, 2.0}, ms_per_token=1000.0)
     assert (window.narrow, window.wide) == (1, 1)
+
+
+@pytest.mark.parametrize("targets", [(), (0.15,), (2.0,)])
+def test_requests_of_one_class_need_no_protection(targets):
+    assert window_of(targets) == DispatchWindow(narrow=16_384, wide=16_384)
+
+
+def test_the_tightest_of_several_classes_decides():
+    window = window_of({0.15, 0.5, 2.0})
+    assert (window.narrow, window.wide, window.open, window.contended) == (1500, 4500, 750, False)
+
+
+def test_a_tenant_that_waits_beside_one_that_does_not_is_held_to_the_target_of_their_class():
+    window = window_of({0.5}, contended=True)
+    assert (window.narrow, window.wide, window.open, window.contended) == (5000, 15_000, 2500, True)
+
+
+def test_batch_work_of_several_tenants_leaves_no_worker_open():
+    assert window_of({2.0}, contended=True).open is None
 
 
 @pytest.mark.parametrize(
@@ -68,4 +94,11 @@ def test_a_slow_worker_is_sent_at_least_something():
     [([0], True), ([0, 0], True), ([0, 101], False), ([0, 100], True), ([0, 500, 0, 500], True)],
 )
 def test_a_long_batch_prompt_leaves_another_worker_open(queued, leaves):
-    assert leaves_one_open(queued, 100) is leaves
+    assert leaves_one_open(queued, 100, background=True) is leaves
+
+
+@pytest.mark.parametrize(
+    ("queued", "leaves"), [([0, 500], True), ([0, 500, 500], True), ([0, 500, 500, 500], False)]
+)
+def test_of_few_workers_other_long_prompts_take_all(queued, leaves):
+    assert leaves_one_open(queued, 100, background=False) is leaves

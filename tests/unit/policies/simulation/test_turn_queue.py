@@ -40,10 +40,10 @@ def test_everybody_is_answered_whatever_the_policy(across, within):
 
 @pytest.mark.parametrize("across", ["sfq", "vtc", "dlpm"])
 def test_a_flood_does_not_delay_who_stays_under_its_share(across):
-    fifo, fair = played(QueueRule(across="fifo")), played(QueueRule(across=across))
-    assert median_ms(fair, "victim") < median_ms(fifo, "victim") / 5
+    in_engines, fair = played(None, window=None), played(QueueRule(across=across))
+    assert median_ms(fair, "victim") < median_ms(in_engines, "victim") / 20
     # No worker does less work for that.
-    assert fair.seconds < 1.03 * fifo.seconds
+    assert fair.seconds < 1.03 * in_engines.seconds
 
 
 def test_long_prompts_are_fair_by_work_and_not_by_requests():

@@ -1,0 +1,214 @@
+"""Requests of a simulation that take turns as in the real gateway, by queue policy and service class.
+
+    arrive --- none waits, a worker has room ------------------------------------------> sent
+       |                                                                                  ^
+       +--> waits: interactive classes --turns, in the order of the queue policy----------+
+       |           batch work ----------turns that the others leave-----------------------+
+       +--> refused or made batch work: the target of its class cannot be kept
+
+Without service classes all requests are of the class `chat`, and none is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from policies.admission.dispatch_window import DispatchWindow, dispatch_window
+from policies.admission.traffic_in_sight import TrafficInSight
+from policies.admission.waiting_room import shed_after_seconds
+from policies.routing.protocol import Route
+from policies.service_class import BATCH, CHAT, ServiceClass
+from policies.simulation.trace import TraceRequest
+from policies.simulation.turn_queue import QueueRule, TurnQueue
+from radix_cache.match import WorkerId
+
+MODEL = "model"
+"""The name of the only model."""
+
+
+class TooLate(Exception):
+    """No worker can meet the request's target for the first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTerms:
+    """The terms on which a request may be sent to a worker now."""
+
+    window: DispatchWindow
+    narrow: bool
+    """Whether the narrow window holds for it."""
+    background: bool = False
+    due_at: float | None = None
+    """When its first token is due, if its class prefers a worker that can meet this; None: it does not."""
+    refused_late: bool = False
+    """Whether the request is refused, or made batch work, if no worker can meet its target."""
+
+
+class Dispatching(Protocol):
+    """What turn taking needs of the simulation."""
+
+    def route(self, number: int, terms: TurnTerms, closed: set[WorkerId], now: float) -> Route | None:
+        """Return the route that a request takes now; None if it waits. Raises TooLate."""
+        ...
+
+    def send(self, number: int, route: Route, now: float) -> None:
+        """Send a request to the route's worker."""
+        ...
+
+    def begin_to_wait(self, number: int) -> None:
+        """Note that a request waits."""
+        ...
+
+    def refuse(self, number: int, error: str) -> None:
+        """End a request that was not sent with this error."""
+        ...
+
+    def ms_per_token(self, number: int) -> float:
+        """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
+        ...
+
+    def at(self, time: float, happens: Callable[[float], None]) -> None:
+        """Let something happen at this time."""
+        ...
+
+
+class TurnTaking:
+    """Gives turns to the requests of a simulation, known by their number."""
+
+    def __init__(
+        self,
+        rule: QueueRule,
+        window_tokens: int,
+        classes: Mapping[str, ServiceClass],
+        dispatching: Dispatching,
+    ) -> None:
+        """`classes`: the service classes by name; empty: all requests are of the class `chat`."""
+        self._interactive = rule.queue()
+        self._batch = rule.queue()
+        self._window_tokens = window_tokens
+        self._classes = classes
+        self._dispatching = dispatching
+        self._in_sight = TrafficInSight()
+        self._of: dict[int, tuple[TraceRequest, ServiceClass]] = {}
+
+    def arrive(
+        self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int, now: float
+    ) -> None:
+        """Send a request, let it wait, or refuse it. The tokens are those that its cost is estimated from."""
+        if number not in self._of:
+            self._of[number] = request, self._class_of(request)
+        service_class = self._of[number][1]
+        queue = self._queue_of(number)
+        crowds = queue.waiting_of(request.tenant) > 0
+        self._in_sight.see(MODEL, service_class.ttft_seconds, request.tenant, now, crowds=crowds)
+        at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
+        terms = replace(self._terms(number, now), narrow=service_class.background)
+        try:
+            route = self._route(number, terms, set(), now) if at_once or terms.refused_late else None
+        except TooLate:
+            if service_class.late == "demote":
+                self._of[number] = request, replace(self._classes.get(BATCH.name, BATCH), late="wait")
+                self.arrive(number, request, uncached_tokens, output_tokens, now)
+            else:
+                self._refuse(number, "target_missed")
+            return
+        queue.arrive(
+            number, request, uncached_tokens, output_tokens, now, service_class if self._classes else None
+        )
+        if at_once and queue.try_at_once(number, now) and route is not None:
+            queue.take()
+            self._dispatching.send(number, route, now)
+            return
+        queue.wait(number, now)
+        self._dispatching.begin_to_wait(number)
+        self._bound_wait(number, queue, now)
+        if not at_once:
+            self.give_turns(now)  # Earlier requests may wait for other workers than this one.
+
+    def give_turns(self, now: float) -> None:
+        """Send waiting requests to the workers that have room now: batch work only if no other request waits."""
+        self._give_turns_of(self._interactive, now)
+        if not len(self._interactive):
+            self._give_turns_of(self._batch, now)
+
+    def settle(self, number: int, cached_tokens: int) -> None:
+        """Settle an answered request to what it used."""
+        request, _ = self._of[number]
+        self._queue_of(number).settle(number, request, cached_tokens)
+        del self._of[number]
+
+    def cancel(self, number: int) -> None:
+        """Take back the charge of a request that was lost with its worker."""
+        self._queue_of(number).cancel(number)
+
+    def _class_of(self, request: TraceRequest) -> ServiceClass:
+        return self._classes.get(request.service_class, self._classes.get(CHAT.name, CHAT))
+
+    def _queue_of(self, number: int) -> TurnQueue:
+        return self._batch if self._of[number][1].background else self._interactive
+
+    def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
+        passed: set[int] = set()
+        closed: set[WorkerId] = set()
+        while len(passed) <= queue.passed_max and (number := queue.next_number(now, passed)) is not None:
+            try:
+                route = self._route(number, self._terms(number, now), closed, now)
+            except TooLate:
+                queue.leave(number)
+                self._refuse(number, "target_missed")
+                continue
+            if route is not None:
+                queue.take()
+                self._dispatching.send(number, route, now)
+            else:
+                passed.add(number)
+
+    def _route(self, number: int, terms: TurnTerms, closed: set[WorkerId], now: float) -> Route | None:
+        return self._dispatching.route(number, terms, closed, now)
+
+    def _terms(self, number: int, now: float) -> TurnTerms:
+        request, service_class = self._of[number]
+        background = service_class.background
+        window = self._window(number, now)
+        crowds = window.contended and self._queue_of(number).waiting_of(request.tenant) > 1
+        return TurnTerms(
+            window=window,
+            narrow=background or crowds,
+            background=background,
+            due_at=None if service_class.late == "wait" else request.at + service_class.ttft_seconds,
+            refused_late=service_class.late in ("reject", "demote"),
+        )
+
+    def _window(self, number: int, now: float) -> DispatchWindow:
+        return dispatch_window(
+            self._in_sight.targets((MODEL,), now),
+            contended=self._in_sight.contended((MODEL,), now),
+            ms_per_token=self._dispatching.ms_per_token(number),
+            tokens_max=self._window_tokens,
+            batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
+        )
+
+    def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:
+        """Let the request's class end its wait."""
+        request, service_class = self._of[number]
+        if not self._classes:
+            return
+        if service_class.late in ("reject", "demote"):
+            due_at = request.at + service_class.ttft_seconds
+            self._dispatching.at(due_at, partial(self._too_late, number, "target_missed"))
+        if service_class.sheds:
+            seconds = shed_after_seconds(
+                service_class.ttft_seconds, now - queue.standing_since(service_class.name)
+            )
+            self._dispatching.at(now + seconds, partial(self._too_late, number, "admission_timeout"))
+
+    def _too_late(self, number: int, error: str, now: float) -> None:
+        if number not in self._of or not self._queue_of(number).leave(number):
+            return
+        self._refuse(number, error)
+        self.give_turns(now)
+
+    def _refuse(self, number: int, error: str) -> None:
+        self._of.pop(number, None)
+        self._dispatching.refuse(number, error)
