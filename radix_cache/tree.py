@@ -278,7 +278,7 @@ class RadixTree(Generic[Holder]):
             assert all(tenure in node.counts for node in tenure.used)
         assert self.blocks == sum(len(node.run) for node in self._nodes.values())
 
-    # Changes to single nodes. Each leaves every invariant but the one its name says.
+    # Changes to single nodes. Each keeps all invariants, except the one that its name names.
 
     def _grow(self, parent: RadixNode[Holder] | None, hashes: Hashes, at: int) -> RadixNode[Holder]:
         """Add hashes[at:] below `parent` and return the node: a leaf's run grows, another node gets a child."""

@@ -1,8 +1,8 @@
 """Reserves a request's quota before it is dispatched, and settles the quota at its end.
 
-    reservation = await reservations.reserve(ctx, prompt, progress)     # all limits or none
-    try: ...                                                            # attempts to get an answer: see attempts.py
-    finally: reservations.settle(reservation)
+    lease = await reservations.reserve(ctx, prompt, progress)     # all limits or none
+    try: ...                                                      # attempts to get an answer: see attempts.py
+    finally: reservations.settle(ctx, lease, progress, prices)
 
 Quota is settled to what was used: nothing for a request that no worker took, the prompt and the tokens that came
 for a stream that was cut, the worker's own count for an answer that was completed. Settling is never awaited.

@@ -433,7 +433,7 @@ class Fleet:
         if down and not state.circuit_open and self.is_dispensable(worker):
             # Other workers can serve what it has not begun to answer. Without others it may yet come back.
             worker.adapter.abandon()
-        # A worker that is back has room; a worker that is gone may leave nothing to wait for.
+        # A worker that is back has room, and requests that waited for a worker that is gone are ranked anew.
         for listener in self._listeners:
             listener.room_made()
 

@@ -60,9 +60,9 @@ class Leases:
     async def limit_statuses(
         self, organisation: str, tenant: str, scopes: tuple[Scope, ...]
     ) -> tuple[LimitStatus, ...]:
-        """Return what is left of all limits of these scopes: reserve nothing, and release that.
+        """Return what is left of all limits of these scopes, without a charge.
 
-        Raises QuotaUnavailable.
+        A reservation of no cost reports all limits, and is released at once. Raises QuotaUnavailable.
         """
         nothing = Reservation(
             id=f"limits-{token_hex(8)}",
@@ -76,7 +76,7 @@ class Leases:
             return decision.limit_statuses
         self._store.release(decision)
         shadowed = [status.limit for status in decision.shadow_refusals]
-        # The reservation itself was one of those at one time.
+        # The reservation itself takes one place of each limit of concurrency.
         return tuple(
             msgspec.structs.replace(status, remaining=status.remaining + 1)
             if status.unit == CONCURRENCY and status.limit not in shadowed

@@ -9,9 +9,8 @@
   settling or releasing twice is settling or releasing once; a reserve that comes after its release is refused.
 * In its window: what settling gives back, or adds, counts where the reservation did (see
   policies/admission/limit_windows.py).
-* Leases end by themselves: one that is not renewed for `LEASE_SECONDS` frees its concurrency. What it reserved
-stays
-  charged, since the actual cost is unknown.
+* Leases end by themselves: one that is not renewed for `LEASE_SECONDS` frees its concurrency. The reserved cost
+  stays charged, since the actual cost is unknown.
 * A request that a client repeats under a key of its own (`IdempotencyKey`) is refused while another attempt runs,
   with another content, and once all attempts are made. Each attempt is charged by itself.
 * Limits that are not enforced count, and refuse no request: see Mode.
@@ -50,7 +49,7 @@ RepeatRefusalReason = Literal["running", "different", "used up"]
 class QuotaUnavailable(Exception):
     """The store cannot be reached, or not in time.
 
-    `answered`: whether it did answer, but too late for the decision to count: it is there all the same.
+    `answered`: the store is reachable: it has answered, but too late for the decision to count.
     """
 
     def __init__(self, reason: str, *, answered: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The two-level order of a queue: a tenant order picks each flow's first ticket, a queue policy picks the tenant.
+"""The two-level order of a queue: a queue policy picks the tenant, a tenant order picks the ticket of that tenant.
 
 A flow is one tenant's waiting requests of one service class.
 """

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.domain.errors import BadRequest
 from gateway.domain.request import Surface
-from gateway.web.anthropic.requests import decode_message_request
+from gateway.web.anthropic.request_translation import decode_message_request
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_request
 from gateway.web.responses import items
 from gateway.web.responses.requests import decode_responses_body, to_chat_request

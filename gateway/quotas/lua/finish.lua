@@ -7,8 +7,9 @@
 --       9: ms since the lease ended  10: the limits, packed as for reserve
 -- Returns {1, limit, whole units used of it, ...} of the limits for which an alert is due; {0} if it had ended.
 --
--- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost,
--- releasing gives nothing back. Usage that had ended before a long window was put back from the ledger is in that.
+-- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost, and
+-- releasing gives nothing back. A long window that was restored from the ledger already contains the usage of requests
+-- that ended before the restoration, which is therefore not charged again.
 verbs.finish = function(keys, args)
   local now = now_us()
   local id, settles, fingerprint = args[1], args[3] == '1', args[4]

@@ -10,7 +10,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.anthropic import answers
 from gateway.web.anthropic.events import MessageEvents, error_event
-from gateway.web.anthropic.requests import decode_count_request, decode_message_request
+from gateway.web.anthropic.request_translation import decode_count_request, decode_message_request
 from gateway.web.bodies.body_decoding import decode_in_thread_if_long
 from gateway.web.error_response import anthropic_error_body
 from gateway.web.omitted_tools import log_omitted_tools, omitted_tools_header

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.domain.errors import BadRequest
-from gateway.web.anthropic.requests import decode_count_request, decode_message_request
+from gateway.web.anthropic.request_translation import decode_count_request, decode_message_request
 from gateway.web.openai.inference_requests import GATEWAY_OWNED
 
 HELLO = [{"role": "user", "content": "hi"}]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.domain.errors import BadRequest
-from gateway.web.anthropic.requests import decode_message_request
+from gateway.web.anthropic.request_translation import decode_message_request
 
 OWN = {"name": "f", "input_schema": {"type": "object"}}
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
