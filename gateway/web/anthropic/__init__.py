@@ -5,7 +5,7 @@ no cache salt (0.5.23), so that tenants would share a cache; and engines transla
 each in its own way. One translation in the gateway makes one prompt: a conversation has the same blocks whichever
 API it came by.
 
-- What does a request look like, and how does it become a chat completion request? wire.py, requests.py,
+- What does a request look like, and how does it become a chat completion request? wire.py, request_translation.py,
   tools.py
 - How does a chat completion become a message, or a stream of events? answers.py, events.py
 - How do these work together in one exchange? dialect.py
