@@ -19,7 +19,7 @@ from gateway.domain.request import Surface
 from gateway.web.anthropic.request_translation import decode_message_request
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, decode_request
 from gateway.web.responses import items
-from gateway.web.responses.requests import decode_responses_body, to_chat_request
+from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
 from workers.adapter import WorkerCall, WorkerTarget
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import SglangAdapter

@@ -16,7 +16,7 @@ from gateway.web.openai import chat_completions
 from gateway.web.responses import answers
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.items import compaction_item, input_items, item_object, new_item_id
-from gateway.web.responses.requests import decode_responses_body, to_chat_request
+from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
 
 Json = dict[str, Any]
 

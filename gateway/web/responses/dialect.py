@@ -25,7 +25,7 @@ from gateway.web.responses import answers, references, wire
 from gateway.web.responses.continued_conversation import ContinuedConversation, continued_conversation
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.items import input_items
-from gateway.web.responses.requests import ResponseRequest, decode_responses_body, to_chat_request
+from gateway.web.responses.request_translation import ResponseRequest, decode_responses_body, to_chat_request
 
 log = logging.getLogger(__name__)
 

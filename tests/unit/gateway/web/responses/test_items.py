@@ -12,7 +12,7 @@ from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
-from gateway.web.responses.requests import decode_responses_body, to_chat_request
+from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
 from gateway.web.responses.tools import ChatTools
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import BadRequest
 from gateway.web.openai import chat_completions
 from gateway.web.responses import answers, items
-from gateway.web.responses.requests import decode_responses_body, to_chat_request
+from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
 from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.responses.test_items import chunk, translated, without_ids
 
