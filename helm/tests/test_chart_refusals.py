@@ -277,7 +277,7 @@ PROGRAM_DEFAULTS = {
 """What is left out there, the program or another value chooses."""
 
 GIVEN_BY_THE_CHART = {
-    *("model", "host", "port", "served-model-name", "kv-events", "kv-events-port"),
+    *("model", "host", "port", "served-model-name", "kv-events", "kv-events-port", "api-key"),
     # A Service finds the chart's workers.
     *("register", "register-id", "register-url", "register-prefix"),
     # Of engines that are launched; the chart's workers are the embedded one.

@@ -96,6 +96,20 @@ def test_each_embedded_worker_is_called_by_the_name_its_statefulset_gives_it(tmp
     ]
 
 
+def test_gateways_and_embedded_workers_share_a_key(tmp_path: Path) -> None:
+    objects = render()
+    reference = {"secretKeyRef": {"name": "release-radixgate-generated", "key": "worker-key"}}
+    worker = template(objects, "StatefulSet", "-worker")["spec"]["containers"][0]
+    for container, name in (
+        (gateway(objects), "RADIXGATE_OWN_WORKERS_KEY"),
+        (worker, "RADIXGATE_WORKER_KEY"),
+    ):
+        assert {v["name"]: v.get("valueFrom") for v in container["env"]}[name] == reference
+    assert all(each.api_key is not None for each in settings_of(objects, tmp_path).workers)
+    none = render({"workers": {"embedded": {"replicas": 0}, "discovery": [{"kind": "redis"}]}})
+    assert "worker-key" not in one(none, "Secret", "-generated")["data"]
+
+
 def test_settings_of_the_operator_win_and_large_numbers_stay_whole(tmp_path: Path) -> None:
     config = {"listen": {"port": 9000}, "requests": {"body_bytes_max": 123456789}, "drain": {"seconds": 7.5}}
     objects = render({"config": config})

@@ -115,7 +115,7 @@ def test_gateways_watch_the_pools_service_and_send_the_key(tmp_path: Path) -> No
     assert [port["name"] for port in service["ports"]] == [found[0].port_name]
     reference = {"secretKeyRef": {"name": "release-radixgate-generated", "key": "worker-key"}}
     variables = {v["name"]: v.get("valueFrom") for v in gateway(objects)["env"]}
-    assert variables["RADIXGATE_POOL_KEY"] == reference
+    assert variables["RADIXGATE_OWN_WORKERS_KEY"] == reference
     for pool, name in (("chat", "VLLM_API_KEY"), ("pre", "RADIXGATE_WORKER_KEY")):
         assert {v["name"]: v.get("valueFrom") for v in engine(objects, pool)["env"]}[name] == reference
     args = engine(objects, "pre")["args"]

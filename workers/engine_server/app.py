@@ -3,15 +3,18 @@
 from aiohttp import web
 
 from workers.engine_server import control, generation
+from workers.engine_server.api_key import requires_key
 from workers.engine_server.embeddings import embeddings
 from workers.engine_server.errors import errors_as_json
 from workers.engine_server.options import BODY_BYTES_MAX
 from workers.engine_server.worker import WORKER, EngineWorker
 
 
-def build_app(worker: EngineWorker) -> web.Application:
-    """Return the HTTP application of one worker."""
+def build_app(worker: EngineWorker, api_key: str | None = None) -> web.Application:
+    """Return the HTTP application of one worker; `api_key` is the key that requests must have."""
     app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
+    if api_key is not None:
+        app.middlewares.append(requires_key(api_key))
     app[WORKER] = worker
     app.add_routes(
         [

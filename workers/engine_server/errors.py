@@ -5,6 +5,7 @@
 | what happened            | status | code                               |
 |--------------------------|--------|------------------------------------|
 | bad input                | 400    | invalid_request, or a narrower one |
+| no API key, another one   | 401    | invalid_api_key                    |
 | too long for the context | 400    | context_length_exceeded            |
 | unknown model            | 404    | model_not_found                    |
 | unknown URL, method      | 404/405| not_found, method_not_allowed      |

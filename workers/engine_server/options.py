@@ -1,7 +1,7 @@
 """The options of a worker process."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -37,6 +37,8 @@ class WorkerOptions:
     """The port to listen on; 0 takes any free port, which the line "radixgate worker ready" names."""
     unix_socket: Path | None = None
     """The Unix socket to listen on instead of host and port."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key that requests must have as a bearer token; None: none is needed."""
     served_model_name: str | None = None
     """The model name that clients use; by default the directory's name."""
     page_size: int = 16
@@ -121,6 +123,8 @@ class WorkerOptions:
                 )
         if self.disaggregation_mode != "null" and self.kv_layout == "none":
             raise ConfigInvalid("without KV (kv_layout none) there is nothing to hand over")
+        if self.api_key == "":
+            raise ConfigInvalid("api_key must not be empty")
         if self.served_model_name == "":
             raise ConfigInvalid("served_model_name must not be empty")
 

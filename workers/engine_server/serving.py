@@ -80,7 +80,10 @@ async def serve(options: WorkerOptions) -> AsyncIterator[ServingWorker]:
         )
         # Without handler_cancellation a handler and its sequences would run on after the client disconnected.
         runner = web.AppRunner(
-            build_app(worker), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
+            build_app(worker, options.api_key),
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
         )
         await runner.setup()
         try:

@@ -13,6 +13,8 @@ ENGINE_MISSING = (
     "on Linux without a GPU install torch from PyTorch's index of CPU builds first"
 )
 
+KEY_OF_REGISTERED = "--api-key: gateways that find a worker by its registration have no key for it"
+
 LAUNCHED_ONLY = ("python", "load_feed", "start_seconds", "silent_seconds", "drain_seconds")
 """Options that apply only to an engine that is launched."""
 
@@ -49,6 +51,14 @@ def worker(
         str | None,
         typer.Option(
             help="Name of the model in requests; by default the name of its directory.", show_default=False
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RADIXGATE_WORKER_KEY",
+            help="Key that the embedded engine requires as a bearer token, but for probes and metrics.",
+            show_default=False,
         ),
     ] = None,
     page_size: Annotated[
@@ -234,6 +244,8 @@ def worker(
             start_seconds=start_seconds,
             silent_seconds=silent_seconds,
         )
+    if api_key is not None and registration is not None:
+        raise CommandError(KEY_OF_REGISTERED, 2)
     refuse_options(context, LAUNCHED_ONLY, "for launched engines only: see --engine")
     if context.args:
         raise CommandError(f"unexpected arguments: {' '.join(context.args)}", 2)
@@ -250,6 +262,7 @@ def worker(
         "model": checkpoint,
         "host": host,
         "port": port,
+        "api_key": api_key,
         "served_model_name": served_model_name,
         "page_size": page_size,
         "kv_tokens": kv_tokens,

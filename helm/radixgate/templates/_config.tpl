@@ -110,7 +110,7 @@ pods by their addresses: for it they are discovered.
 {{- $named := ternary 0 (int .Values.workers.embedded.replicas) .Values.gateway.endpointPicker.enabled -}}
 {{- range $at := until $named -}}
 {{- $url := printf "http://%s-%d.%s.%s.svc:30000" $name $at $name $.Release.Namespace -}}
-{{- $workers = append $workers (dict "id" (printf "worker-%d" $at) "kind" "embedded" "url" $url) -}}
+{{- $workers = append $workers (dict "id" (printf "worker-%d" $at) "kind" "embedded" "url" $url "api_key" "${env:RADIXGATE_OWN_WORKERS_KEY}") -}}
 {{- end -}}
 {{- range $at, $external := .Values.workers.external -}}
 {{- $worker := omit $external "apiKey" -}}
@@ -134,10 +134,10 @@ pods by their addresses: for it they are discovered.
 {{- end -}}
 {{- if and .Values.gateway.endpointPicker.enabled (int .Values.workers.embedded.replicas) -}}
 {{- $name := printf "%s-worker" (include "radixgate.fullname" .) -}}
-{{- $sources = append $sources (dict "kind" "kubernetes" "name" $name "port_name" "http" "worker_kind" "embedded") -}}
+{{- $sources = append $sources (dict "kind" "kubernetes" "name" $name "port_name" "http" "worker_kind" "embedded" "api_key" "${env:RADIXGATE_OWN_WORKERS_KEY}") -}}
 {{- end -}}
 {{- range include "radixgate.pools" . | fromYamlArray -}}
-{{- $source := dict "kind" "kubernetes" "name" (printf "%s-http" .fullname) "port_name" "http" "worker_kind" .engine "role" .role "priority" "on" "api_key" "${env:RADIXGATE_POOL_KEY}" -}}
+{{- $source := dict "kind" "kubernetes" "name" (printf "%s-http" .fullname) "port_name" "http" "worker_kind" .engine "role" .role "priority" "on" "api_key" "${env:RADIXGATE_OWN_WORKERS_KEY}" -}}
 {{- $sources = append $sources $source -}}
 {{- end -}}
 {{- toYaml $sources -}}

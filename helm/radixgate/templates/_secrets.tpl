@@ -1,3 +1,8 @@
+{{/* "yes" if the chart runs workers itself, else empty. */}}
+{{- define "radixgate.ownWorkers" -}}
+{{- if or .Values.workers.pools (int .Values.workers.embedded.replicas) -}}yes{{- end -}}
+{{- end -}}
+
 {{- define "radixgate.generatedName" -}}
 {{ include "radixgate.fullname" . }}-generated
 {{- end -}}
@@ -21,7 +26,7 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- if and (eq (include "radixgate.databaseMode" .) "bundled") (not .Values.database.bundled.password.existingSecret) -}}
 {{- $_ := set $wanted "database-password" (randAlphaNum 43) -}}
 {{- end -}}
-{{- if and .Values.workers.pools (not .Values.workers.apiKey.existingSecret) -}}
+{{- if and (include "radixgate.ownWorkers" .) (not .Values.workers.apiKey.existingSecret) -}}
 {{- $_ := set $wanted "worker-key" (randAlphaNum 43) -}}
 {{- end -}}
 {{- if include "radixgate.demo" . -}}
@@ -72,7 +77,7 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- range $values.workers.discovery -}}
 {{- $names = append $names (dig "apiKey" "existingSecret" "" .) -}}
 {{- end -}}
-{{- if $values.workers.pools -}}
+{{- if include "radixgate.ownWorkers" . -}}
 {{- $names = append $names $values.workers.apiKey.existingSecret -}}
 {{- end -}}
 {{- range $values.operatorIssuers -}}
@@ -119,8 +124,8 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{ include "radixgate.secretEnv" (list $ (printf "RADIXGATE_DISCOVERY_KEY_%d" $at) $source.apiKey "api-key") }}
 {{- end }}
 {{- end }}
-{{- if $values.workers.pools }}
-{{ include "radixgate.secretEnv" (list . "RADIXGATE_POOL_KEY" $values.workers.apiKey "worker-key") }}
+{{- if include "radixgate.ownWorkers" . }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_OWN_WORKERS_KEY" $values.workers.apiKey "worker-key") }}
 {{- end }}
 {{- range $at, $issuer := $values.operatorIssuers }}
 {{- if dig "login" "clientSecret" "existingSecret" "" $issuer }}
