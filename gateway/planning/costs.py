@@ -63,6 +63,11 @@ class FleetCosts:
     idle_bytes_out: float = 610.0
     """A second, of each process, without any request."""
 
+    idle_bytes_out_per_worker: float = 40.0
+    """A second, of each process that shares the queue: id and load of every busy worker, as verb beat of queue.lua
+    answers them. Calculated from that format, not counted.
+    """
+
     # make bench-fleet BENCH_ARGS=--costs, and its second table
     redis_us_per_script: float = 90.0
     redis_us_per_command: float = 4.0

@@ -58,7 +58,7 @@ def fleet_plan(
     """Return what each part of the layout bears."""
     own = _demand_of_one(demand, layout.deployments)
     request = request_traffic(own, layout.members, costs)
-    second = _with_idle(request.scaled(own.requests_per_second), layout.members, costs)
+    second = _with_idle(request.scaled(own.requests_per_second), own.workers, layout.members, costs)
     parts = (
         *_redis_parts(own, layout, machines, request, second, costs),
         *_process_parts(own, layout, machines, request.changes, costs),
@@ -89,21 +89,23 @@ def share_of_busiest(units: int, primaries: int) -> float:
 
 
 def _demand_of_one(demand: FleetDemand, deployments: int) -> FleetDemand:
-    """Return the load of one deployment: its tenants, with their requests and blocks."""
+    """Return the load of one deployment: its tenants with their requests, workers and blocks."""
     return replace(
         demand,
         requests_per_second=demand.requests_per_second / deployments,
+        workers=-(-demand.workers // deployments),
         tenants=max(1, -(-demand.tenants // deployments)),
         blocks=-(-demand.blocks // deployments),
     )
 
 
-def _with_idle(traffic: RedisTraffic, members: int, costs: FleetCosts) -> RedisTraffic:
+def _with_idle(traffic: RedisTraffic, workers: int, members: int, costs: FleetCosts) -> RedisTraffic:
+    loads = workers * costs.idle_bytes_out_per_worker if members > 1 else 0.0
     return replace(
         traffic,
         commands=traffic.commands + members * costs.idle_commands,
         bytes_in=traffic.bytes_in + members * costs.idle_bytes_in,
-        bytes_out=traffic.bytes_out + members * costs.idle_bytes_out,
+        bytes_out=traffic.bytes_out + members * (costs.idle_bytes_out + loads),
     )
 
 

@@ -57,7 +57,7 @@ def loads(*, quick: bool) -> dict[str, FleetLoad]:
         gateways=2, requests_per_second=100, requests=2 * requests, new_blocks=BLOCKS, serving=1
     )
     if not quick:
-        for models, name in ((24, "24 models"), (1, "1 model")):
+        for models, name in ((60, "60 models"), (24, "24 models"), (1, "1 model")):
             found[f"2 gateways, 3 primaries, {name}"] = FleetLoad(
                 gateways=2,
                 requests_per_second=50,
@@ -65,7 +65,7 @@ def loads(*, quick: bool) -> dict[str, FleetLoad]:
                 new_blocks=BLOCKS,
                 primaries=3,
                 models=models,
-                tenants=24,
+                tenants=max(models, 24),
             )
     return found
 

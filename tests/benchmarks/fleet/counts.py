@@ -68,18 +68,14 @@ async def count(load: FleetLoad, directory: Path) -> FleetCounts:
     """Start the gateways, send the load, and return what it cost. Raises ChildFailed."""
     async with AsyncExitStack() as stack:
         url, clients = await _redis(stack, load, directory)
-        models = model_names(load)
-        starts = (
-            _start(stack, directory, f"worker-{model}", "tests.benchmarks.fast_worker", model)
-            for model in models
-        )
-        workers = await asyncio.gather(*starts)
+        worker = await _start(stack, directory, "worker", "tests.benchmarks.fast_worker", *model_names(load))
+        addresses = str(worker.url).split(",")
         secret = pepper(deployment_secret(Settings(state_directory=str(directory))))
         keys = [new_key(secret) for _ in range(load.tenants)]
         gateways = []
         for number in range(load.gateways):
             file = directory / f"gateway-{number}.yaml"
-            settings = _settings(directory, url, load, dict(zip(models, workers, strict=True)), keys)
+            settings = _settings(directory, url, load, addresses, keys)
             file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
             name = f"gateway-{number}"
             gateways.append(await _start(stack, directory, name, "gateway", "serve", "--config", str(file)))
@@ -150,19 +146,21 @@ async def _start(stack: AsyncExitStack, directory: Path, name: str, *module: str
 
 
 def _settings(
-    directory: Path, url: str, load: FleetLoad, workers: Mapping[str, Child], keys: Sequence[NewKey]
+    directory: Path, url: str, load: FleetLoad, addresses: Sequence[str], keys: Sequence[NewKey]
 ) -> Mapping[str, Any]:
     return {
         "listen": {"port": 0},
         "admin": {"port": free_port(0)},
         "redis": {"url": url, "timeout_ms": 10_000},
         "state_directory": str(directory),
-        "models": [{"name": name, "tokenizer": "text", "block_size": BLOCK_SIZE} for name in workers],
+        "models": [
+            {"name": name, "tokenizer": "text", "block_size": BLOCK_SIZE} for name in model_names(load)
+        ],
         "queueing": {"release_window_tokens": load.window_tokens},
         "workers": [
-            {"id": f"{name}-{at}", "kind": "sglang", "url": each}
-            for name, worker in workers.items()
-            for at, each in enumerate(str(worker.url).split(","))
+            {"id": f"{name}-{at}", "kind": "sglang", "url": each, "models": [name]}
+            for name in model_names(load)
+            for at, each in enumerate(addresses[: 2 if load.models == 1 else 1])
         ],
         "plans": [{"name": "fleet", **({"limits": LIMITS, "concurrency": 100_000} if load.limited else {})}],
         "tenants": [

@@ -57,6 +57,11 @@ def test_the_smallest_layout_bears_the_load(requests_per_second, models):
         assert plan(demand, fewer).first.share > found.first.share
 
 
+def test_every_process_that_shares_the_queue_hears_of_the_load_of_every_worker():
+    few, many = (plan(replace(DEMAND, workers=workers)).second.bytes_out for workers in (100, 1100))
+    assert many - few == pytest.approx(LAYOUT.members * 1000 * MEASURED.idle_bytes_out_per_worker)
+
+
 def test_many_models_need_fewer_deployments_than_one_giant_model():
     demand = replace(DEMAND, requests_per_second=5000, tenants=5000)
     one, many = (
