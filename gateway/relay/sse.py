@@ -9,8 +9,8 @@ almost nothing. A frame is decoded only if it has a usage object, which the byte
 strings quotes are escaped, so that generated text cannot look like one.
 
 Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
-asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers. A frame that
-reports an error ends the stream: it is kept, and no frame after it passes.
+asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers.
+A frame that reports an error ends the stream: it is kept, and no frame after it passes.
 
 A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and is not looked into.
 """
