@@ -144,8 +144,8 @@ class Unauthenticated(GatewayError):
         super().__init__("Incorrect API key provided.")
 
     def headers(self) -> dict[str, str]:
-        """Return the challenge of a 401 (RFC 9110, 11.6.1)."""
-        return {"www-authenticate": "Bearer"}
+        """Return the challenge of a 401 (RFC 9110, 11.6.1), and tell those clients that retry a 401 not to."""
+        return {"www-authenticate": "Bearer", "x-should-retry": "false"}
 
 
 class InvalidToken(GatewayError):

@@ -33,16 +33,20 @@ class ObedientWorker(ScriptedWorker):
         slowly = "slowly" in json.dumps(seen.body.get("messages"))
         return await super()._answer(http, replace(script, gap=0.5) if slowly else script, seen, chat=chat)
 
+    def message_for(self, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return the message that answers a request, and its finish reason."""
+        return answer_of(body)
+
     def _whole(self, script: Script, seen: Seen, *, chat: bool) -> dict[str, Any]:
         whole = super()._whole(script, seen, chat=chat) | {"created": 1, "model": seen.body["model"]}
-        message, reason = answer_of(seen.body)
+        message, reason = self.message_for(seen.body)
         for at, call in enumerate(message.get("tool_calls", ())):
             call["id"] = f"call_{at}"
         whole["choices"][0] |= {"message": {"role": "assistant", **message}, "finish_reason": reason}
         return whole
 
     def _frames(self, script: Script, seen: Seen, *, chat: bool) -> Iterable[bytes]:
-        message, reason = answer_of(seen.body)
+        message, reason = self.message_for(seen.body)
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"reasoning_content": piece} for piece in _pieces(message.get("reasoning_content"))]
         deltas += [{"content": piece} for piece in _pieces(message["content"])]
@@ -76,10 +80,10 @@ def answer_of(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     if last["role"] == "tool":
         return {"content": f"The tool said: {said.strip()[:ECHOED_LENGTH_MAX]}"}, "stop"
     if (found := COMMAND.search(said)) and found[1] in tools:
-        return _call(found[1], found[2]), "tool_calls"
+        return calling({found[1]: found[2]}), "tool_calls"
     if isinstance(choice, dict) or choice == "required":
         name = choice["function"]["name"] if isinstance(choice, dict) else next(iter(tools))
-        return _call(name, json.dumps(smallest(tools[name].get("parameters") or {}))), "tool_calls"
+        return calling({name: json.dumps(smallest(tools[name].get("parameters") or {}))}), "tool_calls"
     form = body.get("response_format") or {}
     if form.get("type") == "json_schema":
         return {"content": json.dumps(smallest(form["json_schema"]["schema"]))}, "stop"
@@ -114,13 +118,15 @@ def smallest(schema: dict[str, Any], root: dict[str, Any] | None = None) -> Any:
         known = schema.get("properties") or {}
         return {name: smallest(known[name], root) for name in schema.get("required", known)}
     if kind == "array":
-        return [smallest(schema["items"], root)] if "items" in schema else []
+        return [smallest(schema["items"], root)] * schema.get("minItems", 1) if "items" in schema else []
     return {"string": "text", "integer": schema.get("minimum", 1), "number": 1, "boolean": True}.get(kind)
 
 
-def _call(name: str, arguments: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments}
-    return {"content": None, "tool_calls": [{"type": "function", "function": function}]}
+def calling(arguments_by_name: dict[str, str]) -> dict[str, Any]:
+    """Return a message that calls these functions."""
+    functions = [{"name": name, "arguments": text} for name, text in arguments_by_name.items()]
+    calls = [{"type": "function", "function": function} for function in functions]
+    return {"content": None, "tool_calls": calls}
 
 
 def _pieces(text: str | None) -> list[str]:
