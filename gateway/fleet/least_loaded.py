@@ -14,25 +14,42 @@ request there that finds nothing cached, in milliseconds: the work ahead, its ow
 streams, and KV memory that fills up (policies/routing/cost.py, without the terms that are equal for all workers).
 All queues of a group that drain do so at the same pace, so their keys have the time added and stay in order.
 
-Entries are deleted lazily: each worker's latest entry has its current serial number, older ones are skipped. Of
-equal keys a random number decides, so that gateways with the same idle workers do not all choose the same one.
+A lightly used worker pays less of the price of compute, by its number of streams (policies/routing/cost.py). So
+each worker is also in a group of those with about as many streams: where compute has a price, the groups that are
+lightly used are looked at too.
+
+Of equal keys a random number decides, so that gateways with the same idle workers do not all choose the same one.
 """
 
 from collections.abc import Collection, Iterable
 from functools import partial
-from heapq import heapify, heappop, heappush
-from math import log
+from heapq import heappop, heappush
+from math import exp, log
 from random import Random
 
+from gateway.fleet.load_group import (
+    ANY_STREAMS,
+    HEAP_SLACK,
+    Entry,
+    GroupKey,
+    Heap,
+    LoadGroup,
+    RankedWorker,
+    drained_ms,
+    remove_outdated,
+)
 from gateway.fleet.worker import Worker
-from policies.latency_model import COMPUTED_MAX, PACE
-from policies.routing.cost import DECODE_SLOWDOWN_MS, CostOptions
+from policies.latency_model import COMPUTED_MAX
+from policies.routing.cost import DECODE_SLOWDOWN_MS, ComputePrice, CostOptions
 from policies.routing.estimate import kv_wait_ms, own_ms, wait_ms
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
 
-REQUESTS = ((64, 64), (1024, 256), (16_384, 256), (512, 2048))
+REQUESTS = ((64, 64), (16_384, 256), (1024, 256), (512, 2048))
 """Uncached tokens and output tokens of the requests that the keys are estimated for."""
+
+REQUESTS_BY_STREAMS = 2
+"""How many of these the groups by streams have heaps for."""
 
 OF_EACH_MAX = 2
 """Workers that are taken from each heap for one shortlist."""
@@ -46,35 +63,19 @@ YOUNG_SECONDS = 60.0
 SPEED_STEP = log(1.1)
 """Width of a group of speeds, as the logarithm of a factor."""
 
-HEAP_SLACK = 64
-"""Entries that a heap may have beyond twice its workers before outdated ones are removed."""
+STREAMS_EXACT = 10
+"""Workers with more streams than this are grouped with those that have up to about a tenth more."""
+
+PRICE_MIN = 0.04
+"""Below this price of compute no lightly used workers are looked for: it is hardly worth anything to them."""
 
 _WEIGHTS = CostOptions()
 
-Group = tuple[int, bool, bool]
-"""Speed, young, draining."""
+NO_PRICE = ComputePrice(0.0, 0.0)
 
-
-class RankedWorker:
-    """A worker as it was when its load last changed."""
-
-    __slots__ = ("able", "backlog_ms", "group", "half", "serial", "streams", "worker")
-
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.serial = 0
-        """The number of its current entries."""
-        self.able = False
-        """Whether it may get a new request."""
-        self.half = False
-        """Whether it is half of a prefill/decode pair."""
-        self.group: Group = (0, False, False)
-        self.backlog_ms = 0.0
-        self.streams = 0
-
-
-Entry = tuple[float, float, int, RankedWorker]
-"""Key, random number, serial number, worker."""
+Head = tuple[float, float, Heap, bool]
+"""Estimated cost of a request on the first worker of a group, that with the price of compute, and the group's heap;
+whether its workers may be lightly used."""
 
 
 class LeastLoaded:
@@ -90,12 +91,14 @@ class LeastLoaded:
         """How many workers may get a new request."""
         self.halves = 0
         """How many of these are halves of prefill/decode pairs."""
+        self.tokens_per_ms = 0.0
+        """Uncached prompt tokens that these workers together compute in a millisecond."""
         self._random = random
         self._serial = 0
         self._workers: dict[WorkerId, RankedWorker] = {}
         self._changed: set[WorkerId] = set()
-        self._groups: dict[Group, tuple[list[Entry], ...]] = {}
-        self._by_tokens: list[Entry] = []
+        self._groups: dict[GroupKey, LoadGroup] = {}
+        self._by_tokens: Heap = []
         for worker in workers:
             self.add(worker)
 
@@ -136,34 +139,61 @@ class LeastLoaded:
             for worker in changed:
                 self._put(self._workers[worker], now)
 
-    def least(self, now: float, without: Collection[WorkerId] = ()) -> dict[WorkerId, Worker]:
+    def least(
+        self, now: float, without: Collection[WorkerId] = (), price: ComputePrice = NO_PRICE
+    ) -> dict[WorkerId, Worker]:
         """Return the least loaded workers of each group, except those in `without`. Call `update` first."""
         # Draining groups first: a worker that is found to drain no more moves to the other group of its kind.
-        for group in [group for group in self._groups if group[2]]:
-            for heap in self._groups[group]:
-                while heap and not self._is_current(heap[0], now):
-                    heappop(heap)
+        for group in self._looked_at(price):
+            if group.draining:
+                for heap in group.heaps:
+                    while heap and not self._is_current(heap[0], now):
+                        heappop(heap)
         found: dict[WorkerId, Worker] = {}
+        groups = self._looked_at(price)
         for at in range(len(REQUESTS)):
-            heads = self._heads(at, now)
-            limit = WORSE_MAX * min(heads, default=(0.0,))[0]
-            for ms, _, heap in heads:
-                if ms <= limit:
-                    self._take(heap, without, found)
+            if at == REQUESTS_BY_STREAMS:
+                groups = [group for group in groups if group.light_share_min is None]
+            heads = self._heads(groups, at, price)
+            if not heads:
+                break
+            limit = WORSE_MAX * min(ms for ms, _, _, light in heads if not light)
+            limit_priced = WORSE_MAX * min(priced for _, priced, _, _ in heads)
+            for ms, priced, heap, light in heads:
+                if priced <= limit_priced or (ms <= limit and not light):
+                    self._take(heap, without, found, 1 if light else OF_EACH_MAX)
         return found
 
-    def _heads(self, at: int, now: float) -> list[tuple[float, Group, list[Entry]]]:
-        """Return the heaps for prompts of one length, each with the least cost in it; drop empty groups."""
-        heads: list[tuple[float, Group, list[Entry]]] = []
-        for group, heaps in list(self._groups.items()):
-            heap = heaps[at]
+    def _looked_at(self, price: ComputePrice) -> list[LoadGroup]:
+        """Return the groups with any number of streams, and those whose workers may be lightly used and best."""
+        groups = self._groups
+        if price.of_fleet < PRICE_MIN:
+            return [group for group in groups.values() if group.light_share_min is None]
+        found: list[LoadGroup] = []
+        for (speed, young, _, streams), group in groups.items():
+            least = group.light_share_min
+            # No lightly used worker is better than an idle one of its kind.
+            if least is None or (
+                least < price.light_share and (not streams or (speed, young, False, 0) not in groups)
+            ):
+                found.append(group)
+        return found
+
+    def _heads(self, groups: Iterable[LoadGroup], at: int, price: ComputePrice) -> list[Head]:
+        """Return the first worker of each group for one of REQUESTS."""
+        tokens, _ = REQUESTS[at]
+        heads: list[Head] = []
+        for group in groups:
+            heap = group.heaps[at]
             while heap and heap[0][2] != heap[0][3].serial:
                 heappop(heap)
             if heap:
-                drained = _drained_ms(heap[0][3].worker) if group[2] else 0.0
-                heads.append((heap[0][0] - drained, group, heap))
-            else:
-                del self._groups[group]
+                ranked, light = heap[0][3], group.light_share_min is not None
+                ms = heap[0][0] - (drained_ms(ranked.worker) if group.draining else 0.0)
+                speed = ranked.worker.learnt.speed
+                there = price.on(speed.ms_per_token, ranked.streams) if light else price.of_fleet
+                priced = ms + there * (speed.fixed_ms + speed.ms_per_token * tokens)
+                heads.append((ms, priced, heap, light))
         return heads
 
     def _is_current(self, entry: Entry, now: float) -> bool:
@@ -193,11 +223,13 @@ class LeastLoaded:
             heappush(heap, entry)
         return fewest
 
-    def _take(self, heap: list[Entry], without: Collection[WorkerId], found: dict[WorkerId, Worker]) -> None:
-        """Add the first workers of a heap to `found`."""
-        kept: list[Entry] = []
+    def _take(
+        self, heap: Heap, without: Collection[WorkerId], found: dict[WorkerId, Worker], count: int
+    ) -> None:
+        """Add the first `count` workers of a heap to `found`."""
+        kept: Heap = []
         taken = 0
-        while heap and taken < OF_EACH_MAX:
+        while heap and taken < count:
             entry = heappop(heap)
             ranked = entry[3]
             if entry[2] == ranked.serial:
@@ -221,34 +253,57 @@ class LeastLoaded:
         draining = _is_draining(worker)
         ranked.able, ranked.half = True, snapshot.disaggregation is not None
         ranked.backlog_ms, ranked.streams = snapshot.tokens_queued * per_token, snapshot.streams
+        ranked.tokens_per_ms = 1 / per_token
         self.able += 1
         self.halves += ranked.half
         self.backlog_ms += ranked.backlog_ms
         self.streams += ranked.streams
-        ranked.group = (round(log(per_token) / SPEED_STEP), age is not None and age < YOUNG_SECONDS, draining)
-        heaps = self._groups.get(ranked.group)
-        if heaps is None:
-            heaps = self._groups[ranked.group] = tuple([] for _ in REQUESTS)
-        drained = _drained_ms(worker) if draining else 0.0
-        for heap, (tokens, output_tokens) in zip(heaps, REQUESTS, strict=True):
-            self._push(heap, load_ms(snapshot, tokens, output_tokens) + drained, ranked)
-        self._push(self._by_tokens, float(worker.load.all_tokens_queued), ranked)
+        self.tokens_per_ms += ranked.tokens_per_ms
+        young = age is not None and age < YOUNG_SECONDS
+        ranked.groups = self._groups_of(per_token, young, draining, snapshot.streams)
+        costs = [load_ms(snapshot, tokens, output_tokens) for tokens, output_tokens in REQUESTS]
+        for group in ranked.groups:
+            group.join(ranked, costs, self._random.random())
+        if len(self._by_tokens) > 2 * len(self._workers) + HEAP_SLACK:
+            remove_outdated(self._by_tokens)
+        tokens_queued = float(worker.load.all_tokens_queued)
+        heappush(self._by_tokens, (tokens_queued, self._random.random(), ranked.serial, ranked))
 
-    def _push(self, heap: list[Entry], key: float, ranked: RankedWorker) -> None:
-        if len(heap) > 2 * len(self._workers) + HEAP_SLACK:
-            heap[:] = [entry for entry in heap if entry[2] == entry[3].serial]
-            heapify(heap)
-        heappush(heap, (key, self._random.random(), ranked.serial, ranked))
+    def _groups_of(
+        self, ms_per_token: float, young: bool, draining: bool, streams: int
+    ) -> tuple[LoadGroup, LoadGroup]:
+        """Return the group of such workers with any number of streams, and that with about as many."""
+        speed = round(log(ms_per_token) / SPEED_STEP)
+        if streams > STREAMS_EXACT:
+            streams = int(exp(int(log(streams) / SPEED_STEP) * SPEED_STEP))
+        light_share_min = streams * exp((speed - 0.5) * SPEED_STEP)
+        return (
+            self._group((speed, young, draining, ANY_STREAMS), len(REQUESTS), None),
+            self._group((speed, young, draining, streams), REQUESTS_BY_STREAMS, light_share_min),
+        )
+
+    def _group(self, key: GroupKey, heaps: int, light_share_min: float | None) -> LoadGroup:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = LoadGroup(key, heaps, light_share_min)
+        return group
 
     def _count_out(self, ranked: RankedWorker) -> None:
         """Take a worker out of the sums, and make its entries outdated."""
         ranked.serial = -1
-        if ranked.able:
-            ranked.able = False
-            self.able -= 1
-            self.halves -= ranked.half
-            self.streams -= ranked.streams
-            self.backlog_ms = self.backlog_ms - ranked.backlog_ms if self.able else 0.0
+        if not ranked.able:
+            return
+        ranked.able = False
+        self.able -= 1
+        self.halves -= ranked.half
+        self.streams -= ranked.streams
+        self.backlog_ms = self.backlog_ms - ranked.backlog_ms if self.able else 0.0
+        self.tokens_per_ms = self.tokens_per_ms - ranked.tokens_per_ms if self.able else 0.0
+        for group in ranked.groups:
+            group.leave()
+            if not group.workers:
+                del self._groups[group.key]
+        ranked.groups = ()
 
 
 def load_ms(worker: WorkerSnapshot, tokens: int, output_tokens: int) -> float:
@@ -266,8 +321,3 @@ def _is_draining(worker: Worker) -> bool:
     """Return whether the worker's estimated work ahead shrinks as time passes."""
     queued = worker.load.all_tokens_queued
     return queued > 0 and worker.load.computed(worker.learnt.speed) < int(queued * COMPUTED_MAX)
-
-
-def _drained_ms(worker: Worker) -> float:
-    """Return the milliseconds of work that a queue that drains loses in the time that the clock has run."""
-    return 1000 * PACE * worker.load.clock()

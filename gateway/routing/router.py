@@ -104,11 +104,14 @@ class Router:
         workers = self._fleet.serving(model)
         if ctx.carrier is not None and (reachable := ctx.carrier.addresses) is not None:
             without = {*without, *(worker.id for worker in workers if worker.address not in reachable)}
+        shared = _shared_prefixes(match, prompt, waits) if match.shared else ()
+        waiting = self._index.waiting(model) - waits if shared else 0
         if len(workers) > RANKED_MAX and self._shortlists and not all_workers:
             ordered = self._fleet.least_loaded(model)
             if ordered is not None:
-                workers, sums = shortlist(ordered, self._fleet, match, prompt, output_tokens, without, now)
-        shared = _shared_prefixes(match, prompt, waits) if match.shared else ()
+                workers, sums = shortlist(
+                    ordered, self._fleet, match, prompt, output_tokens, without, waiting, now
+                )
         query = RouteQuery(
             prompt_tokens=prompt.prompt_tokens,
             output_tokens=output_tokens,
@@ -120,7 +123,7 @@ class Router:
             answers=ctx.request.answers,
             answers_prompt="echo" in ctx.request.fields or "prompt_logprobs" in ctx.request.fields,
             shared=shared,
-            requests_waiting=self._index.waiting(model) - waits if shared else 0,
+            requests_waiting=waiting,
             fleet=sums,
         )
         candidates = self._candidates(workers, prompt, match, without, now)

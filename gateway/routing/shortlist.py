@@ -19,7 +19,7 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.worker import Worker
-from policies.routing.cost import DECODE_SLOWDOWN_MS, CostOptions
+from policies.routing.cost import DECODE_SLOWDOWN_MS, ComputePrice, CostOptions, compute_price
 from policies.routing.protocol import FleetTotals
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 
@@ -32,10 +32,7 @@ LONGEST_MAX = 2
 EXAMINED_MAX = 48
 """Holders that are looked at to choose from."""
 
-PRICE = 2.0
-"""What prefill counts in the choice of holders: its own time, and as much of other requests."""
-
-DECODE_WEIGHT = CostOptions().decode_weight
+WEIGHTS = CostOptions()
 
 
 def shortlist(
@@ -45,9 +42,20 @@ def shortlist(
     prompt: PromptBlocks,
     output_tokens: int,
     without: Collection[WorkerId],
+    requests_waiting: int,
     now: float,
 ) -> tuple[list[Worker], FleetTotals]:
-    """Return the workers to rank, and the sums over all workers; `without` the workers that were tried."""
+    """Return the workers to rank, and the sums over all workers; `without` the workers that were tried.
+
+    `requests_waiting`: how many other requests for the model wait, as in RouteQuery.
+    """
+    sums = FleetTotals(
+        workers=ordered.able,
+        backlog_ms=ordered.backlog_ms,
+        streams=ordered.streams,
+        tokens_per_ms=ordered.tokens_per_ms,
+    )
+    price = compute_price(sums, requests_waiting, WEIGHTS)
     workers: dict[WorkerId, Worker] = {}
     if match is not NO_MATCH:
         known: list[tuple[float, int, Worker]] = []
@@ -56,33 +64,29 @@ def shortlist(
             if worker is None or identity in without or identity not in ordered or not worker.able:
                 continue
             matched = prompt.matched_tokens(match.blocks(identity))
-            known.append(
-                (_holder_ms(worker, prompt.prompt_tokens - matched, output_tokens), len(known), worker)
-            )
+            ms = _holder_ms(worker, prompt.prompt_tokens - matched, output_tokens, price)
+            known.append((ms, len(known), worker))
         for _, _, worker in known[:LONGEST_MAX]:
             workers[worker.id] = worker
         if len(known) > HOLDERS_MAX:
             known.sort()
         for _, _, worker in known[:HOLDERS_MAX]:
             workers[worker.id] = worker
-    workers.update(ordered.least(now, without))
-    sums = FleetTotals(
-        workers=ordered.able,
-        backlog_ms=ordered.backlog_ms,
-        streams=ordered.streams,
-    )
+    workers.update(ordered.least(now, without, price))
     return list(workers.values()), sums
 
 
-def _holder_ms(worker: Worker, uncached: int, output_tokens: int) -> float:
+def _holder_ms(worker: Worker, uncached: int, output_tokens: int, price: ComputePrice) -> float:
     """Return about what a request costs on a holder, in milliseconds; the routing policy computes it exactly."""
     load, speed, kv_tokens_max = worker.load, worker.learnt.speed, worker.report.kv_tokens_max
     queued = load.tokens_queued + load.others.tokens_queued
     ahead = queued + load.external.tokens_queued - (load.computed(speed) if queued else 0)
-    ms = speed.ms_per_token * ahead + PRICE * (speed.fixed_ms + speed.ms_per_token * uncached)
-    if load.streams or load.others.streams or load.external.streams:
+    streams = load.streams + load.others.streams + load.external.streams
+    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * streams
+    ms = speed.ms_per_token * ahead + paid * (speed.fixed_ms + speed.ms_per_token * uncached)
+    if streams:
         ms += speed.step_ms
     if kv_tokens_max:
         kv_tokens = load.kv_tokens + load.others.kv_tokens + load.external.kv_tokens
-        ms += DECODE_WEIGHT * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_tokens / kv_tokens_max)
+        ms += WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_tokens / kv_tokens_max)
     return ms

@@ -6,7 +6,7 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
     wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
     own    = b + s N                        its own prefill
     copy   = - s sum(part * share)          what later requests save by the copy of a shared prefix
-    price  = min(price_max, mean over workers of s Q / backlog_ms)
+    price  = min(price_max, mean over workers of s Q / backlog_ms) min(1, R / light)
     room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
     decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
@@ -17,6 +17,7 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
     b  ms per request             R  open streams there                                    d  ms per decode step
     K  tokens of open streams     E  output tokens expected                                KV  tokens that fit
     D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K
+    light = S / s / (2 sum of 1 / s over workers)      half of the worker's fair part of all S requests, by speed
 
 `own * harm * R` is the delay that this prefill imposes on running streams. `own * price` is the shadow price of
 compute: nothing on an idle fleet, where replicating a prefix is free and fastest; large under backlog, where
@@ -32,6 +33,12 @@ would find shorter queues elsewhere, if only the prefix were there:
 A part of the prompt that is not held and has such an excess pays neither price nor harm, since the fleet needs that
 copy, and `share` of its own time is charged to those who will use it. A conversation has c = 1 and stays where it
 is; one prompt that all requests share is copied by the first few of them.
+
+A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
+asked for, while the others work for its part too. Its time is worth less, down to nothing if it has no stream. And
+it gets copies for the requests that it lacks:
+
+    share  = max(share, lack / (lack + h + 1))       lack = min(c - 1, light - R), if that is above 0
 
 A cache hit is priced by the tokens it saves, never by "has a match". Formula and constants: the social-cost reading
 of LMETRIC (OSDI'26) joined with Mooncake's TTFT estimate (FAST'25).
@@ -63,10 +70,14 @@ one, four seeds): conversations 1.06, Claude Code sessions 1.05, tool agents 0.9
 with dispatches told as late as loads, conversations 1.49, one shared prompt 1.26, drift 1.24. Subtracting reported
 prompts once they must have been computed lost (conversations 1.11).
 
-One of four workers at half the speed, and known to be (`radixgate simulate --speeds 0.5,1`): agents near saturation
-keep too many of their prefixes on the fast workers (mean TTFT 1,095 ms; 212 if no speed is known). Weighing a slow
-worker's extra time by how busy the fleet is brought 220 ms, but the best of all workers was then often not on the
-shortlist of a large fleet (gateway/routing/shortlist.py).
+One of four workers at half the speed, and known to be (`radixgate simulate --speeds 0.5,1`; agents near saturation,
+mean of three seeds, ms of mean TTFT / goodput): 197 / .833, and 194 / .836 where the speed has to be learnt; at a
+quarter of the speed 211 / .698 and 265 / .675. Without `light` the fast workers kept all prefixes, and the slow one
+got nothing: 719 / .529. A worker that joins after a minute: 173 / .989 in place of 377 / .631. In fleets of equal
+workers it gains a little too (159 / .970 in place of 164 / .910). What lost: relief for workers without any stream
+alone (344 / .729); the price alone, without copies for the requests that are lacking (318 / .746); `light` where
+chance would not leave a worker so few requests, in place of half (slow worker at a quarter: 297 / .666). Weighing a
+slow worker's extra time by how busy the fleet is (220 / .647) helps only while prefixes are first placed.
 
 What others do about shared prefixes, and what was taken: Preble (ICLR'25) replicates a prefix once its holders'
 load exceeds a threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number
@@ -82,12 +93,15 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
 
-from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
+from policies.routing.protocol import Candidate, FleetTotals, PolicyOptions, Ranking, Route, RouteQuery
 from policies.routing.stable_random import two_distinct
 
 DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds that a decode step gains between empty and full KV (8B-class model on one GPU; only the ranking
 matters)."""
+
+LIGHT = 0.5
+"""Share of its fair part of all requests below which a worker is lightly used."""
 
 
 Weight = Annotated[float, Meta(ge=0, le=1e9)]
@@ -187,15 +201,33 @@ class CostRoute(Route, frozen=True, kw_only=True, gc=False):
         )
 
 
+class ComputePrice(NamedTuple):
+    """The shadow price of compute: how much a millisecond of prefill counts besides itself."""
+
+    of_fleet: float
+    """The price on a worker that is not lightly used."""
+    light_share: float
+    """Streams times ms per token below which a worker is lightly used."""
+
+    def on(self, ms_per_token: float, streams: int) -> float:
+        """Return the price on one worker."""
+        light = self.light_share / ms_per_token
+        return self.of_fleet * streams / light if streams < light else self.of_fleet
+
+
 class WantedCopy(NamedTuple):
-    """A part of the prompt of which the fleet needs one more copy."""
+    """A part of the prompt that other requests have too, and of which the fleet may need one more copy."""
 
     begin: int
     """Tokens of the prompt before it."""
     end: int
     """Tokens of the prompt up to its end."""
     share: float
-    """Share of its prefill that is charged to later requests."""
+    """Share of its prefill that is charged to later requests on any worker; 0: its holders can serve them."""
+    requests: int
+    """How many other requests have it."""
+    holders: int
+    """About how many workers hold it or are about to."""
 
 
 class CostPolicy:
@@ -216,29 +248,17 @@ class CostPolicy:
         if query.session is not None and options.stay:
             # A session's home is the worker that holds its longest prefix.
             home = max(candidate.matched_tokens for candidate in candidates)
-        wanted = wanted_copies(query, candidates) if query.shared and options.copy_share else ()
+        fleet = query.fleet if query.fleet is not None else fleet_totals(candidates)
+        wanted = wanted_copies(query, fleet) if query.shared and options.copy_share else ()
+        price, light_share = compute_price(fleet, query.requests_waiting, options)
         routes: list[Route] = []
         costs: list[float] = []
-        price = self._price(query, candidates)
         for candidate in candidates:
             at_home = home > 0 and candidate.matched_tokens == home
-            route = self._route(query, candidate, price, at_home, wanted)
+            route = self._route(query, candidate, price, light_share, at_home, wanted)
             routes.append(route)
             costs.append(route.cost_ms)
         return self._in_order(query, candidates, routes, costs)
-
-    def _price(self, query: RouteQuery, candidates: Sequence[Candidate]) -> float:
-        """Return the shadow price of compute: the mean backlog of all workers, in multiples of `backlog_ms`."""
-        options, fleet = self.options, query.fleet
-        if fleet is not None:
-            backlog, workers = fleet.backlog_ms, fleet.workers
-        else:
-            backlog, workers = 0.0, len(candidates)
-            for candidate in candidates:
-                worker = candidate.worker
-                backlog += worker.tokens_queued * worker.speed.ms_per_token
-        price = backlog / workers / options.backlog_ms
-        return price if price < options.price_max else options.price_max
 
     def _in_order(
         self,
@@ -268,6 +288,7 @@ class CostPolicy:
         query: RouteQuery,
         candidate: Candidate,
         price: float,
+        light_share: float,
         at_home: bool,
         wanted: Sequence[WantedCopy],
     ) -> CostRoute:
@@ -293,12 +314,21 @@ class CostPolicy:
         if streams:
             wait += speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
         own = speed.fixed_ms + speed.ms_per_token * uncached
+        lacking_streams = light_share / speed.ms_per_token - streams
+        if lacking_streams > 0:
+            price *= streams / (streams + lacking_streams)
         copy = free = 0.0
         for part in wanted:
             if part.end > matched:
-                ms = speed.ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
-                free += ms
-                copy -= ms * options.copy_share * part.share
+                share = part.share
+                if lacking_streams > 0:
+                    lack = part.requests if part.requests < lacking_streams else lacking_streams
+                    from_lack = lack / (lack + part.holders + 1)
+                    share = from_lack if from_lack > share else share
+                if share:
+                    ms = speed.ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
+                    free += ms
+                    copy -= ms * options.copy_share * share
         decode = room = youth = 0.0
         if kv_tokens_max and kv_tokens:
             full = kv_tokens / kv_tokens_max if kv_tokens < kv_tokens_max else 1.0
@@ -325,21 +355,40 @@ class CostPolicy:
         )
 
 
-def wanted_copies(query: RouteQuery, candidates: Sequence[Candidate]) -> list[WantedCopy]:
-    """Return the parts of the prompt that more requests have than their holders can fairly serve."""
-    fleet = query.fleet
-    if fleet is not None:
-        workers, requests = fleet.workers, fleet.streams
-    else:
-        workers, requests = len(candidates), sum(candidate.worker.streams for candidate in candidates)
-    requests += query.requests_waiting + 1
+def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
+    """Return the sums over the candidates, where these are all workers."""
+    backlog_ms = tokens_per_ms = 0.0
+    streams = 0
+    for candidate in candidates:
+        worker = candidate.worker
+        ms_per_token = worker.speed.ms_per_token
+        backlog_ms += worker.tokens_queued * ms_per_token
+        tokens_per_ms += 1 / ms_per_token
+        streams += worker.streams
+    return FleetTotals(
+        workers=len(candidates), backlog_ms=backlog_ms, streams=streams, tokens_per_ms=tokens_per_ms
+    )
+
+
+def compute_price(fleet: FleetTotals, requests_waiting: int, options: CostOptions) -> ComputePrice:
+    """Return the shadow price of compute: the mean backlog of all workers, in multiples of `backlog_ms`."""
+    price = fleet.backlog_ms / fleet.workers / options.backlog_ms
+    return ComputePrice(
+        price if price < options.price_max else options.price_max,
+        LIGHT * (fleet.streams + requests_waiting + 1) / fleet.tokens_per_ms,
+    )
+
+
+def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
+    """Return the parts of the prompt that other requests have, and that some worker does not hold."""
+    workers, requests = fleet.workers, fleet.streams + query.requests_waiting + 1
     wanted: list[WantedCopy] = []
     begin = 0
     for prefix in query.shared:
-        if prefix.holders < workers:
-            excess = prefix.requests - prefix.holders * requests / workers
-            if excess > 0:
-                share = excess / (excess + prefix.holders + 1)
-                wanted.append(WantedCopy(begin, prefix.tokens, share))
+        holders = prefix.holders
+        if holders < workers:
+            excess = prefix.requests - holders * requests / workers
+            share = excess / (excess + holders + 1) if excess > 0 else 0.0
+            wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders))
         begin = prefix.tokens
     return wanted

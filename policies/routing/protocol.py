@@ -35,6 +35,8 @@ class FleetTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Milliseconds of queued prefill, summed over the workers."""
     streams: int
     """Requests under way on all workers."""
+    tokens_per_ms: float
+    """Uncached prompt tokens that all workers together compute in a millisecond."""
 
 
 class SharedPrefix(NamedTuple):

@@ -74,6 +74,8 @@ class Scene:
         self.busy = random.choice([0.0, 0.3, 1.0, 3.0])
         kv_max = random.choice([None, 200_000, 1_000_000])
         self.workers = [self._worker(at, random.choice(speeds), noise, kv_max) for at in range(count)]
+        # Of some fleets a part gets few requests, as if it had joined lately.
+        self.used = self.workers[: int(count * random.choice([0.5, 0.9, 1, 1]))]
         self.fleet = Fleet(self.workers, clock=self.clock, random=random)
         self.shares = []
         self.index = Index()
@@ -112,7 +114,7 @@ class Scene:
         """Requests come and go at all workers for a while."""
         random = self.random
         for _ in range(int(len(self.workers) * self.busy) + 1):
-            worker = random.choice(self.workers)
+            worker = random.choice(self.used if random.random() < 0.9 else self.workers)
             tokens = int(random.lognormvariate(7, 1.2))
             self.shares.append(LoadShare(worker.load, uncached_tokens=tokens, kv_tokens=tokens + 300))
             self.clock.advance(random.expovariate(len(self.workers)))

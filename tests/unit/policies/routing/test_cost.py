@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from policies.registry import routing_policy
-from policies.routing.cost import wanted_copies
+from policies.routing.cost import fleet_totals, wanted_copies
 from policies.routing.estimate import kv_wait_ms, own_ms, uncached_tokens, wait_ms
-from policies.routing.protocol import Candidate, FleetTotals, SharedPrefix
+from policies.routing.protocol import Candidate, SharedPrefix
 from radix_cache.match import WorkerId
 from tests.unit.policies.routing.candidates import aged, best, candidate, policy, query
 from workers.worker import Speed, WorkerSnapshot
@@ -56,7 +56,7 @@ def test_running_streams_make_a_worker_dearer():
 
 def test_backlog_makes_computing_a_prefix_twice_dearer():
     """For this request alone the cold worker is faster; with a backlog, computing the prefix twice delays all."""
-    workers = [candidate("holder", matched=3000, tokens_queued=5000, streams=1), candidate("cold")]
+    workers = [candidate("holder", matched=3000, tokens_queued=5000, streams=1), candidate("cold", streams=1)]
     assert best("cost", workers, price_max=0.0) == "cold"
     assert best("cost", workers) == "holder"
 
@@ -76,7 +76,7 @@ def test_an_empty_prompt_and_a_match_longer_than_the_prompt_are_no_error():
 
 
 def test_options_change_the_decision():
-    workers = [candidate("a", streams=40), candidate("b", matched=0, tokens_queued=300)]
+    workers = [candidate("a", streams=40), candidate("b", streams=21, tokens_queued=300)]
     assert best("cost", workers) == "b"
     assert best("cost", workers, harm=0.0) == "a"
 
@@ -135,20 +135,59 @@ def test_a_prefix_is_copied_no_further_than_its_demand():
     holders = [candidate(name, matched=3900, tokens_queued=3300, streams=4) for name in "ab"]
     others = [candidate(name, streams=4) for name in "cd"]
     shared = [SharedPrefix(3900, 8, 2)]
-    assert wanted_copies(replace(query(), shared=shared), [*holders, *others]) == []
+    (none,) = wanted_copies(replace(query(), shared=shared), fleet_totals([*holders, *others]))
+    assert none.share == 0
     assert best("cost", [*holders, *others], replace(query(), shared=shared)) in "ab"
     waiting = replace(query(), shared=[SharedPrefix(3900, 14, 2)], requests_waiting=6)
-    (copy,) = wanted_copies(waiting, [*holders, *others])
+    (copy,) = wanted_copies(waiting, fleet_totals([*holders, *others]))
     assert (copy.begin, copy.end) == (0, 3900)
     assert 0 < copy.share < 1
 
 
 def test_only_the_part_of_a_prompt_that_requests_share_is_cheaper_to_copy():
     one = replace(query(), shared=[SharedPrefix(1024, 9, 1), SharedPrefix(2048, 1, 1)])
-    wanted = wanted_copies(one, [candidate(name, streams=2) for name in "abcd"])
-    assert [(copy.begin, copy.end) for copy in wanted] == [(0, 1024)]
+    wanted = wanted_copies(one, fleet_totals([candidate(name, streams=2) for name in "abcd"]))
+    assert [(copy.begin, copy.end, copy.share > 0) for copy in wanted] == [
+        (0, 1024, True),
+        (1024, 2048, False),
+    ]
     everywhere = replace(query(), shared=[SharedPrefix(1024, 9, 4)])
-    assert wanted_copies(everywhere, [candidate(name) for name in "abcd"]) == []
+    assert wanted_copies(everywhere, fleet_totals([candidate(name) for name in "abcd"])) == []
+
+
+def test_a_lightly_used_worker_pays_less_of_the_price_of_compute_the_fewer_streams_it_has():
+    busy = [candidate(name, tokens_queued=8000, streams=8) for name in "abc"]
+    prices = [
+        next(
+            route.terms.price_ms / route.terms.own_ms
+            for route in policy("cost", ()).rank(query(), [*busy, candidate("d", streams=streams)], 0.0)
+            if route.worker == "d"
+        )
+        for streams in (0, 1, 2, 3, 4)
+    ]
+    assert prices[0] == 0
+    assert prices == sorted(prices)
+    assert prices[3] < prices[4] == pytest.approx(6.0)
+
+
+def test_a_slow_worker_is_lightly_used_with_fewer_streams_than_a_fast_one():
+    busy = [candidate(name, tokens_queued=8000, streams=8) for name in "abc"]
+    slow = candidate("d", streams=2, speed=Speed(ms_per_token=0.4))
+    routes = policy("cost", ()).rank(query(), [*busy, slow], 0.0)
+    (terms,) = (route.terms for route in routes if route.worker == "d")
+    assert terms.price_ms / terms.own_ms == pytest.approx(6.0)
+
+
+def test_a_worker_that_lacks_requests_gets_a_copy_where_the_holders_have_no_more_than_their_part():
+    """Four prefixes are on two workers; the third has joined, and no prefix has more requests than its part."""
+    busy = [candidate(name, matched=3900, tokens_queued=3600, streams=20) for name in "ab"]
+    joined = candidate("c")
+    shared = replace(query(), shared=[SharedPrefix(3900, 10, 2)])
+    (copy,) = wanted_copies(shared, fleet_totals([*busy, joined]))
+    assert copy.share == 0
+    routes = policy("cost", ()).rank(shared, [*busy, joined], 0.0)
+    assert {route.worker: route.terms.copy_ms for route in routes}["c"] < 0
+    assert routes[0].worker == "c"
 
 
 def test_what_the_index_is_not_sure_of_is_priced_between_held_and_not_held():
@@ -189,11 +228,7 @@ def test_a_shortlist_with_the_sums_of_the_fleet_costs_as_the_whole_fleet_does():
         candidate(f"w{at}", matched=3500 if at < 5 else 0, tokens_queued=at * 900, streams=at % 4)
         for at in range(12)
     ]
-    sums = FleetTotals(
-        workers=12,
-        backlog_ms=sum(each.worker.tokens_queued * each.worker.speed.ms_per_token for each in fleet),
-        streams=sum(each.worker.streams for each in fleet),
-    )
+    sums = fleet_totals(fleet)
     of_all = {route.worker: route.terms for route in policy("cost", ()).rank(query(), fleet, 0.0)}
     short = policy("cost", ()).rank(replace(query(), fleet=sums), [fleet[0], fleet[5], fleet[9]], 0.0)
     assert {route.worker: route.terms for route in short} == {
