@@ -20,7 +20,7 @@ def test_in_quiet_times_the_prediction_decides(left_ms, meets):
 
 
 def test_a_prediction_that_is_often_far_off_refuses_less():
-    # One first token in five comes sooner than predicted by 0.92 times the usual error, which doubles at 1,000 tokens.
+    # One first token in five comes 0.92 usual errors sooner than predicted; at 1,000 tokens they double.
     assert has_a_chance(SPEED, fit(50.0), 1000, 109.0)
     assert not has_a_chance(SPEED, fit(50.0), 1000, 108.0)
     assert not in_time(SPEED, fit(50.0), 1000, 109.0)
