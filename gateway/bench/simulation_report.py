@@ -62,6 +62,24 @@ def tenants_table(policy: str, figures: Mapping[str, Any]) -> Table:
     return policies_table(f"{policy}: the {len(shown)} busiest of {len(tenants)} tenants", shown, "tenant")
 
 
+def classes_table(runs: Runs) -> Table:
+    """Return a table with the share of each service class that was refused or late, and its median and p99 TTFT."""
+    drawn = Table(title="refused or late, TTFT p50 / p99", title_justify="left", box=box.SIMPLE_HEAD)
+    drawn.add_column("policy", overflow="fold")
+    names = list(dict.fromkeys(name for figures in runs.values() for name in figures.get("classes", ())))
+    for name in names:
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for policy, figures in runs.items():
+        drawn.add_row(policy, *(_class_cell(figures.get("classes", {}).get(name)) for name in names))
+    return drawn
+
+
+def _class_cell(figures: Mapping[str, Any] | None) -> str:
+    if figures is None or figures["ttft_ms_p50"] is None:
+        return "-"
+    return f"{100 * figures['missed']:.1f} %  {figures['ttft_ms_p50']:.0f} / {figures['ttft_ms_p99']:.0f}"
+
+
 def figure_class() -> Any:
     """Return the class of matplotlib's figures. Raises PlotError if matplotlib is missing."""
     try:

@@ -48,9 +48,10 @@ class QueueingSettings(Branch, frozen=True, kw_only=True):
         Positive,
         Meta(
             description="Uncached prompt tokens that may be sent to one worker and not be computed yet, at most; "
-            "further requests wait. While classes with a tight `ttft_ms` send requests, it is fewer: what a worker "
-            "computes in 0.3 of the tightest `ttft_ms` for batch requests and for tenants with several requests "
-            "waiting, and in 0.6 of it for others."
+            "further requests wait. While several classes send requests, or a tenant has requests waiting beside "
+            "one that has none, it is fewer: what a worker computes in 0.3 of the tightest `ttft_ms` for batch "
+            "requests (in 0.2 for tenants with several requests waiting, beside others of their class), and in 0.6 "
+            "of it for others."
         ),
     ] = 16384
     waiting_requests_max: Annotated[

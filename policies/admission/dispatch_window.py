@@ -24,8 +24,11 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-NARROW_SHARE, WIDE_SHARE = 0.2, 0.6
+NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
 """What windows last, as shares of the tightest TTFT target in sight."""
+
+CONTENDED_SHARE = 0.2
+"""In place of NARROW_SHARE, where tenants contend with requests of one class."""
 
 OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""
@@ -77,7 +80,8 @@ def dispatch_window(
         return DispatchWindow(narrow=tokens_max, wide=tokens_max)
     tightest = min(targets)
     tokens = 1000 * tightest / ms_per_token
-    narrow = min(tokens_max, max(1, int(NARROW_SHARE * tokens)))
+    narrow_share = NARROW_SHARE if len(targets) > 1 else CONTENDED_SHARE
+    narrow = min(tokens_max, max(1, int(narrow_share * tokens)))
     return DispatchWindow(
         narrow=narrow,
         wide=min(tokens_max, max(1, int(WIDE_SHARE * tokens))),

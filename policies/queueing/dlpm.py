@@ -1,6 +1,7 @@
 """Queue policy `dlpm`, deficit longest-prefix match: the longest cached prefix goes if its tenant can pay for it.
 
-    next    of the tickets of tenants with a positive deficit counter, the one with most cached tokens
+    next    of the tickets of tenants with a positive deficit counter, the one with most cached tokens; of equal
+            ones that of the tenant that has most left
     charge  counter -= cost / weight                                      when the turn is given
     refill  counter += quantum, for every counter that is not positive    while no counter is positive
 
@@ -68,7 +69,10 @@ class Dlpm:
             for account in accounts | tags.keys():
                 tags[account] = self._refilled(tags.get(account, 0.0), rounds)
         solvent = [ticket for ticket in waiting if tags.get(self._account(ticket), 0.0) > 0]
-        ticket = min(solvent, key=lambda ticket: (-ticket.cached_tokens, ticket.number))
+        ticket = min(
+            solvent,
+            key=lambda ticket: (-ticket.cached_tokens, -tags[self._account(ticket)], ticket.number),
+        )
         account = self._account(ticket)
         tags[account] -= ticket.cost / ticket.weight
         if len(tags) > TAGS_MAX:

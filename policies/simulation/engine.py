@@ -155,12 +155,6 @@ class SimulatedEngine:
                 self._answer(job)
         self._chunks = []
 
-    def pause(self, seconds: float) -> None:
-        """Let the step or the run under way take so much longer."""
-        if self.ends_at is not None:
-            self._began_at += seconds
-            self.ends_at += seconds
-
     def stop(self) -> list[SimulatedJob]:
         """Kill the engine: return the requests inside, which are lost, and drop the cache."""
         lost = self.jobs

@@ -36,6 +36,9 @@ class Outcome:
     error: str | None = None
     """Error code; None if the request was answered."""
     service_class: str = ""
+    """Its service class; empty: requests have none."""
+    target_seconds: float | None = None
+    """The TTFT target of its class; None: it has none."""
 
     @property
     def ttft(self) -> float | None:
@@ -48,6 +51,13 @@ class Outcome:
         if self.first_at is None or self.last_at is None or self.output_tokens < 2:
             return None
         return (self.last_at - self.first_at) / (self.output_tokens - 1)
+
+    @property
+    def missed(self) -> bool:
+        """Whether the request was refused, or its first token came later than its class wants."""
+        ttft = self.ttft
+        late = ttft is not None and self.target_seconds is not None and ttft > self.target_seconds
+        return self.error is not None or late
 
     @property
     def good(self) -> bool:
@@ -99,10 +109,16 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def figures(result: RunResult) -> dict[str, Any]:
-    """Return the figures of a run as `{"all": ..., "tenants": {...}}`, as in every result file."""
+    """Return the figures of a run as `{"all": ..., "tenants": {...}}`, as in every result file.
+
+    `classes` are added where requests have service classes.
+    """
     tenants: dict[str, list[Outcome]] = {}
+    classes: dict[str, list[Outcome]] = {}
     for outcome in result.outcomes:
         tenants.setdefault(outcome.tenant, []).append(outcome)
+        if outcome.service_class:
+            classes.setdefault(outcome.service_class, []).append(outcome)
     whole = summary(result.outcomes) | {
         "imbalance": imbalance(result.computed_tokens),
         "busy": sum(result.busy_seconds) / len(result.busy_seconds) / result.seconds
@@ -111,20 +127,36 @@ def figures(result: RunResult) -> dict[str, Any]:
         "retries": sum(max(0, outcome.attempts - 1) for outcome in result.outcomes),
         "seconds": result.seconds,
     }
-    return {
+    found = {
         "all": whole,
         "tenants": {name: summary(of) for name, of in sorted(tenants.items())} if len(tenants) > 1 else {},
     }
+    if classes:
+        found["classes"] = {name: class_summary(of) for name, of in sorted(classes.items())}
+    return found
+
+
+def class_summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the figures of the requests of one service class; `missed`: the share that was refused or late."""
+    missed = sum(outcome.missed for outcome in outcomes)
+    return summary(outcomes) | {"missed": missed / len(outcomes) if outcomes else None}
 
 
 def averaged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the mean of the same figures of several seeds; a tenant absent from a run had 0 requests."""
     nothing = summary(())
     tenants = sorted({name for run in runs for name in run["tenants"]})
-    return {
+    found = {
         "all": _averaged([run["all"] for run in runs]),
         "tenants": {name: _averaged([run["tenants"].get(name, nothing) for run in runs]) for name in tenants},
     }
+    classes = sorted({name for run in runs for name in run.get("classes", ())})
+    if classes:
+        found["classes"] = {
+            name: _averaged([run["classes"][name] for run in runs if name in run.get("classes", ())])
+            for name in classes
+        }
+    return found
 
 
 def imbalance(work: Iterable[float]) -> float | None:

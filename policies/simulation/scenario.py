@@ -16,8 +16,6 @@ class FleetAction(StrEnum):
     """The worker loses its running requests and its cache."""
     DRAIN = "drain"
     """The worker takes no new requests and ends those that it has."""
-    PAUSE = "pause"
-    """The worker computes nothing for a while."""
     JOIN = "join"
     """The worker serves again; after a KILL its cache is empty, after a DRAIN it has kept it."""
 
@@ -29,8 +27,6 @@ class FleetChange:
     at: float
     worker: int
     what: FleetAction
-    seconds: float = 0.0
-    """Of a PAUSE: how long it lasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from policies.simulation.known_blocks import BlockPaths, KnownBlocks
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.simulation.turn_taking import TurnTaking, TurnTerms
+from policies.simulation.turn_taking import TurnTaking, TurnTerms, class_of
 from policies.simulation.waiting_orders import ORDERS
 from radix_cache.match import WorkerId
 
@@ -132,9 +132,10 @@ class Simulation:
                 arrived_at=request.at,
                 prompt_tokens=request.prompt_tokens,
                 output_tokens=request.output_tokens,
-                service_class=request.service_class,
+                service_class=service_class.name if service_class is not None else "",
+                target_seconds=service_class.ttft_seconds if service_class is not None else None,
             )
-            for request in trace
+            for request, service_class in ((each, class_of(each, scenario.classes)) for each in trace)
         ]
 
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
@@ -399,12 +400,6 @@ class Simulation:
 
     def _change(self, change: FleetChange, now: float) -> None:
         worker = change.worker
-        if change.what is FleetAction.PAUSE:
-            engine = self._engines[worker]
-            engine.pause(change.seconds)
-            if engine.ends_at is not None:
-                self.at(engine.ends_at, partial(self._engine_ends, worker))
-            return
         if change.what is FleetAction.JOIN:
             if worker not in self._up:
                 self._up = sorted([*self._up, worker])

@@ -14,7 +14,7 @@ from policies.simulation.outcome import RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.shared_cache import SharedCache, SharedCacheIndex
 from policies.simulation.simulation import Simulation
-from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, paced, read_trace
+from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, isolated, paced, read_trace
 from policies.simulation.workloads import WorkloadParameters, generated
 
 POOLED, ALONE = "pooled", "alone"
@@ -35,13 +35,18 @@ class TraceSource:
     """How many times as fast as recorded the trace is played."""
     requests_max: int | None = None
     """Take only the first so many requests of a file."""
+    isolates: bool = False
+    """Whether tenants share no blocks."""
 
     def trace(self, seed: int) -> list[TraceRequest]:
         """Return the requests as they are replayed with this seed. Raises TraceInvalid."""
         if self.path is None:
-            requests = generated(self.workload, replace(self.load, seed=seed))
-            return paced(requests, speed=self.speed, seed=seed)
-        return paced(_read(self.path)[: self.requests_max], speed=self.speed, seed=seed)
+            requests: Sequence[TraceRequest] = generated(self.workload, replace(self.load, seed=seed))
+        else:
+            requests = _read(self.path)[: self.requests_max]
+        if self.isolates:
+            requests = isolated(requests)
+        return paced(requests, speed=self.speed, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

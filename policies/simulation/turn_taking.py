@@ -97,7 +97,7 @@ class TurnTaking:
     ) -> None:
         """Send a request, let it wait, or refuse it. The tokens are those that its cost is estimated from."""
         if number not in self._of:
-            self._of[number] = request, self._class_of(request)
+            self._of[number] = request, class_of(request, self._classes) or CHAT
         service_class = self._of[number][1]
         queue = self._queue_of(number)
         crowds = queue.waiting_of(request.tenant) > 0
@@ -108,7 +108,7 @@ class TurnTaking:
             route = self._route(number, terms, set(), now) if at_once or terms.refused_late else None
         except TooLate:
             if service_class.late == "demote":
-                self._of[number] = request, replace(self._classes.get(BATCH.name, BATCH), late="wait")
+                self._of[number] = request, self._classes.get(BATCH.name, BATCH)
                 self.arrive(number, request, uncached_tokens, output_tokens, now)
             else:
                 self._refuse(number, "target_missed")
@@ -141,9 +141,6 @@ class TurnTaking:
     def cancel(self, number: int) -> None:
         """Take back the charge of a request that was lost with its worker."""
         self._queue_of(number).cancel(number)
-
-    def _class_of(self, request: TraceRequest) -> ServiceClass:
-        return self._classes.get(request.service_class, self._classes.get(CHAT.name, CHAT))
 
     def _queue_of(self, number: int) -> TurnQueue:
         return self._batch if self._of[number][1].background else self._interactive
@@ -212,3 +209,8 @@ class TurnTaking:
     def _refuse(self, number: int, error: str) -> None:
         self._of.pop(number, None)
         self._dispatching.refuse(number, error)
+
+
+def class_of(request: TraceRequest, classes: Mapping[str, ServiceClass]) -> ServiceClass | None:
+    """Return the request's service class, `chat` if it names none of these; None without any."""
+    return classes.get(request.service_class) or classes.get(CHAT.name, CHAT) if classes else None

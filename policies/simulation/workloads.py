@@ -14,6 +14,7 @@ leading segments. Blocks are cut across segments and chained as everywhere:
     stampede  [document]; now and then 64 requests with one new prefix of 16k within 0.4 s
     drift     [one of 40 prompts of 8k][question]                           what is popular changes each minute
     tiny      [60 to 400 tokens, nothing in common]
+    classes   [voice, code or chat], and beside every second one [batch]: nothing in common
 
 Tenants have shares by Zipf's law with exponent `skew`: 0 is even, 1.2 gives the first of 32 about a third.
 """
@@ -27,8 +28,11 @@ from itertools import accumulate, islice
 from math import exp, log
 from random import Random
 
+from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
+from policies.service_class import BATCH
+from policies.simulation.class_lengths import INTERACTIVE, short_batch
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 Segment = tuple[str, int]
@@ -188,6 +192,19 @@ def _tiny(random: Random, tenant: int, session: int, at: float) -> Turns:
     yield _request(at, tenant, "", [question], random.randint(20, 100))
 
 
+def _classes(random: Random, tenant: int, session: int, at: float) -> Turns:
+    name = random.choice(tuple(INTERACTIVE))
+    yield _of_class(at, tenant, session, name, INTERACTIVE[name](random))
+    if session % 2:
+        yield _of_class(at, tenant, session, BATCH.name, short_batch(random))
+
+
+def _of_class(at: float, tenant: int, session: int, name: str, tokens: tuple[int, int]) -> TraceRequest:
+    prompt_tokens, output_tokens = tokens
+    request = _request(at, tenant, "", [(f"{name} {session}", prompt_tokens)], output_tokens)
+    return replace(request, service_class=name)
+
+
 WORKLOADS: dict[str, Callable[[Random, int, int, float], Turns]] = {
     "chat": _chat,
     "agents": _agents,
@@ -199,6 +216,7 @@ WORKLOADS: dict[str, Callable[[Random, int, int, float], Turns]] = {
     "stampede": _stampede,
     "drift": _drift,
     "tiny": _tiny,
+    "classes": _classes,
 }
 
 

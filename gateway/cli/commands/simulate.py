@@ -11,12 +11,19 @@ from rich.console import Console
 
 from gateway.bench.machine import machine, versions
 from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_cores
-from gateway.bench.simulation_report import PlotError, plot_policies, policies_table, tenants_table
+from gateway.bench.simulation_report import (
+    PlotError,
+    classes_table,
+    plot_policies,
+    policies_table,
+    tenants_table,
+)
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.output_files import check_writable
 from gateway.cli.support.progress_bar import progress_bar
 from policies.registry import PolicyError
 from policies.routing.checked_policy import PolicyContractBroken
+from policies.service_class import BATCH, CHAT, CODE, VOICE
 from policies.simulation.contenders import contender_names
 from policies.simulation.scenario import FleetAction, Scenario
 from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
@@ -133,6 +140,20 @@ def simulate(
             f"{RELEASE_WINDOW_TOKENS} tokens.",
         ),
     ] = False,
+    classes: Annotated[
+        bool,
+        typer.Option(
+            "--classes",
+            help="Hold requests to the targets of their service classes (field `service_class` of the trace), as a "
+            "gateway does by default. Implies --queue.",
+        ),
+    ] = False,
+    isolate_tenants: Annotated[
+        bool,
+        typer.Option(
+            "--isolate-tenants", help="Let tenants share no cached blocks, as isolated ones do not."
+        ),
+    ] = False,
     restart_every: Annotated[
         float, typer.Option(help="Seconds between kills of a worker; 0: no kills.", min=0, max=1e6)
     ] = 0.0,
@@ -176,7 +197,9 @@ def simulate(
         load=WorkloadParameters(requests=requests or 5000, rate=rate, tenants=tenants, skew=skew),
         speed=speed,
         requests_max=requests or None,
+        isolates=isolate_tenants,
     )
+    queue = queue or classes
     subjects = [
         *(contender_names() if all_policies else policy or DEFAULT_POLICIES),
         *(LIMITS if limits else ()),
@@ -202,6 +225,7 @@ def simulate(
             event_loss=event_loss,
             window_tokens=window_tokens or (RELEASE_WINDOW_TOKENS if queue else None),
             turns=QueueRule() if queue else None,
+            classes={each.name: each for each in (VOICE, CODE, CHAT, BATCH)} if classes else {},
             hold=_one_of("--hold", hold, tuple(ORDERS)),
             changes=restarts(
                 workers, every_seconds=restart_every, for_seconds=restart_seconds, until=first[-1].at
@@ -222,6 +246,8 @@ def simulate(
         leading = next(iter(runs))
         if runs[leading]["tenants"]:
             console.print(tenants_table(leading, runs[leading]))
+        if classes:
+            console.print(classes_table(runs))
     if json_file is not None:
         _write(json_file, source, scenario, len(first), range(seed, seed + seeds), groups)
         console.print(f"written to {json_file}", soft_wrap=True)
@@ -311,6 +337,8 @@ def _write(
         "hold": scenario.hold,
         "window_tokens": scenario.window_tokens,
         "queue": scenario.turns is not None,
+        "classes": sorted(scenario.classes),
+        "isolate_tenants": source.isolates,
         "sync_seconds": scenario.sync_seconds,
         "event_seconds": scenario.event_seconds,
         "event_loss": scenario.event_loss,

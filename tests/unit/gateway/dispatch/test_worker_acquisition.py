@@ -11,6 +11,7 @@ from gateway.domain.token_usage import ChargedTokens
 from gateway.queueing.shared.keys import BATCH as BATCH_QUEUE
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.quotas.limit import concurrency
+from policies.latency_model import PrefillFit, predicted_ttft_ms
 from policies.service_class import BATCH, CHAT, CODE, VOICE
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
@@ -282,6 +283,44 @@ def test_after_a_failure_a_dearer_worker_will_do():
     assert stage.acquisition.place_now(request).worker.id == "c"
 
 
+# Several tenants.
+
+
+def contended(*names):
+    """Return a stage on which a tenant has requests waiting beside others that have none."""
+    stage = DispatchStage(*names, limits=with_limits(hold=0.0, release_window_tokens=16_384))
+    for name in names:
+        learnt_as(stage, name, 0.02)
+    stage.window.of_all.see("m", CHAT.ttft_seconds, "flood", crowds=True)
+    stage.window.of_all.see("m", CHAT.ttft_seconds, "victim", crowds=False)
+    return stage
+
+
+def turn_of(stage, tokens):
+    """Return the placement of a new request whose turn it is; None if it has to wait."""
+    request = stage.pending(prompt=prompt_of(tokens, first=tokens))
+    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
+    return stage.acquisition.place_now(request, set())
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_tenant_beside_one_that_crowds_waits_for_no_better_worker(crowded):
+    stage = contended("a", "b") if crowded else DispatchStage("a", "b", limits=with_limits(hold=0.0))
+    stage.policy.costs = {"b": 1000.0}
+    stage.occupy("a", 20_000)
+    placement = turn_of(stage, 640)
+    assert (placement is not None and placement.worker.id == "b") is crowded
+
+
+def test_of_several_workers_a_long_prompt_leaves_one_open():
+    stage = contended("a", "b", "c", "d")
+    for name in ("a", "b"):
+        stage.occupy(name, 20_000)
+    assert turn_of(stage, 48_000).worker.id in ("c", "d")
+    assert turn_of(stage, 48_000) is None
+    assert turn_of(stage, 640).worker.id in ("c", "d")
+
+
 # Late requests.
 
 
@@ -290,6 +329,16 @@ async def test_a_class_that_rejects_turns_away_what_no_worker_can_answer_in_time
         learnt_as(stage, name, 10.0)
     with pytest.raises(TargetMissed):
         await acquire(stage, service_class=VOICE)
+
+
+async def test_after_a_stall_idle_workers_turn_no_request_away(stage):
+    for name in ("a", "b"):
+        worker = stage.worker(name)
+        # As it was learnt of an engine on a busy machine.
+        fit = PrefillFit(fixed_ms=164.0, ms_per_token=0.01, error_ms=46.0, samples=1000)
+        worker.learnt.own.fit, worker.learnt._speed = fit, fit.speed(worker.speed)
+        assert predicted_ttft_ms(worker.speed, 640) > 1000 * VOICE.ttft_seconds
+    assert (await acquire(stage, service_class=VOICE)).worker.id in ("a", "b")
 
 
 async def test_a_worker_with_few_samples_is_assumed_to_be_in_time(stage):

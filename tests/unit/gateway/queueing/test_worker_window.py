@@ -49,7 +49,7 @@ def test_the_tightest_class_in_sight_decides(windows):
     windows.see("m", CHAT.ttft_seconds, "acme")
     windows.see("m", VOICE.ttft_seconds, "acme")
     window = windows.of("m")
-    assert (window.narrow, window.wide, window.open) == (1500, 4500, 750)
+    assert (window.narrow, window.wide, window.open) == (2250, 4500, 1125)
 
 
 def test_a_tighter_class_counts_from_its_first_request_on(windows):
@@ -82,7 +82,7 @@ def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows,
     window = WorkerWindow(queue, windows)
     assert window.of("m") == windows.of("m")
     queue.gateways = 2
-    assert (window.of("m").narrow, window.of("m").wide, window.of("m").open) == (750, 2250, 375)
+    assert (window.of("m").narrow, window.of("m").wide, window.of("m").open) == (1125, 2250, 562)
     queue.shared = True
     assert window.of("m") == windows.of("m")
 

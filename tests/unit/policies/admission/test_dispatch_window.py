@@ -77,7 +77,7 @@ def test_requests_of_one_class_need_no_protection(targets):
 
 def test_the_tightest_of_several_classes_decides():
     window = window_of({0.15, 0.5, 2.0})
-    assert (window.narrow, window.wide, window.open, window.contended) == (1500, 4500, 750, False)
+    assert (window.narrow, window.wide, window.open, window.contended) == (2250, 4500, 1125, False)
 
 
 def test_a_tenant_that_waits_beside_one_that_does_not_is_held_to_the_target_of_their_class():

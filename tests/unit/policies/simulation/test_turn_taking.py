@@ -1,0 +1,144 @@
+"""Service classes and floods in the simulator: what interactive classes and victims keep, in virtual time."""
+
+from array import array
+from itertools import count
+from math import ceil
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from policies.admission.dispatch_window import DispatchWindow
+from policies.service_class import BATCH, CHAT, CODE, VOICE
+from policies.simulation.class_lengths import INTERACTIVE, long_batch, short_batch
+from policies.simulation.contenders import contender
+from policies.simulation.outcome import figures, summary
+from policies.simulation.scenario import Scenario
+from policies.simulation.simulation import Simulation
+from policies.simulation.trace import TraceRequest
+from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.turn_taking import TurnTaking
+
+CLASSES = {each.name: each for each in (VOICE, CODE, CHAT, BATCH)}
+FIXED = DispatchWindow(narrow=RELEASE_WINDOW_TOKENS, wide=RELEASE_WINDOW_TOKENS)
+
+RATE = 54.0
+"""Voice, code and chat requests a second: 70 % of what two workers can do of them."""
+
+numbers = count(1)
+
+
+def request(at, tokens, output=20, **more):
+    first = next(numbers) << 32
+    blocks = array("Q", range(first, first + ceil(tokens / 512)))
+    return TraceRequest(at=at, prompt_tokens=tokens, output_tokens=output, blocks=blocks, **more)
+
+
+def of_all_classes(seconds, seed, batch, batch_rate):
+    """Return voice, code and chat, and twice as much batch work as they leave."""
+    random, at, found = Random(seed), 0.0, []
+    while (at := at + random.expovariate(RATE)) < seconds:
+        name = random.choice(tuple(INTERACTIVE))
+        found.append(request(at, *INTERACTIVE[name](random), tenant="t", service_class=name))
+    at = 0.0
+    while (at := at + random.expovariate(batch_rate)) < seconds:
+        found.append(request(at, *batch(random), tenant="t", service_class=BATCH.name))
+    return sorted(found, key=lambda one: one.at)
+
+
+def played(trace, workers, *, classes=None, rule=None):
+    scenario = Scenario(
+        workers=workers,
+        kv_tokens=2_100_000,
+        window_tokens=RELEASE_WINDOW_TOKENS,
+        turns=rule or QueueRule(),
+        classes=classes or {},
+    )
+    return Simulation(trace, contender("cost", {}), scenario).run()
+
+
+def work_until(seconds, result):
+    """Return the cost units of the requests that ended by then."""
+    ended = (one for one in result.outcomes if one.last_at is not None and one.last_at <= seconds)
+    return sum(one.prompt_tokens + 2 * one.output_tokens for one in ended)
+
+
+@pytest.mark.parametrize(("batch", "batch_rate"), [(short_batch, 25.0), (long_batch, 8.0)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_flood_of_batch_work_costs_interactive_classes_no_more_than_one_in_a_hundred(
+    batch, batch_rate, seed
+):
+    trace = of_all_classes(12.0, seed, batch, batch_rate)
+    with_classes = played(trace, 2, classes=CLASSES)
+    classes = figures(with_classes)["classes"]
+    assert {name: classes[name]["missed"] <= 0.01 for name in INTERACTIVE} == dict.fromkeys(INTERACTIVE, True)
+    assert work_until(12.0, with_classes) > 0.95 * work_until(12.0, played(trace, 2))
+
+
+def test_a_voice_request_that_cannot_be_in_time_is_refused_and_one_that_may_be_late_goes():
+    trace = [
+        *(request(0.5 * at, 2000, tenant="t", service_class="chat") for at in range(20)),
+        request(10.0, 60_000, tenant="t", service_class="chat"),
+        request(10.1, 200, tenant="t", service_class="voice"),
+        request(20.0, 200, tenant="t", service_class="voice"),
+    ]
+    result = played(trace, 1, classes=CLASSES)
+    assert [one.error for one in result.outcomes[-2:]] == ["target_missed", None]
+
+
+def test_a_class_that_demotes_is_served_as_batch_work():
+    trace = [
+        *(request(0.5 * at, 2000, tenant="t", service_class="chat") for at in range(20)),
+        request(10.0, 60_000, tenant="t", service_class="chat"),
+        request(10.1, 200, tenant="t", service_class="voice"),
+    ]
+    demoting = CLASSES | {"voice": replace(VOICE, late="demote", sheds=False)}
+    late = played(trace, 1, classes=demoting).outcomes[-1]
+    assert late.error is None
+    assert late.ttft > VOICE.ttft_seconds
+
+
+# Floods
+
+
+def with_flood(kind, seconds=24.0, seed=1):
+    """Return the requests of two victims with short prompts, and those and a flood."""
+    random, at, victims = Random(seed), 0.0, []
+    while (at := at + random.expovariate(8.0)) < seconds:
+        victims.append(request(at, random.randint(60, 800), 60, tenant=f"victim-{len(victims) % 2}"))
+    rate, flood, at = (20.0, [], 4.0) if kind == "many prompts" else (3.0, [], 4.0)
+    while (at := at + random.expovariate(rate)) < seconds:
+        tokens = random.randint(1000, 20_000) if kind == "many prompts" else 48_000
+        flood.append(request(at, tokens, 150, tenant="flood"))
+    return victims, sorted([*victims, *flood], key=lambda one: one.at)
+
+
+def of_victims(result):
+    return summary([one for one in result.outcomes if one.tenant != "flood" and one.arrived_at > 8.0])
+
+
+@pytest.mark.parametrize("kind", ["many prompts", "prompts of 48k"])
+def test_a_flood_hardly_delays_a_tenant_that_asks_for_little(kind):
+    victims, all_requests = with_flood(kind)
+    alone, beside = of_victims(played(victims, 4)), of_victims(played(all_requests, 4))
+    assert beside["ttft_ms_p50"] < 2.5 * alone["ttft_ms_p50"]
+    # No longer than a step of the engine, which is not to be interrupted, and its own.
+    assert beside["ttft_ms_p95"] < 200
+
+
+def test_victims_wait_hardly_longer_for_the_longest_prefix_than_for_even_shares():
+    _, trace = with_flood("many prompts")
+    sfq, dlpm = (of_victims(played(trace, 4, rule=QueueRule(across=name))) for name in ("sfq", "dlpm"))
+    assert dlpm["ttft_ms_p95"] < 1.7 * sfq["ttft_ms_p95"]
+
+
+def test_the_flood_loses_hardly_any_work():
+    _, trace = with_flood("many prompts")
+    assert played(trace, 4).seconds < 1.05 * played(trace, 4, rule=QueueRule(across="fifo")).seconds
+
+
+def test_a_single_tenant_is_given_turns_as_without_a_window_of_several(monkeypatch):
+    trace = [replace(one, tenant="t") for one in with_flood("many prompts", seconds=8.0)[1]]
+    before = played(trace, 4)
+    monkeypatch.setattr(TurnTaking, "_window", lambda self, number, now: FIXED)
+    assert played(trace, 4) == before
