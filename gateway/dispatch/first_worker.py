@@ -24,12 +24,13 @@ class FirstWorkerWait:
     def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
         self._fleet = fleet
         self._clock = clock
-        self._waiting: dict[asyncio.Future[None], tuple[str, str]] = {}
+        self.waiting: dict[asyncio.Future[None], tuple[str, str]] = {}
+        """Model and service class of each request that waits."""
         self._closing: Exception | None = None
 
     def counts(self) -> "Counter[tuple[str, str]]":
         """Return how many requests wait, by model and service class."""
-        return Counter(self._waiting.values())
+        return Counter(self.waiting.values())
 
     async def wait(self, request: PendingRequest, requests_max: int) -> bool:
         """Wait for the first worker of the request's model, and return whether there is one.
@@ -46,10 +47,10 @@ class FirstWorkerWait:
             until = min(until, request.ctx.expires_at)
         if self._closing is not None:
             raise self._closing
-        if len(self._waiting) >= requests_max:
+        if len(self.waiting) >= requests_max:
             raise Overloaded(model.first_worker_seconds_max)
         woken = asyncio.get_running_loop().create_future()
-        self._waiting[woken] = model.name, request.service_class.name
+        self.waiting[woken] = model.name, request.service_class.name
         if request.progress.queued_at is None:
             request.progress.queued_at = self._clock()
         try:
@@ -58,18 +59,18 @@ class FirstWorkerWait:
         except TimeoutError:
             return False
         finally:
-            del self._waiting[woken]
+            del self.waiting[woken]
         return True
 
     def fleet_changed(self) -> None:
         """Wake the requests whose model has a worker now."""
-        for woken, (model, _) in self._waiting.items():
+        for woken, (model, _) in self.waiting.items():
             if not woken.done() and self._fleet.serving(model):
                 woken.set_result(None)
 
     def close(self, error: Exception) -> None:
         """End every wait with this error, also those that begin later."""
         self._closing = error
-        for woken in self._waiting:
+        for woken in self.waiting:
             if not woken.done():
                 woken.set_exception(error)

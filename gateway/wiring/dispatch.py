@@ -169,7 +169,8 @@ class _DispatchFollowsFleet:
 
     def room_made(self) -> None:
         """Look anew where waiting requests may go."""
-        self._dispatch.acquisition.first_worker.fleet_changed()
+        if self._dispatch.acquisition.first_worker.waiting:
+            self._dispatch.acquisition.first_worker.fleet_changed()
         self._dispatch.fleet_changed()
 
     def cache_lost(self, worker: WorkerId) -> None:
@@ -177,7 +178,8 @@ class _DispatchFollowsFleet:
 
     def reported(self, worker: Worker) -> None:
         """Send requests to a worker that is the first of its model."""
-        self._dispatch.acquisition.first_worker.fleet_changed()
+        if self._dispatch.acquisition.first_worker.waiting:
+            self._dispatch.acquisition.first_worker.fleet_changed()
 
     def left(self, worker: WorkerId) -> None:
         """Do nothing: a worker that leaves makes room, too."""

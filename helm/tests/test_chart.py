@@ -160,6 +160,7 @@ def test_with_secrets_of_ones_own_nothing_is_drawn() -> None:
         "RADIXGATE_DATABASE_URL": {"name": "radixgate-database", "key": "url"},
         "RADIXGATE__TENANTS": {"name": "radixgate-tenants", "key": "tenants"},
         "RADIXGATE__PLANS": {"name": "radixgate-tenants", "key": "plans"},
+        "RADIXGATE_OWN_WORKERS_KEY": {"name": "radixgate-worker", "key": "worker-key"},
     }
 
 
@@ -169,7 +170,7 @@ def test_what_was_drawn_is_kept_and_what_is_missing_is_drawn() -> None:
         objects = render({}, None, *server)
     data = one(objects, "Secret", "-generated")["data"]
     assert kept.items() <= data.items()
-    assert set(data) == {*kept, "admin-token", "demo-key"}
+    assert set(data) == {*kept, "admin-token", "demo-key", "worker-key"}
 
 
 def test_gateways_start_anew_when_a_secret_of_ones_own_has_changed() -> None:
@@ -187,6 +188,7 @@ def test_a_change_of_settings_starts_new_pods_and_nothing_else_does() -> None:
         "deploymentSecret": {"existingSecret": "a"},
         "adminToken": {"existingSecret": "a"},
         "redis": {"bundled": {"password": {"existingSecret": "a"}}},
+        "workers": {"apiKey": {"existingSecret": "a"}},
         "tenants": [{"id": "acme"}],
     }
 

@@ -32,7 +32,11 @@ class TenantCluster:
         self.account = directory / "account"
         self.account.mkdir()
         (self.account / "namespace").write_text("llm")
-        (self.account / "token").write_text("token")
+        (self.account / "token").write_text("llm:release-radixgate")
+        # The rights are those that the chart gives.
+        for each in objects_of_the_chart():
+            if each["kind"] in ("Role", "RoleBinding"):
+                self.store.put(each)
 
     async def put(self, kind: str, name: str, data: dict[str, str]) -> None:
         metadata = {"name": name, "labels": {LABELS[kind]: "true"}}
