@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.routing [--check] [--quick] [--seeds N] [--only TEXT] [--trace FILE] [--json FILE]
 
-Engines are simulated, so the figures are the same on every machine. With `--check` only a fixed, quick subset is run
-(default_check.py), and the exit status is 1 where the default policy is more than 5 % behind the best shipped rule in
-mean TTFT or goodput; without it, no figure fails the build. Beside its figures
-each row has its mean TTFT over that of one cache shared by all workers (`pooled`), and over that of the best rule.
+Engines are simulated, so the figures are the same on every machine. With `--check` only a fixed, quick subset is
+run (default_check.py), and the exit status is 1 where the default policy is more than 5 % behind the best shipped
+rule in mean TTFT or goodput; without it, no figure fails the build. Beside its figures each row has its mean TTFT
+over that of one cache shared by all workers (`pooled`), and over that of the best rule.
 `--trace` adds tables for a trace outside of this repository, for which nothing here was tuned.
 """
 
