@@ -30,8 +30,8 @@ TOLD_SECONDS = 0.01
 """A dispatch is in the loads that Redis reports up to so long before it is announced.
 
 Measured with four gateways on one Valkey, on a busy machine of two cores: 14 ms (median; 4 ms at least, 12 ms with
-eight requests at once) from the call for a place on a worker to the moment that Redis has the announcement, of
-which the call takes 5. The other gateways have it 1 ms later.
+eight requests at once) from the call for a place on a worker to the moment that Redis has the announcement. The
+call takes 5 of them; the other gateways have the announcement 1 ms later.
 """
 
 Loads = Mapping[WorkerId, LoadTotals]

@@ -1,14 +1,18 @@
 """`make bench-routing`: routing policies on public and generated traces, beside what no rule can do better.
 
-    python -m tests.benchmarks.routing [--quick] [--seeds N] [--only TEXT] [--trace FILE] [--json FILE]
+    python -m tests.benchmarks.routing [--check] [--quick] [--seeds N] [--only TEXT] [--trace FILE] [--json FILE]
 
-Engines are simulated, so the figures are the same on every machine. No figure fails the build. Beside its figures
-each row has its mean TTFT over that of one cache shared by all workers (`pooled`), and over that of the best rule.
+Engines are simulated, so the figures are the same on every machine. With `--check` only a fixed, quick subset is
+run (default_check.py), and the exit status is 1 where the default policy is more than 5 % behind the best shipped
+rule in mean TTFT or goodput; without it, no figure fails the build. Beside its figures each row has its mean TTFT
+over that of one cache shared by all workers (`pooled`), and over that of the best rule.
 `--trace` adds tables for a trace outside of this repository, for which nothing here was tuned.
 """
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from gateway.bench.parallel_trials import mean_by_subject, run_trials, usable_co
 from gateway.bench.simulation_report import policies_table
 from gateway.cli.support.progress_bar import progress_bar
 from policies.simulation.trial import LIMITS, POOLED, TraceSource, Trial
+from tests.benchmarks.routing.default_check import all_rows, checked
 from tests.benchmarks.routing.settings import trials
 
 WIDTH = 130
@@ -28,6 +33,7 @@ WIDTH = 130
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench-routing", description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="only hold the default to the best rule")
     parser.add_argument("--quick", action="store_true", help="a quarter of each trace")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="tables whose title has this in it")
@@ -37,6 +43,8 @@ def main() -> None:
     given = parser.parse_args()
     console = Console(width=WIDTH)
     console.print(machine(), versions(), soft_wrap=True)
+    if given.check:
+        sys.exit(_check(console, given.processes))
     groups: dict[str, list[Any]] = {}
     for trial in trials(given.quick, range(given.seeds), given.trace):
         if given.only in trial.group:
@@ -54,6 +62,16 @@ def main() -> None:
         settings = {"quick": given.quick, "seeds": given.seeds}
         result = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
         given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _check(console: Console, processes: int) -> int:
+    """Print what the default policy is behind in on each row of the fixed subset; return the exit status."""
+    rows, behind = all_rows(), 0
+    with ProcessPoolExecutor(processes) as pool:
+        for (name, queued), found in zip(rows, pool.map(checked, rows), strict=True):
+            console.print(*(found or [f"{name}, {'queued' if queued else 'sent at once'}: held"]), sep="\n")
+            behind += len(found)
+    return 1 if behind else 0
 
 
 def _ratios(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
