@@ -155,6 +155,24 @@ class SimulatedEngine:
                 self._answer(job)
         self._chunks = []
 
+    def soonest_ttft(self, request: TraceRequest, now: float) -> float:
+        """Return the seconds to the first token of a request that came now, if no waiting one went before it.
+
+        The step under way goes on to its end, and prompts under way are computed first: no gateway can change that.
+        """
+        left = sum(job.request.prompt_tokens - job.computed for job in self._prefilling)
+        left -= sum(chunk for _, chunk in self._chunks)
+        cached = self.cache.match(request.blocks) * BLOCK_TOKENS
+        left += request.prompt_tokens - min(cached, request.prompt_tokens - 1)
+        whole, rest = divmod(left, self._times.chunk_tokens)
+        steps = whole + (rest > 0)
+        took = whole * self._times.prefill(self._times.chunk_tokens)
+        took += self._times.prefill(rest) if rest else 0.0
+        if self._ends:
+            took += steps * self._times.decode(self._kv_tokens / self._capacity)
+        under_way = self.ends_at - now if self._chunks and self.ends_at is not None else 0.0
+        return under_way + took / 1000
+
     def stop(self) -> list[SimulatedJob]:
         """Kill the engine: return the requests inside, which are lost, and drop the cache."""
         lost = self.jobs

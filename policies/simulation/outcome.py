@@ -37,6 +37,8 @@ class Outcome:
     """Error code; None if the request was answered."""
     service_class: str = ""
     """Its service class; empty: requests have none."""
+    soonest_ttft: float | None = None
+    """Seconds to the first token, had it gone first and to the best engine; None: not asked for."""
     target_seconds: float | None = None
     """The TTFT target of its class; None: it has none."""
 

@@ -82,8 +82,11 @@ class Simulation:
         paths: BlockPaths | None = None,
         caches: Sequence[SimulatedCache] | None = None,
         known: KnownPrefixes | None = None,
+        bounds: bool = False,
     ) -> None:
+        """`bounds`: whether outcomes say what the engines' own steps allow at best."""
         self._trace = trace
+        self._bounds = bounds
         self._scenario = scenario
         self._random = Random(f"radixgate {seed}")
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -178,6 +181,9 @@ class Simulation:
         if -(-(request.prompt_tokens + request.output_tokens) // BLOCK_TOKENS) > self._blocks_max:
             self._outcomes[number].error = "context_length_exceeded"
             return
+        if self._bounds:
+            least = min(engine.soonest_ttft(request, now) for engine in self._engines)
+            self._outcomes[number].soonest_ttft = least
         at = self._random.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
         self._queries[number] = (at, self._gateways[at].query(request))
         self._place(number, now)

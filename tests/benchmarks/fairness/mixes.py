@@ -41,6 +41,16 @@ def flood(seconds: float, seed: int = 0) -> Mix:
     )
 
 
+def chats(seconds: float, seed: int = 0) -> Mix:
+    """Mix two tenants with short, mostly cached prompts and the same flood."""
+    load = WorkloadParameters(requests=round(20 * seconds), rate=1.2, tenants=2, skew=0.0, seed=seed)
+    return Mix(
+        name="flood beside short chats",
+        victims=[one for one in generated("chat", load) if one.at < seconds],
+        others=_steadily("flood", _conversation_lengths(seed), 40.0, seconds, seed),
+    )
+
+
 def long_prompts(seconds: float, seed: int = 0) -> Mix:
     """Mix the same two tenants and a third with prompts of 48k tokens, three a second."""
     return Mix(
@@ -82,6 +92,7 @@ def locality(seconds: float, seed: int = 0) -> Mix:
 
 MIXES: Mapping[str, Callable[[float], Mix]] = {
     "flood": flood,
+    "chats": chats,
     "long": long_prompts,
     "many": many,
     "locality": locality,

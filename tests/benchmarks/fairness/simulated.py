@@ -1,12 +1,14 @@
 """The mixes on simulated engines, with the real queue policies in the simulated gateway."""
 
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
-from policies.simulation.outcome import RunResult, summary
+from policies.simulation.outcome import Outcome, RunResult, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.turn_queue import REQUESTS, QueueRule
@@ -51,7 +53,7 @@ class Run:
                 "evenness": evenness(result.outcomes, mix.weights, arrived),
             },
             "tenants": {
-                "victims": summary(of_victims),
+                "victims": summary(of_victims) | bounds(of_victims),
                 "others": summary([one for one in result.outcomes if one.tenant not in victims]),
             },
         }
@@ -67,7 +69,13 @@ class Run:
             window_tokens=window_tokens or None,
             turns=rule,
         )
-        return Simulation(trace, contender("cost", {}), scenario, paths=BlockPaths(trace)).run()
+        return Simulation(trace, contender("cost", {}), scenario, paths=BlockPaths(trace), bounds=True).run()
+
+
+def bounds(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return the median and p99 of the TTFT that the engines' own steps allow at best."""
+    least = sorted(1000 * one.soonest_ttft for one in outcomes if one.soonest_ttft is not None)
+    return {f"bound_ms_p{percent}": least[ceil(percent / 100 * len(least)) - 1] for percent in (50, 99)}
 
 
 def runs(mixes: list[str], seconds: float, processes: int) -> dict[str, dict[str, dict[str, Any]]]:

@@ -119,3 +119,12 @@ def test_an_engine_that_stops_loses_what_it_had_and_its_cache():
     subject.submit(job(2, 1500), 0.0)
     assert [lost.number for lost in subject.stop()] == [2, 1]
     assert (subject.ends_at, subject.cache.in_use, 0 in subject.cache) == (None, 0, False)
+
+
+def test_the_soonest_first_token_comes_after_the_prompts_under_way():
+    subject = engine()
+    assert subject.soonest_ttft(job(1, 500).request, 0.0) == pytest.approx(0.510)
+    subject.submit(job(1, 2500), 0.0)
+    subject.submit(job(2, 900, first_block=100), 0.0)
+    # 1,010 ms of the step under way are left but 200, then 1,500 and its own 500 tokens; who waits goes after it.
+    assert subject.soonest_ttft(job(3, 500, first_block=200).request, 0.2) == pytest.approx(0.810 + 2.020)
