@@ -13,6 +13,8 @@ from gateway.demo.topics import all_questions
 from workers.chat_template import ChatTemplate, TemplateFailed
 
 PROMPTS_MAX = 100_000
+DEMO_QUESTIONS = 200
+"""Questions that heads for the demo's model are fitted to and evaluated on: some seconds of work."""
 
 
 def fit_medusa(
@@ -82,7 +84,7 @@ def fit_medusa(
 def _questions(file: Path | None) -> Sequence[str]:
     """Return the lines of the file, or the questions of the demo; raises CommandError for an unusable file."""
     if file is None:
-        return all_questions()
+        return all_questions()[:DEMO_QUESTIONS]
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not 0 < len(lines) <= PROMPTS_MAX:
         raise CommandError(
