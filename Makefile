@@ -22,7 +22,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
 	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-fleet bench-isolation bench-quotas bench-engine ladder docs \
-	docs-site docs-plot clean images test-observability test-browser test-envoy docs-screenshots audit proto
+	demo-model docs-site docs-plot clean images test-observability test-browser test-envoy docs-screenshots audit proto
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +139,9 @@ docs: .venv/.dev ## Write the generated parts of the reference pages again
 # The messages need at least the protobuf of the compiler that wrote them: an old compiler suits more installations.
 proto: .tools/protoc/.done ## Write the Python messages of ext_proc.proto again
 	.tools/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gateway/endpoint_picker/ext_proc.proto
+
+demo-model: .venv/.dev ## Train the tiny model of the demo anew, in some minutes, and write it to gateway/demo/tiny-llama
+	$(BIN)/python -m tests.demo_model gateway/demo/tiny-llama
 
 docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml

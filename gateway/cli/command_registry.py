@@ -19,6 +19,7 @@ NAMES = (
         "demo",
         "doctor",
         "ladder",
+        "fit-medusa",
         "plan",
         "plan-fleet",
         "simulate",
@@ -103,9 +104,13 @@ def _load_command(name: str) -> Any:
 
             return _single_command(doctor)
         case "ladder":
-            from gateway.cli.commands.ladder import CONTEXT, ladder
+            from gateway.cli.commands.engine.ladder import CONTEXT, ladder
 
             return _single_command(ladder, CONTEXT)
+        case "fit-medusa":
+            from gateway.cli.commands.engine.fit_medusa import fit_medusa
+
+            return _single_command(fit_medusa)
         case "plan":
             from gateway.cli.planning.plan import plan
 

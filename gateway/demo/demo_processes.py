@@ -17,10 +17,10 @@ from gateway.process.secrets import deployment_secret
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 
-TINY_MODEL = "tiny-llama"
+TINY_MODEL = Path(__file__).parent / "tiny-llama"
+"""The model of the demo: a Llama of 2.8 million weights that was trained on `topics.yaml` (`make demo-model`)."""
 PAGE_SIZE = 16
 TENANTS = ("acme", "globex")
-CHECKPOINT = {"hidden": 256, "layers": 4, "heads": 8, "kv_heads": 2, "intermediate": 512, "context": 4096}
 KV_TOKENS = 48_000
 WORKER_SECONDS_MAX = 120.0
 GATEWAY_SECONDS_MAX = 30.0
@@ -37,12 +37,12 @@ class DemoLocation:
     port: int
     admin_port: int
     model: Path | None = None
-    """The directory of a real model; None: a tiny one with random weights is built."""
+    """The directory of a real model; None: the tiny one that is part of the package."""
 
     @property
     def checkpoint(self) -> Path:
         """The directory of the model."""
-        return self.model if self.model is not None else self.directory / TINY_MODEL
+        return self.model if self.model is not None else TINY_MODEL
 
     @property
     def model_name(self) -> str:
@@ -85,38 +85,9 @@ class DemoProcesses:
         """Return all processes."""
         return [*self._workers, self._gateway] if self._gateway is not None else self._workers
 
-    async def build_checkpoint(self) -> None:
-        """Create a small Llama with random weights, in a separate process, since a gateway has no numpy.
-
-        A real model is used as it is.
-
-        Raises:
-            ChildFailed: the model cannot be created.
-        """
-        options = [
-            part for name, value in CHECKPOINT.items() for part in (f"--{name.replace('_', '-')}", str(value))
-        ]
-        self.location.directory.mkdir(parents=True, exist_ok=True)
-        if self.location.model is not None:
-            return
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "workers.engine.tiny_checkpoint",
-            str(self.location.checkpoint),
-            *options,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, errors = await process.communicate()
-        if process.returncode:
-            raise ChildFailed(
-                f"the checkpoint could not be built: {errors.decode(errors='replace').strip()[-500:]}"
-            )
-
     async def start_workers(self) -> None:
         """Start all workers. Raises ChildFailed."""
+        self.location.directory.mkdir(parents=True, exist_ok=True)
         await asyncio.gather(*(worker.start(WORKER_SECONDS_MAX) for worker in self._workers))
 
     async def start_gateway(self, policy: str) -> None:

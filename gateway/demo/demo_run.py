@@ -1,6 +1,7 @@
 """Runs the demo: starts all processes, runs the same sessions under two policies, and compares the results."""
 
 import asyncio
+import re
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,9 @@ from gateway.demo.traffic import ChatSession, TrafficScale, make_sessions, run_s
 
 BASELINE = "round_robin"
 POLICIES = (BASELINE, "cost")
+QUESTION = "What is prefix caching?"
+"""The question of the examples that are printed at the end."""
+SENTENCE_ENDS = re.compile(r"(?<=[.?!]) ")
 
 
 class DemoInterrupted(Exception):
@@ -90,11 +94,11 @@ async def _run_policies(
     *,
     watch: bool,
 ) -> None:
-    with console.status("building a tiny Llama checkpoint"):
-        await processes.build_checkpoint()
-    real = processes.location.model is not None
-    kind = "" if real else "  (random weights: its answers make no sense)"
-    console.print(f"checkpoint  {processes.location.checkpoint}{kind}", soft_wrap=True)
+    console.print(f"model       {processes.location.checkpoint}", soft_wrap=True)
+    if processes.location.model is None:
+        console.print(
+            "            (tiny, trained for this demo: it knows the topics of the demo and nothing else)"
+        )
     with console.status(f"starting {workers} workers"):
         await processes.start_workers()
     for worker in processes.children():
@@ -179,6 +183,11 @@ async def _one_run(
     failed = [result.error for result in results if result.error is not None]
     if failed:
         console.print(f"{len(failed)} requests failed: {', '.join(sorted(set(failed)))}", style="red")
+    elif policy == POLICIES[-1]:
+        # The results are in the order of the sessions.
+        question = SENTENCE_ENDS.split(sessions[0].questions[0])[-1]
+        console.print(f"\n{sessions[0].tenant} asked:    {question}", markup=False, soft_wrap=True)
+        console.print(f"and was told:  {results[0].text}", markup=False, soft_wrap=True)
     return summary_by_tenant(results, seconds)
 
 
@@ -195,7 +204,9 @@ def _print_next_steps(processes: DemoProcesses, console: Console) -> None:
     """Print how to use the running gateway."""
     key = processes.keys[TENANTS[0]].text
     model = processes.location.model_name
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 32}}'
+    body = (
+        f'{{"model": "{model}", "messages": [{{"role": "user", "content": "{QUESTION}"}}], "max_tokens": 32}}'
+    )
     console.print(
         f"""
 The gateway keeps running at {processes.url}; Ctrl-C ends everything.
@@ -213,7 +224,7 @@ The gateway keeps running at {processes.url}; Ctrl-C ends everything.
 
   client = OpenAI(base_url="{processes.url}/v1", api_key="{key}")
   for chunk in client.chat.completions.create(
-      model="{model}", stream=True, max_tokens=32, messages=[{{"role": "user", "content": "Hello"}}]
+      model="{model}", stream=True, max_tokens=32, messages=[{{"role": "user", "content": "{QUESTION}"}}]
   ):
       print(chunk.choices[0].delta.content or "", end="")
 """,

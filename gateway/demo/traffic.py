@@ -5,7 +5,8 @@
     globex  assistant C: ...                                                      nothing shared across tenants
 
 A session is a closed loop: a turn is sent when the turn before it has been answered. Sessions start one after
-another. Equal seeds give equal texts, so two runs differ only by the policy.
+another. Each message of a user is some sentences that mean nothing, and a question about one of the `topics`.
+Equal seeds give equal texts, so two runs differ only by the policy.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import aiohttp
 from gateway.bench.client import stream_completion
 from gateway.bench.ideal_cache import IdealCache
 from gateway.bench.results import RequestResult
+from gateway.demo.topics import draw_question
 from workers.engine.tiny_text import sentences
 
 ASSISTANTS = 2
@@ -38,7 +40,7 @@ class TrafficScale:
 
     system_sentences: int = 24
     question_sentences: int = 8
-    answer_tokens: int = 24
+    answer_tokens: int = 32
     seed: int = 7
 
 
@@ -55,7 +57,8 @@ class ChatSession:
 def make_sessions(tenants: Sequence[str], scale: TrafficScale) -> list[ChatSession]:
     """Return all sessions in the order in which they start."""
     made = []
-    per_session = scale.turns * scale.question_sentences
+    chance = random.Random(scale.seed)
+    per_session = scale.turns * (scale.question_sentences - 1)
     needed = len(tenants) * (ASSISTANTS * scale.system_sentences + scale.sessions * per_session)
     text = iter(sentences(scale.seed, needed))
 
@@ -69,7 +72,10 @@ def make_sessions(tenants: Sequence[str], scale: TrafficScale) -> list[ChatSessi
     }
     for number in range(scale.sessions):
         for tenant in tenants:
-            questions = tuple(some(scale.question_sentences) for _ in range(scale.turns))
+            questions = tuple(
+                f"{some(scale.question_sentences - 1)} {draw_question(chance)[0]}".strip()
+                for _ in range(scale.turns)
+            )
             system = systems[tenant, number % ASSISTANTS]
             made.append(ChatSession(tenant=tenant, number=number, system=system, questions=questions))
     return made
@@ -116,7 +122,6 @@ async def run_sessions(
                     "messages": messages,
                     "max_tokens": scale.answer_tokens,
                     "temperature": 0,
-                    "ignore_eos": True,
                 }
                 possible_tokens = ideal_cache.add_prompt(session.tenant, messages)
                 result = await stream_completion(http, url, keys[session.tenant], session.tenant, body)

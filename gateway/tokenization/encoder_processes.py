@@ -22,6 +22,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import BinaryIO, cast
 
 from xxhash import xxh3_128
@@ -260,6 +261,10 @@ class _EncoderProcess:
         self._process.kill()
 
     def end(self) -> None:
-        """Kill the process and wait until it has ended."""
+        """Kill the process, wait until it has ended, and close its pipes."""
         self._process.kill()
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            # What was not written yet has no reader any more. Python 3.13 reports that if the pipe is left to it.
+            with suppress(OSError):
+                cast(BinaryIO, pipe).close()

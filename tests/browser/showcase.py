@@ -10,12 +10,11 @@ import aiohttp
 import yaml
 
 from gateway.bench.ideal_cache import IdealCache
-from gateway.demo.demo_processes import GATEWAY_READY, WORKER_READY, free_port
+from gateway.demo.demo_processes import GATEWAY_READY, TINY_MODEL, WORKER_READY, free_port
 from gateway.demo.traffic import ChatSession, TrafficScale, make_sessions, run_sessions
 from gateway.process.children import Child
-from workers.engine import tiny_checkpoint
 
-MODEL = "tiny-llama"
+MODEL = TINY_MODEL.name
 PAGE_SIZE = 16
 TENANTS = ("acme", "globex", "initech")
 SCALE = TrafficScale(sessions=6, turns=4, answer_tokens=16)
@@ -57,7 +56,7 @@ class Showcase:
 @asynccontextmanager
 async def showcase(directory: Path, *, workers: int = 3) -> AsyncIterator[Showcase]:
     """Start all processes; they end with the context."""
-    checkpoint = tiny_checkpoint.build(directory / MODEL, hidden=128, layers=2)
+    checkpoint = TINY_MODEL
     command = [sys.executable, "-P", "-m", "gateway"]
     async with AsyncExitStack() as stack:
         urls = {}

@@ -48,6 +48,7 @@ SEVERAL_MODULES = {
     "workers/engine/scheduler/test_histories.py",
     "workers/engine/speculative/test_sampled_speculation.py",
     "workers/engine/speculative/test_speculation.py",
+    "workers/engine/speculative/test_tree_speculation.py",
     "workers/engine/test_combinations.py",
     "workers/engine/test_standalone_copy.py",
 }

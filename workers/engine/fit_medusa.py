@@ -10,7 +10,8 @@ Head h is the matrix W [vocab, hidden] that minimises
     W = Y^T X (X^T X + ridge I)^-1      X^T X [hidden, hidden] and Y^T X [vocab, hidden], sums over all positions
 
 So memory does not grow with the texts. The heads are evaluated on texts that they were not fitted to: how often
-each is right, and how many of their drafts the engine accepts in decoding these texts. The paper (Cai et al. 2024,
+the candidate of each rank is right, which gives the shape of the tree of drafts (`speculative.medusa_tree`), and
+how many drafts the engine accepts in decoding these texts, in a chain and in a tree. The paper (Cai et al. 2024,
 arXiv 2401.10774, section 2.2.1) trains the same heads by gradient descent, with a residual block before the matrix,
 which is zero here; its training gives better heads, and files in the same format.
 """
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -29,7 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workers.engine.checkpoint.model_spec import ModelSpec
-from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.engine_config import Device, EngineConfig
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.engine import Engine
 from workers.engine.engine_parts import load_engine_parts
@@ -41,6 +43,7 @@ from workers.engine.scheduler.drafter import ComputedStep
 from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence as Running
 from workers.engine.speculative.medusa import HEADS_FILE
+from workers.engine.speculative.medusa_tree import ACCURACIES, RANKS_MAX
 from workers.engine.tokenization.tokenizer import Tokenizer
 
 RIDGE = 1e-3
@@ -53,6 +56,7 @@ class _StateRecorder:
     """A Drafter that proposes no drafts and records each request's hidden states and the tokens they gave."""
 
     cost = 0.0
+    tree = None
 
     def __init__(self) -> None:
         self.states: dict[str, list[Tensor]] = {}
@@ -104,8 +108,8 @@ class FittedHeads:
 
     heads: tuple[Tensor, ...]
     """Each [vocab, hidden], the nearest position first."""
-    accuracies: tuple[float, ...]
-    """The share of correct predictions of each head."""
+    accuracies: tuple[tuple[float, ...], ...]
+    """For each head how often its likeliest token was right, its second one, and so on; empty if not measured."""
 
 
 def fit_heads(
@@ -146,13 +150,15 @@ def fit_heads(
         for head, regression in enumerate(sums):
             regression.add(*_pairs(states, said, head))
     solved = tuple(regression.solve(ridge) for regression in sums)
-    return FittedHeads(
-        heads=solved, accuracies=tuple(_accuracy(head, place, kept) for place, head in enumerate(solved))
-    )
+    accuracies = tuple(_accuracies(head, place, kept) for place, head in enumerate(solved)) if kept else ()
+    return FittedHeads(heads=solved, accuracies=accuracies)
 
 
-def save_heads(fitted: FittedHeads, directory: Path) -> None:
-    """Write the heads into `directory`, in the format of the paper's authors."""
+def save_heads(fitted: FittedHeads, directory: Path, *, ranks: int = RANKS_MAX) -> None:
+    """Write the heads into `directory`, in the format of the paper's authors, with the accuracies of `ranks` ranks.
+
+    With one rank the drafts are a chain.
+    """
     hidden = fitted.heads[0].shape[1]
     weights: dict[str, Tensor] = {}
     for number, head in enumerate(fitted.heads):
@@ -162,16 +168,18 @@ def save_heads(fitted: FittedHeads, directory: Path) -> None:
         weights[f"{number}.1.weight"] = head
     directory.mkdir(parents=True, exist_ok=True)
     save_file(weights, directory / HEADS_FILE)
-    described = {"medusa_num_heads": len(fitted.heads), "medusa_num_layers": 1}
+    described: dict[str, object] = {"medusa_num_heads": len(fitted.heads), "medusa_num_layers": 1}
+    if fitted.accuracies:
+        described[ACCURACIES] = [by_rank[:ranks] for by_rank in fitted.accuracies]
     (directory / "config.json").write_text(json.dumps(described), encoding="utf-8")
 
 
 def accepted_drafts(
-    config: EngineConfig, directory: Path, prompts: Sequence[Sequence[int]], *, heads: int, tokens: int
+    config: EngineConfig, directory: Path, prompts: Sequence[Sequence[int]], *, drafts: int, tokens: int
 ) -> SpecCounters:
     """Return the counts of drafts while the engine decodes these prompts with the heads in `directory`."""
-    drafts = SpecConfig(method="medusa", model=directory, num_tokens=heads, adaptive=False)
-    engine = Engine.load(replace(config, speculation=drafts))
+    speculation = SpecConfig(method="medusa", model=directory, num_tokens=drafts, adaptive=False)
+    engine = Engine.load(replace(config, speculation=speculation))
     params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
     for first in range(0, len(prompts), config.running_max):
         for number, prompt in enumerate(prompts[first : first + config.running_max]):
@@ -204,11 +212,15 @@ def _pairs(states: Tensor, said: Tensor, head: int) -> tuple[Tensor, Tensor]:
     return states[:-ahead], said[ahead:]
 
 
-def _accuracy(head: Tensor, place: int, texts: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the share of the positions where the head's likeliest token was generated."""
+def _accuracies(head: Tensor, place: int, texts: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, ...]:
+    """Return how often the head's likeliest token was generated, its second one, and so on, as shares."""
     pairs = [_pairs(states, said, place) for states, said in texts]
-    hits = [(states.float() @ head.T).argmax(dim=1) == wanted for states, wanted in pairs]
-    return torch.cat(hits).double().mean().item() if hits else 0.0
+    hits = [
+        (states.float() @ head.T).topk(min(RANKS_MAX, len(head)), dim=1).indices == wanted[:, None]
+        for states, wanted in pairs
+    ]
+    # Few texts may give a rank more hits than the rank before it.
+    return tuple(accumulate(torch.cat(hits).double().mean(dim=0).tolist(), min))
 
 
 def _vocab(config: EngineConfig) -> int:
@@ -218,28 +230,71 @@ def _vocab(config: EngineConfig) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Fit the heads, write them, print their accuracies, and return the exit code."""
     options = _parser().parse_args(arguments)
-    config = EngineConfig(model=options.model, dtype="float32", device=options.device, seed=0)
-    began = time.perf_counter()
     try:
-        prompts = _prompts(options)
-        fitted = fit_heads(
-            config, prompts, heads=options.heads, tokens=options.tokens, held_out=options.held_out
+        fit_and_report(
+            options.model,
+            options.out,
+            _prompts(options),
+            heads=options.heads,
+            tokens=options.tokens,
+            held_out=options.held_out,
+            drafts=options.drafts,
+            device=options.device,
         )
-        save_heads(fitted, options.out)
-        seconds = time.perf_counter() - began
-        kept = prompts[len(prompts) - options.held_out :]
-        drafts = accepted_drafts(config, options.out, kept, heads=options.heads, tokens=options.tokens)
     except (EngineError, OSError, UnicodeDecodeError) as err:
         print(f"fit_medusa: {err}", file=sys.stderr)
         return 1
-    for number, accuracy in enumerate(fitted.accuracies):
-        print(f"head {number}: {100 * accuracy:.0f} % correct on {options.held_out} held out answers")
-    if drafts.num_drafts:
-        print(
-            f"drafts: {100 * drafts.acceptance_rate:.0f} % accepted, {drafts.accepted_length:.2f} tokens a step"
-        )
-    print(f"fitted in {seconds:.1f} s, written to {options.out}")
     return 0
+
+
+def fit_and_report(
+    model: Path,
+    out: Path,
+    prompts: Sequence[Sequence[int]],
+    *,
+    heads: int,
+    tokens: int,
+    held_out: int,
+    drafts: int,
+    device: Device = "auto",
+) -> None:
+    """Fit heads, write them, and print how often they are right and how many of their drafts are accepted.
+
+    Args:
+        model: the directory of the model.
+        out: the directory for the heads.
+        prompts: the prompts that the model answers.
+        heads: the number of heads.
+        tokens: the tokens of each answer.
+        held_out: the number of prompts, from the last, that the heads are evaluated on instead.
+        drafts: the most drafts of the tree that is evaluated.
+        device: where the model computes.
+
+    Raises:
+        EngineError: the model cannot be loaded, or the numbers leave nothing to fit to.
+    """
+    config = EngineConfig(model=model, dtype="float32", device=device, seed=0)
+    began = time.perf_counter()
+    fitted = fit_heads(config, prompts, heads=heads, tokens=tokens, held_out=held_out)
+    seconds = time.perf_counter() - began
+    for number, by_rank in enumerate(fitted.accuracies):
+        first, three = by_rank[0], sum(by_rank[:3])
+        print(
+            f"head {number}: right for {100 * first:.0f} % of the tokens of {held_out} held out answers, "
+            f"one of its first three for {100 * three:.0f} %"
+        )
+    if held_out:
+        kept = prompts[len(prompts) - held_out :]
+        for name, count, ranks in (("chain", heads, 1), ("tree", drafts, RANKS_MAX)):
+            save_heads(fitted, out, ranks=ranks)
+            counted = accepted_drafts(config, out, kept, drafts=count, tokens=tokens)
+            print(
+                f"{name} of {counted.num_draft_tokens // max(1, counted.num_drafts)} drafts: "
+                f"{100 * counted.acceptance_rate:.0f} % accepted, {counted.accepted_length:.2f} tokens a step"
+            )
+    else:
+        save_heads(fitted, out)
+    print(f"fitted in {seconds:.1f} s, written to {out}")
 
 
 def _prompts(options: argparse.Namespace) -> list[list[int]]:
@@ -274,6 +329,9 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         help="number of prompts that the heads are evaluated on instead of fitted to",
+    )
+    parser.add_argument(
+        "--drafts", type=int, default=12, help="most drafts of the tree that is evaluated on these prompts"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     return parser

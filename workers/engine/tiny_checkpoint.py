@@ -16,6 +16,7 @@ import inspect
 import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -214,17 +215,24 @@ def _swap(fresh: Path, target: Path, old: Path) -> None:
 
 
 def _write(directory: Path, shape: TinyCheckpointSettings) -> None:
-    tokenizer = _train_tokenizer(shape)
-    tokenizer.save(str(directory / "tokenizer.json"))
-    _write_json(directory / "tokenizer_config.json", _tokenizer_config(shape))
-    _write_json(directory / "config.json", _config(shape))
-    _write_json(directory / "generation_config.json", _special_ids())
+    write_descriptions(directory, shape, train_tokenizer(shape.vocab, sentences(shape.seed, 4000)))
     save_file(_weights(shape), directory / "model.safetensors", metadata={"format": "pt"})
     sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
     _write_json(directory / MARKER, _marker(shape, sizes))
 
 
-def _train_tokenizer(shape: TinyCheckpointSettings) -> Tokenizer:
+def write_descriptions(
+    directory: Path, shape: TinyCheckpointSettings, tokenizer: Tokenizer, *, tied_head: bool = False
+) -> None:
+    """Write every file of a checkpoint but its weights; `tied_head`: the head is the embedding."""
+    tokenizer.save(str(directory / "tokenizer.json"))
+    _write_json(directory / "tokenizer_config.json", _tokenizer_config(shape))
+    _write_json(directory / "config.json", {**_config(shape), "tie_word_embeddings": tied_head})
+    _write_json(directory / "generation_config.json", _special_ids())
+
+
+def train_tokenizer(vocab: int, texts: Iterable[str]) -> Tokenizer:
+    """Return a byte-level BPE tokenizer of `vocab` tokens, trained on `texts`; the same texts give the same one."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
@@ -233,12 +241,12 @@ def _train_tokenizer(shape: TinyCheckpointSettings) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=shape.vocab,
+        vocab_size=vocab,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(sentences(shape.seed, 4000), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -276,7 +284,6 @@ def _config(shape: TinyCheckpointSettings) -> dict[str, Any]:
         "rope_theta": 10000.0,
         "hidden_act": "silu",
         "initializer_range": shape.init,
-        "tie_word_embeddings": False,
         "use_cache": True,
         "torch_dtype": "float32",
         **_special_ids(),

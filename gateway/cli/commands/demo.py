@@ -46,14 +46,14 @@ def demo(
             help="Port of the console and the admin API; a free one if it is taken.", min=0, max=65535
         ),
     ] = 8001,
-    directory: Annotated[
-        Path, typer.Option(help="Directory for the checkpoint, the settings and the logs.")
-    ] = Path(".radixgate/demo"),
+    directory: Annotated[Path, typer.Option(help="Directory for the settings and the logs.")] = Path(
+        ".radixgate/demo"
+    ),
     model: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of a real model for the workers (Llama, Qwen or Mistral); by default a tiny one with "
-            "random weights is built.",
+            help="Directory of a real model for the workers (Llama, Qwen or Mistral); by default a tiny one that "
+            "was trained for the demo.",
             show_default=False,
         ),
     ] = None,
@@ -69,8 +69,8 @@ def demo(
 
     The demo starts workers and a gateway, and runs the same chat sessions under two routing policies. A private
     Valkey, three embedded PyTorch workers and a gateway with two tenants run as separate processes on this machine.
-    Nothing is downloaded: the model is a tiny Llama with random weights that the demo creates, and its answers make
-    no sense. --model takes a real one.
+    Nothing is downloaded: the model is a tiny Llama that is part of the package. It was trained on a few pages
+    about prefix caching, routing and tenants, and knows nothing else. --model takes a real one.
     """
     if importlib.util.find_spec("torch") is None:
         raise CommandError(ENGINE_MISSING)

@@ -469,6 +469,7 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
     )
     assert code == 0, errors
     assert "cost against round_robin" in output
+    assert re.search(r"acme asked: .*[?.]\nand was told:  [A-Z][a-z]+ ", output)
     assert "\u2026" not in output
     assert max(map(len, output.partition("The same sessions")[2].partition("against")[0].splitlines())) <= 80
     runs = json.loads(result.read_text())["runs"]
@@ -478,7 +479,8 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
         assert set(run["tenants"]) == {"acme", "globex"}
         for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
             assert run["all"][name] == sum(tenant[name] for tenant in run["tenants"].values())
-        assert run["all"]["output_tokens"] == 12 * 24
+        # Every answer is a sentence, and ends by itself or at the most tokens.
+        assert 12 * 5 < run["all"]["output_tokens"] <= 12 * 32
         assert 0 < run["all"]["hit_ratio"] < 1
         assert run["all"]["ttft_ms_p50"] > 0
     assert runs["cost"]["all"]["hit_ratio"] > runs["round_robin"]["all"]["hit_ratio"]

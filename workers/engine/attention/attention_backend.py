@@ -10,6 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from workers.engine.draft_tree import DraftTree
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpan:
@@ -21,6 +23,8 @@ class AttentionSpan:
     """The number of tokens."""
     blocks: Sequence[int]
     """The blocks of the sequence up to the last token. Those before the window of every layer may be 0."""
+    tree: DraftTree | None = None
+    """The tree of the tokens after the first one, which are drafts; None: each follows the one before it."""
 
     @property
     def end(self) -> int:
@@ -35,7 +39,7 @@ class AttentionStep(Protocol):
         """Store the keys and values of one layer, and return the attention output.
 
         Rows are in the order of the spans. Each token attends to its own sequence's positions up to and including
-        its own, as far back as the layer's window.
+        its own, as far back as the layer's window. A draft in a tree attends to the drafts on the way to it alone.
 
         Args:
             layer: the number of the layer.
@@ -62,4 +66,11 @@ class AttentionBackend(Protocol):
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks of all layers, (source, target), one after the other."""
+        ...
+
+    def move_tokens(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """Move the keys and values of one sequence's tokens in all layers, (source, target), all at once.
+
+        A place in the sequence's `blocks` is the number of a token, from the first one on.
+        """
         ...

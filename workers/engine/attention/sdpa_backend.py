@@ -18,7 +18,7 @@ says which contexts are padded to each other, and no batch copies more than GATH
 A layer with a window gathers only the blocks that the window reaches. Layers with the same window share one view.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.batching import cut_batches
 from workers.engine.checkpoint.model_spec import ModelSpec
+from workers.engine.draft_tree import DraftTree
 from workers.engine.id_tensor import id_tensor
 from workers.engine.kv.kv_store import KVStore
 
@@ -95,20 +96,25 @@ class SdpaBackend:
         for source, target in copies:
             self._store.copy(source, target)
 
+    def move_tokens(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """Move the keys and values of one sequence's tokens in all layers, (source, target), all at once."""
+        sources, targets = (self._slots_in(blocks, side) for side in zip(*moves, strict=True))
+        self._store.move(id_tensor(sources, self._store.device), id_tensor(targets, self._store.device))
+
     def _slots(self, spans: Sequence[AttentionSpan]) -> Tensor:
         """Return the slot that each row's key and value are stored in, [tokens]."""
-        size = self._store.block_size
-        slots = [
-            span.blocks[position // size] * size + position % size
-            for span in spans
-            for position in range(span.start, span.end)
-        ]
+        slots = [slot for span in spans for slot in self._slots_in(span.blocks, range(span.start, span.end))]
         return id_tensor(slots, self._store.device)
+
+    def _slots_in(self, blocks: Sequence[int], places: Iterable[int]) -> list[int]:
+        """Return the slots of the tokens at `places` of a sequence."""
+        size = self._store.block_size
+        return [blocks[place // size] * size + place % size for place in places]
 
     def _view(self, spans: Sequence[AttentionSpan], window: Window) -> _View:
         view: list[_Batch | _Chunk] = []
         first = 0
-        for count, alike in groupby(spans, key=_batched_count):
+        for (count, _), alike in groupby(spans, key=_batch_key):
             group = list(alike)
             if count:
                 view += self._batches(group, first, window)
@@ -134,8 +140,12 @@ class SdpaBackend:
         begins = _column([_first_block(span, window, size) * size for span in spans], store.device)
         starts = _column([span.start for span in spans], store.device)
         positions = begins + torch.arange(width * size, device=store.device)
-        rows = starts + torch.arange(count, device=store.device)
-        mask = self._mask(_hidden(positions[:, None, :], rows[:, :, None], window))
+        tree = spans[0].tree
+        if tree is None:
+            rows = starts + torch.arange(count, device=store.device)
+            mask = self._mask(_hidden(positions[:, None, :], rows[:, :, None], window))
+        else:
+            mask = self._mask(_hidden_in_tree(positions, starts, tree, window))
         return _Batch(
             first=first,
             last=first + len(spans) * count,
@@ -221,9 +231,9 @@ class SdpaAttentionStep:
         return mixed.permute(2, 0, 1, 3).reshape(query.shape)
 
 
-def _batched_count(span: AttentionSpan) -> int:
-    """Return the length of a span that is computed in a batch, or 0 where it is computed alone."""
-    return span.count if span.start and span.count <= BATCHED_SPAN_TOKENS_MAX else 0
+def _batch_key(span: AttentionSpan) -> tuple[int, DraftTree | None]:
+    """Return the length of a span that is computed in a batch, or 0 where it is computed alone, and its tree."""
+    return span.count if span.start and span.count <= BATCHED_SPAN_TOKENS_MAX else 0, span.tree
 
 
 def _first_block(span: AttentionSpan, window: Window, size: int) -> int:
@@ -235,6 +245,28 @@ def _hidden(positions: Tensor, rows: Tensor, window: Window) -> Tensor:
     """Return which of `positions` [.., 1 or rows, keys] are masked for each of `rows` [.., rows, 1]."""
     hidden = positions > rows
     return hidden if window is None else hidden | (positions <= rows - window)
+
+
+def _hidden_in_tree(places: Tensor, starts: Tensor, tree: DraftTree, window: Window) -> Tensor:
+    """Return which keys are masked for each row of spans whose tokens after the first one are a tree of drafts.
+
+    Args:
+        places: [spans, keys], the places of the keys in their sequences.
+        starts: [spans, 1], the place of each span's first token.
+        tree: the tree, of rows - 1 drafts.
+        window: the window of the layer.
+
+    Returns:
+        [spans, rows, keys].
+    """
+    attended = torch.tensor(tree.attended_rows(), device=places.device)
+    ahead = torch.tensor((0, *(depth + 1 for depth in tree.depths)), device=places.device)
+    inside = (places - starts).clamp(0, len(ahead) - 1)
+    hidden = ~attended[:, inside].transpose(0, 1) | (places - starts >= len(ahead))[:, None, :]
+    if window is None:
+        return hidden
+    positions = torch.where(places > starts, starts + ahead[inside], places)
+    return hidden | (positions[:, None, :] <= (starts + ahead)[:, :, None] - window)
 
 
 def _column(values: Sequence[int], device: torch.device) -> Tensor:

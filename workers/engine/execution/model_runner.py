@@ -8,6 +8,7 @@ verify           a6        d7 d8'                    draft d8 was rejected, and 
 """
 
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from itertools import accumulate, compress
 
 import torch
@@ -60,19 +61,21 @@ class ModelRunner:
             hidden = hidden.index_select(0, packed.sampled)
             sampling = [item for item in plan.items if item.samples]
             results, logprobs = self._sample(sampling, hidden, drawn_from) if sampling else ([], [])
+            tokens = [drawn.tokens for drawn in results]
             if self._drafter:
+                self._gather_accepted(sampling, results)
                 newest = id_tensor(_newest(sampling, results), self._device)
                 self._drafter.after_step(
-                    ComputedStep(items=plan.items, hidden=hidden.index_select(0, newest), tokens=results)
+                    ComputedStep(items=plan.items, hidden=hidden.index_select(0, newest), tokens=tokens)
                 )
             return [
-                SampledTokens(tokens=tokens, logprobs=likely)
-                for tokens, likely in zip(results, logprobs, strict=True)
+                SampledTokens(tokens=kept, logprobs=likely)
+                for kept, likely in zip(tokens, logprobs, strict=True)
             ]
 
     def _sample(
         self, items: Items[StepItem], hidden: Tensor, drawn_from: dict[Sequence, Tensor]
-    ) -> tuple[list[Tokens], list[Logprobs]]:
+    ) -> tuple[list["_Drawn"], list[Logprobs]]:
         """Return the tokens of each item and their log probabilities.
 
         `hidden` [rows, hidden] has a row for each sampled position.
@@ -80,12 +83,15 @@ class ModelRunner:
         logits, wanted = self._decoder.logits(hidden), sampling_rows(items)
         # Before the logits are overwritten.
         reader = LogprobReader(logits, wanted)
-        tokens = (
+        results = (
             self._verified(items, wanted, logits, drawn_from)
             if drawn_from
             else _compare(items, wanted, logits)
         )
-        return tokens, [reader.read(first, kept) for first, kept in zip(_firsts(items), tokens, strict=True)]
+        return results, [
+            reader.read([first + row for row in drawn.rows], drawn.tokens)
+            for first, drawn in zip(_firsts(items), results, strict=True)
+        ]
 
     def _verified(
         self,
@@ -93,7 +99,7 @@ class ModelRunner:
         wanted: Items[SamplingRow],
         logits: Tensor,
         drawn_from: dict[Sequence, Tensor],
-    ) -> list[Tokens]:
+    ) -> list["_Drawn"]:
         """Return the tokens of each item, with drafts that were drawn at random and with other ones."""
         judged = [item.sequence in drawn_from for item in items]
         of_judged = [was for item, was in zip(items, judged, strict=True) for _ in range(1 + item.drafts)]
@@ -112,30 +118,53 @@ class ModelRunner:
         )
         return [next(first if was else second) for was in judged]
 
+    def _gather_accepted(self, items: Items[StepItem], results: Items["_Drawn"]) -> None:
+        """Move the KV of the accepted path of each tree of drafts to the places right after the last token."""
+        for item, drawn in zip(items, results, strict=True):
+            moves = [
+                (item.start + row, item.start + place) for place, row in enumerate(drawn.rows) if row != place
+            ]
+            if moves:
+                self._attention.move_tokens(item.sequence.blocks.ids, moves)
 
-def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[Tokens]:
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The tokens that one item yielded, and the rows of the item that they were drawn from."""
+
+    tokens: Tokens
+    rows: Items[int]
+
+
+def _compare(items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor) -> list[_Drawn]:
     """Return the tokens of items with drafts that are accepted where plain decoding draws the same token."""
     drawn = sample_tokens(logits, wanted) if items else []
     results = []
     for first, item in zip(_firsts(items), items, strict=True):
         here = drawn[first : first + 1 + item.drafts]
-        results.append(tuple(here[: count_agreed(item.sequence.drafts, here[:-1]) + 1]))
+        rows: Items[int]
+        if item.draft_tree is None:
+            rows = range(count_agreed(item.sequence.drafts, here[:-1]) + 1)
+        else:
+            rows = [0, *(number + 1 for number in item.draft_tree.accepted_path(item.sequence.drafts, here))]
+        results.append(_Drawn(tuple(here[row] for row in rows), rows))
     return results
 
 
 def _judge(
     items: Items[StepItem], wanted: Items[SamplingRow], logits: Tensor, drawn_from: dict[Sequence, Tensor]
-) -> list[Tokens]:
+) -> list[_Drawn]:
     """Return the tokens of items with drafts that were drawn from distributions of their own."""
     p = distribution(logits, wanted)
     nothing = p.new_zeros(1, p.shape[-1])
-    return verify_drafts(
+    verified = verify_drafts(
         p,
         torch.cat([part for item in items for part in (drawn_from[item.sequence], nothing)]),
         [item.sequence.drafts[: item.drafts] for item in items],
         [draw_uniforms(item.sequence, item.drafts, RandomStream.ACCEPT) for item in items],
         [draw_uniforms(item.sequence, item.drafts + 1, RandomStream.RESAMPLE) for item in items],
     )
+    return [_Drawn(tokens, range(len(tokens))) for tokens in verified]
 
 
 def _firsts(items: Items[StepItem]) -> list[int]:
@@ -143,6 +172,6 @@ def _firsts(items: Items[StepItem]) -> list[int]:
     return list(accumulate((1 + item.drafts for item in items[:-1]), initial=0)) if items else []
 
 
-def _newest(items: Items[StepItem], results: Items[Tokens]) -> list[int]:
+def _newest(items: Items[StepItem], results: Items[_Drawn]) -> list[int]:
     """Return the index of the row that each item's last token was drawn from, among all sampled rows."""
-    return [first + len(tokens) - 1 for first, tokens in zip(_firsts(items), results, strict=True)]
+    return [first + drawn.rows[-1] for first, drawn in zip(_firsts(items), results, strict=True)]

@@ -40,8 +40,10 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
     reach = max((item.start for item in items), default=0)
     starts = [item.start for item in items] + [reach if count == 1 else 0 for count in padding]
     counts = [item.count for item in items] + list(padding)
+    forked = [item.draft_tree is not None for item in items] + [False for _ in padding]
     for place in sorted(
-        range(len(counts)), key=lambda place: (not starts[place], counts[place], starts[place])
+        range(len(counts)),
+        key=lambda place: (not starts[place], counts[place], forked[place], starts[place]),
     ):
         if place >= len(items):
             start, count = starts[place], counts[place]
@@ -51,11 +53,16 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
             spans.append(AttentionSpan(start=start, count=count, blocks=[0] * (start + count)))
             continue
         item = items[place]
-        end = item.start + item.count
+        end, tree = item.start + item.count, item.draft_tree
         tokens += item.sequence.tokens_and_drafts(item.start, end)
-        positions += range(item.start, end)
+        if tree is None:
+            positions += range(item.start, end)
+        else:
+            positions += (item.start, *(item.start + 1 + depth for depth in tree.depths))
         last_rows[place] = len(tokens) - 1
-        spans.append(AttentionSpan(start=item.start, count=item.count, blocks=item.sequence.blocks.ids))
+        spans.append(
+            AttentionSpan(start=item.start, count=item.count, blocks=item.sequence.blocks.ids, tree=tree)
+        )
     sampled = [
         row
         for place, item in enumerate(items)

@@ -67,3 +67,27 @@ def masks_along(matcher: Matcher, drafts: Sequence[int] = ()) -> tuple[Tensor, i
     matcher.rollback(valid)
     masks[valid + 1 :] = masks[valid]
     return masks, valid
+
+
+def masks_in_tree(matcher: Matcher, drafts: Sequence[int], parents: Sequence[int]) -> Tensor:
+    """Return a mask for the token after the last one and after each of `drafts`, [drafts + 1, words].
+
+    `parents` has the number of the draft before each draft, or -1. Rows behind a draft that the grammar rules out
+    are copies of the row that rules it out, as in `masks_along`. The matcher's position does not change.
+    """
+    masks = torch.zeros(len(drafts) + 1, mask_words(matcher.vocab_size), dtype=torch.int32)
+
+    def fill(row: int) -> None:
+        matcher.mask(masks[row])
+        for number, parent in enumerate(parents):
+            if parent == row - 1 and not matcher.done and matcher.advance(drafts[number : number + 1]):
+                fill(number + 1)
+                matcher.rollback(1)
+                filled.add(number)
+
+    filled: set[int] = set()
+    fill(0)
+    for number, parent in enumerate(parents):
+        if number not in filled:
+            masks[number + 1] = masks[parent + 1]
+    return masks

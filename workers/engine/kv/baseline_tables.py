@@ -9,6 +9,7 @@
 Both implement the KVTable protocol. (The names of what is lost are those of Kwon et al., SOSP 2023, figure 2.)
 """
 
+import sys
 from collections.abc import Sequence
 
 from workers.engine.kv.block_pool import BlockPool
@@ -27,6 +28,7 @@ class ContiguousTable:
         self.computed = 0
         self._pool = pool
         self._blocks = -(-reserve // pool.block_size)
+        self.tokens_max = self._blocks * pool.block_size
 
     def fits(self, num_tokens: int, reserved_blocks: int) -> bool:
         """Return whether a free run is long enough; a running request never needs more than it reserved."""
@@ -67,6 +69,7 @@ class ContiguousTable:
 class UncachedTable:
     """A table without a KV cache: every position falls into block 0, which is written and never read."""
 
+    tokens_max = sys.maxsize
     recomputes_everything = True
     shared_tokens = 0
     computed = 0

@@ -12,6 +12,7 @@ A fork also shares the block that is not full yet, and the sequence that writes 
     fork    [ 7 | 3 | 9 ]    --- writes --->   fork    [ 7 | 3 | 5 ]   copy (9, 5) before the step
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -37,6 +38,11 @@ class KVTable(Protocol):
     @property
     def shared_tokens(self) -> int:
         """The number of tokens in blocks that stay in the prefix tree when this table is closed."""
+        ...
+
+    @property
+    def tokens_max(self) -> int:
+        """The most tokens that the table can ever hold."""
         ...
 
     @property
@@ -83,6 +89,7 @@ class KVTable(Protocol):
 class BlockTable:
     """The paged block table of one running sequence; opened once, closed once."""
 
+    tokens_max = sys.maxsize
     recomputes_everything = False
 
     __slots__ = ("_path", "_released", "_salt", "_shares", "_size", "_tree", "computed", "ids")

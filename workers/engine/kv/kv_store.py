@@ -86,6 +86,12 @@ class KVStore:
         for part in self._parts:
             part[:, target] = part[:, source]
 
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy the content of the slots `sources` [n] to the slots `targets` [n], in all layers."""
+        for part in self._parts:
+            slots = part.flatten(1, 2)
+            slots.index_copy_(1, targets, slots.index_select(1, sources))
+
     def export(self, blocks: Sequence[int], into: Tensor | None = None) -> Tensor:
         """Return the content of `blocks` as bytes on the CPU, [n, bytes_per_block], in `into` or a new tensor."""
         if into is None:

@@ -35,10 +35,10 @@ class LogprobReader:
             index = torch.tensor(list(self._at), device=logits.device)
             self._logprobs = logits[index].log_softmax(dim=-1)
 
-    def read(self, place: int, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """Return one entry for each of `tokens`, sampled from the rows from `place` on; none if not asked for."""
+    def read(self, places: Sequence[int], tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
+        """Return one entry for each of `tokens`, sampled from the rows `places`; none if not asked for."""
         return tuple(
-            self._of(place + offset, token) for offset, token in enumerate(tokens) if place in self._at
+            self._of(place, token) for place, token in zip(places, tokens, strict=True) if place in self._at
         )
 
     def _of(self, place: int, token: int) -> TokenLogprob:

@@ -19,14 +19,14 @@ class SpecCounters:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
-    """How often the first draft token was accepted, the second, and so on."""
+    """How often a first draft token was accepted, a second one, and so on."""
 
-    def record(self, drafts: int, accepted: int) -> None:
-        """Count one verification of `drafts` draft tokens, of which `accepted` were accepted."""
+    def record(self, drafts: int, accepted: int, levels: int) -> None:
+        """Count one verification of `drafts` draft tokens in `levels` levels, of which `accepted` were accepted."""
         self.num_drafts += 1
         self.num_draft_tokens += drafts
         self.num_accepted_tokens += accepted
-        missing = drafts - len(self.num_accepted_tokens_per_pos)
+        missing = levels - len(self.num_accepted_tokens_per_pos)
         self.num_accepted_tokens_per_pos += [0] * missing
         for position in range(accepted):
             self.num_accepted_tokens_per_pos[position] += 1

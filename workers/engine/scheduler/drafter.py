@@ -15,6 +15,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from workers.engine.draft_tree import DraftTree
 from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
 
@@ -36,10 +37,16 @@ class Drafter(Protocol):
     cost: float
     """The time that making one draft token takes, as a share of a plain step."""
 
+    @property
+    def tree(self) -> DraftTree | None:
+        """The tree that the drafts of a sequence form, of which a step may have the first levels; None: a chain."""
+        ...
+
     def draft_count(self, sequence: Sequence, limit: int) -> int:
         """Return how many drafts, at most `limit`, this sequence will have in the step that is being planned.
 
-        This touches no tensor. Drafts that are known already are put into `sequence.drafts` here.
+        This touches no tensor. Drafts that are known already are put into `sequence.drafts` here, and the tree that
+        they form into `sequence.draft_tree`.
         """
         ...
 

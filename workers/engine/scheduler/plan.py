@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from workers.engine.draft_tree import DraftTree
 from workers.engine.kv.block_table import BlockCopy
 from workers.engine.sampling.logprobs import TokenLogprob
 from workers.engine.scheduler.sequence import Sequence
@@ -17,6 +18,8 @@ class StepItem:
 
         tokens   ... x y z            count 4, drafts 3:   z d1 d2 d3
         rows that are sampled:                             ^  ^  ^  ^
+
+    Where the drafts form a tree, the token that follows each draft on its own path is computed (`draft_tree`).
     """
 
     sequence: Sequence
@@ -30,6 +33,11 @@ class StepItem:
     """How many of the tokens are drafts."""
     recomputed: int = 0
     """How many of the tokens were computed before and lost by a preemption."""
+
+    @property
+    def draft_tree(self) -> DraftTree | None:
+        """The tree that the drafts form; None without drafts and for a chain."""
+        return self.sequence.draft_tree if self.drafts else None
 
     def __str__(self) -> str:
         drafts = f"~{self.drafts}" if self.drafts else ""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Literal
 
+from workers.engine.draft_tree import DraftTree
 from workers.engine.grammar.matcher import Matcher
 from workers.engine.kv.block_table import KVTable
 from workers.engine.sampling.logprobs import TokenLogprob
@@ -97,6 +98,8 @@ class Sequence:
     """Prompt tokens found in the cache at the first admission; None before it."""
     drafts: list[int] = field(default_factory=list)
     """Draft tokens after `tokens`, for the step that is being planned or computed; empty between steps."""
+    draft_tree: DraftTree | None = None
+    """The tree that `drafts` form; None: each follows the one before it."""
     draft_length: AdaptiveDraftLength = field(default_factory=AdaptiveDraftLength)
     """Chooses the number of drafts from how many were accepted so far."""
     on_token: Callable[[int], bool] = field(default=_ignore_token, repr=False)

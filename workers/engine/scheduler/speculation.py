@@ -10,6 +10,9 @@ blocks   drafts take only blocks that no running sequence was promised, they pre
          rejected drafts are freed after the step
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence as Items
+
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.scheduler.counters import SpecCounters
 from workers.engine.scheduler.draft_length import row_cost
@@ -32,6 +35,8 @@ class SpeculationController:
         self._config = config
         self._cost = StepCost(VERIFY_COSTS[device])
         self._drafter = drafter
+        self._sizes: Items[int] = drafter.tree.sizes if drafter.tree else range(config.num_tokens + 1)
+        """The draft tokens of so many levels of the tree; in a chain each token is a level."""
 
     @property
     def verify_cost(self) -> float:
@@ -49,18 +54,22 @@ class SpeculationController:
         """
         # A step yields one token more than it accepts, and no token may follow the last one allowed.
         remaining = sequence.params.max_tokens - sequence.num_generated - 1
-        most = min(self._config.num_tokens, budget, remaining)
-        while most > 0 and sequence.blocks.missing(len(sequence.tokens) + most) > spare:
+        sizes = self._sizes
+        most = min(len(sizes) - 1, remaining)
+        known, blocks = len(sequence.tokens), sequence.blocks
+        budget = min(budget, blocks.tokens_max - known)
+        while most > 0 and (sizes[most] > budget or blocks.missing(known + sizes[most]) > spare):
             most -= 1
         if most > 0 and self._config.adaptive:
             cost = self._drafter.cost + row_cost(self.verify_cost, batch)
-            most = sequence.draft_length.choose(cost, most)
-        return self._drafter.draft_count(sequence, most) if most > 0 else 0
+            most = sequence.draft_length.choose(cost, most, sizes)
+        return self._drafter.draft_count(sequence, sizes[most]) if most > 0 else 0
 
     def record_accepted(self, item: StepItem, accepted: int) -> None:
-        """Record that `accepted` of the item's drafts were accepted."""
-        self.counters.record(item.drafts, accepted)
-        item.sequence.draft_length.record(item.drafts, accepted)
+        """Record that `accepted` of the item's drafts were accepted, one of each level down to that depth."""
+        levels = bisect_left(self._sizes, item.drafts)
+        self.counters.record(item.drafts, accepted, levels)
+        item.sequence.draft_length.record(levels, accepted)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """Learn from the time that a step took; steps with prefills say nothing about decoding rows."""

@@ -16,6 +16,7 @@ from workers.engine.model.weight_loading import load_decoder
 from workers.engine.scheduler.drafter import Drafter
 from workers.engine.speculative.draft_kv import DraftKV
 from workers.engine.speculative.medusa import MedusaDrafter, load_heads
+from workers.engine.speculative.medusa_tree import best_tree, read_accuracies
 from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
 from workers.engine.speculative.ngram import NgramDrafter
 
@@ -75,8 +76,10 @@ def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | Non
         return NgramDrafter(shortest=config.prompt_lookup_min, longest=config.prompt_lookup_max)
     if config.method == "medusa" and config.model is not None:
         heads = load_heads(config.model, target.decoder, dtype=target.dtype)
-        cost = (spec.hidden_size**2 + spec.vocab_size * spec.hidden_size) / _weights_read(spec, spec.layers)
-        return MedusaDrafter(heads, cost=cost, batch_size_max=config.batch_size_max)
+        tree = best_tree(read_accuracies(config.model, heads=len(heads)), config.num_tokens)
+        head = spec.hidden_size**2 + spec.vocab_size * spec.hidden_size
+        cost = tree.heads * head / _weights_read(spec, spec.layers) / len(tree.candidates)
+        return MedusaDrafter(heads, tree, cost=cost, batch_size_max=config.batch_size_max)
     if config.method == "early_exit" and config.exit_layer is not None:
         if config.exit_layer >= spec.layers:
             raise ConfigInvalid(

@@ -4,9 +4,9 @@
                                        +-- head 0 --------> t+2        head i:  x + SiLU(W x + b), once or several
                                        +-- head 1 --------> t+3                 times, then to the vocabulary
 
-Here each head proposes its most likely token, and the drafts form one chain; a head does not see the other heads'
-drafts. The files are those of the paper's authors: `medusa_lm_head.safetensors` with, for head h and its blocks 0
-to n - 1,
+A head does not see the other heads' drafts, so each of its candidates may follow each candidate of the head before:
+the drafts form a tree, and `medusa_tree` chooses its shape. The files are those of the paper's authors:
+`medusa_lm_head.safetensors` with, for head h and its blocks 0 to n - 1,
 
     h.0.linear.weight [hidden, hidden]   h.0.linear.bias [hidden]   ...   h.n.weight [vocab, hidden]
 
@@ -32,6 +32,7 @@ from workers.engine.model.linear import Projection, plain_linear
 from workers.engine.scheduler.drafter import ComputedStep
 from workers.engine.scheduler.plan import StepItem
 from workers.engine.scheduler.sequence import Sequence
+from workers.engine.speculative.medusa_tree import CandidateTree
 
 HEADS_FILE = "medusa_lm_head.safetensors"
 
@@ -91,17 +92,28 @@ def load_heads(directory: Path, decoder: Decoder, *, dtype: torch.dtype) -> tupl
 class MedusaDrafter:
     """A drafter with Medusa heads: right after a token was sampled it makes the drafts for the next step."""
 
-    def __init__(self, heads: Items[MedusaHead], *, cost: float, batch_size_max: int) -> None:
+    def __init__(
+        self, heads: Items[MedusaHead], tree: CandidateTree, *, cost: float, batch_size_max: int
+    ) -> None:
         self.cost = cost
-        self._heads = tuple(heads)
+        self.tree = tree.shape
+        self._heads = tuple(heads)[: tree.heads]
+        self._candidates = tree.candidates
+        self._ranks = 1 + max(rank for _, rank in tree.candidates)
         self._batch_size_max = batch_size_max
+        # The tree of the first drafts; None for a chain, which needs no tree.
+        self._shapes = {
+            size: None if (shape := tree.shape.first(size)).is_chain else shape for size in tree.shape.sizes
+        }
         # The drafts of each sequence, and the number of tokens that they follow.
         self._drafts: WeakKeyDictionary[Sequence, tuple[int, list[int]]] = WeakKeyDictionary()
 
     def draft_count(self, sequence: Sequence, limit: int) -> int:
         """Put the known drafts into the sequence, and return how many there are."""
         num_tokens, drafts = self._drafts.get(sequence, (0, []))
-        sequence.drafts = drafts[:limit] if num_tokens == len(sequence.tokens) else []
+        size = max(size for size in self._shapes if size <= limit)
+        sequence.drafts = drafts[:size] if num_tokens == len(sequence.tokens) else []
+        sequence.draft_tree = self._shapes[size]
         return len(sequence.drafts)
 
     def propose(self, items: Items[StepItem]) -> dict[Sequence, Tensor]:
@@ -113,6 +125,9 @@ class MedusaDrafter:
         sampling = [item.sequence for item in step.items if item.samples]
         if not 0 < len(sampling) <= self._batch_size_max:
             return
-        drafts = torch.stack([head(step.hidden).argmax(dim=-1) for head in self._heads], dim=1).tolist()
-        for sequence, tokens, ahead in zip(sampling, step.tokens, drafts, strict=True):
-            self._drafts[sequence] = len(sequence.tokens) + len(tokens), ahead
+        best = [head(step.hidden).topk(self._ranks, dim=-1).indices for head in self._heads]
+        # [sampling items, heads, ranks]
+        proposed = torch.stack(best, dim=1).tolist()
+        for sequence, tokens, ahead in zip(sampling, step.tokens, proposed, strict=True):
+            drafts = [ahead[head][rank] for head, rank in self._candidates]
+            self._drafts[sequence] = len(sequence.tokens) + len(tokens), drafts

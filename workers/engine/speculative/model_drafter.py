@@ -71,6 +71,7 @@ class ModelDrafter:
             own_kv: What the draft model has in its own KV; None where it shares the KV of the model.
         """
         self.cost = cost
+        self.tree = None
         self._decoder = decoder
         self._attention = attention
         self._device = device

@@ -43,6 +43,7 @@ class NgramDrafter:
     """A drafter that searches the sequence's own tokens."""
 
     cost = 0.0
+    tree = None
 
     def __init__(self, *, shortest: int, longest: int) -> None:
         self._shortest = shortest

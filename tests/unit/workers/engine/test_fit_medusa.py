@@ -60,9 +60,11 @@ def test_sums_give_the_least_squares_that_all_places_at_once_give() -> None:
 def test_what_was_held_out_tells_how_good_they_are(config: EngineConfig) -> None:
     fitted = fit_heads(config, [*PROMPTS, *PROMPTS], heads=2, tokens=TOKENS, ridge=1e-6, held_out=2)
     # The texts that were held out are those that were fitted.
-    assert all(share > 0.9 for share in fitted.accuracies)
+    assert all(by_rank[0] > 0.9 for by_rank in fitted.accuracies)
     strange = fit_heads(config, [*PROMPTS, [300, 301]], heads=2, tokens=TOKENS, held_out=1)
-    assert all(0 <= share <= 1 for share in strange.accuracies)
+    for by_rank in strange.accuracies:
+        assert list(by_rank) == sorted(by_rank, reverse=True)
+        assert 0 <= sum(by_rank) <= 1
 
 
 def test_the_command_writes_heads_that_the_engine_loads(
@@ -76,6 +78,7 @@ def test_the_command_writes_heads_that_the_engine_loads(
     printed = capsys.readouterr().out
     assert "head 1" in printed
     assert re.search(r"drafts: \d+ % accepted, [1-3]\.\d\d tokens a step", printed)
+    assert re.search(r"chain of [12] drafts: .*\ntree of \d+ drafts: ", printed)
     assert "fitted in" in printed
     described = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert (described["medusa_num_heads"], described["medusa_num_layers"]) == (2, 1)

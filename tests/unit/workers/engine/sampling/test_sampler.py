@@ -257,8 +257,8 @@ def test_logprobs_are_of_the_raw_logits_whatever_the_settings() -> None:
     ]
     reader = LogprobReader(logits, rows)
     tokens = sample_tokens(logits, rows)
-    assert reader.read(0, tokens[:1]) == ()
-    second, third = reader.read(1, tokens[1:])
+    assert reader.read([0], tokens[:1]) == ()
+    second, third = reader.read([1, 2], tokens[1:])
     assert (second.token, second.top) == (4, ())
     assert second.logprob == pytest.approx(float(wanted[1, 4]), abs=1e-5)
     best = wanted[2].topk(3)

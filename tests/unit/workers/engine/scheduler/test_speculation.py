@@ -19,6 +19,7 @@ class Oracle:
     """Knows what the model will say, and says so for the first `right` of its drafts."""
 
     cost = 0.0
+    tree = None
 
     def __init__(self, right: int = 99) -> None:
         self.right = right
@@ -130,9 +131,9 @@ def test_counters_before_the_first_draft_are_zero() -> None:
 
 def test_a_copy_of_the_counters_stays_as_it_is() -> None:
     counters = SpecCounters()
-    counters.record(2, 1)
+    counters.record(2, 1, 2)
     before = counters.copy()
-    counters.record(2, 2)
+    counters.record(2, 2, 2)
     assert (before.num_drafts, before.num_accepted_tokens_per_pos) == (1, [1, 0])
 
 

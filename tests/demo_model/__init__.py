@@ -1,0 +1,1 @@
+"""Trains the tiny model that answers in `radixgate demo`."""
