@@ -4,7 +4,8 @@ sent        the index's feedback notes what was known of the worker's cache
 answered    the first bytes came: the worker is up, and the prompt's blocks are computed
 completed   the answer came to its end; broke_off: it did not
 failed      no answer came: the worker is at fault, and is not tried again for this request
-learn       how long the first token took for so many tokens
+learn       how long the first token took for so many tokens, once the worker has said what it had cached; of a
+            worker with few samples this is learnt when it has answered
 free        the placement is free, whatever came before
 """
 
@@ -15,6 +16,7 @@ from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
+from policies.admission.ttft_target import SAMPLES_MIN
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
 
@@ -80,7 +82,13 @@ class AttemptReports:
         if answer.content_type == "text/event-stream":
             now = self._clock()
             if not placement.at_provider:  # Nothing was predicted of a provider.
-                progress.worker_ttft_seconds = now - placement.placed_at
+                progress.worker_ttft_seconds = ttft_seconds = now - placement.placed_at
+                prefill = placement.prefill_worker
+                if prefill.learnt.own.fit.samples < SAMPLES_MIN:
+                    # The queue needs the speed of an unknown worker before its first long answers have ended.
+                    tokens = max(1, placement.tokens_ahead)
+                    fleet.first_token(prefill, tokens=tokens, ttft_ms=ttft_seconds * 1000)
+                    attempt.ttft_learnt = True
             progress.first_token_seconds = now - request.ctx.received_at
         self._placements.first_token(placement)
         self._room_made()
@@ -122,7 +130,7 @@ class AttemptReports:
             tpot = progress.tpot_seconds()
             if tpot is not None and progress.worker == placement.worker.id:
                 self._fleet.step(placement.worker, tpot * 1000)
-        if progress.worker_ttft_seconds is None:
+        if progress.worker_ttft_seconds is None or attempt.ttft_learnt:
             return
         tokens = placement.tokens_ahead
         if cached_tokens is not None:

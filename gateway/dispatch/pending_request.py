@@ -18,7 +18,15 @@ from workers.adapter import WorkerAnswer, WorkerUnreachable
 class Attempt:
     """One try of a request on a placement: its stream, and what was known of its worker's cache."""
 
-    __slots__ = ("ended", "expectation", "first_byte_seconds_max", "placement", "recorded", "stream")
+    __slots__ = (
+        "ended",
+        "expectation",
+        "first_byte_seconds_max",
+        "placement",
+        "recorded",
+        "stream",
+        "ttft_learnt",
+    )
 
     def __init__(self, placement: Placement, expectation: Expectation | None) -> None:
         self.placement = placement
@@ -29,6 +37,8 @@ class Attempt:
         self.stream: AbstractAsyncContextManager[WorkerAnswer] | None = None
         """The worker's stream, once its first bytes have come."""
         self.first_byte_seconds_max = 0.0
+        self.ttft_learnt = False
+        """Whether its first token has already taught how fast its worker is."""
         self.ended = False
         """Whether its placement was freed."""
 

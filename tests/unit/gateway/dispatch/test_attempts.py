@@ -13,6 +13,7 @@ from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.quotas.limit import REQUESTS, Limit, Scope, concurrency
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
+from policies.admission.ttft_target import SAMPLES_MIN
 from policies.service_class import BATCH, CHAT
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
@@ -320,6 +321,24 @@ async def test_of_an_estimated_prompt_nothing_is_learnt(stage, monkeypatch):
 async def test_the_first_token_of_a_stream_teaches_how_fast_its_worker_is(stage):
     await stage.serve(stage.pending())
     assert stage.worker("a").learnt.fit.samples == 1
+
+
+async def test_the_first_tokens_of_an_unknown_worker_teach_at_once_and_those_of_a_known_one_at_the_end(stage):
+    samples = []
+    for _ in range(SAMPLES_MIN + 1):
+        request = stage.pending()
+        lease = await stage.reservations.reserve(request.ctx, request.prompt, request.progress)
+        await stage.attempts.begin(request)
+        answer = await stage.attempts.open(request, lease, partial(stage.worker_calls.make, request))
+        begun = stage.worker("a").learnt.fit.samples
+        async for _ in answer.chunks():
+            pass
+        await stage.attempts.close(request)
+        stage.attempts.end(request)
+        stage.reservations.settle(request.ctx, lease, request.progress, None)
+        samples.append((begun, stage.worker("a").learnt.fit.samples))
+    assert samples[:-1] == [(count, count) for count in range(1, SAMPLES_MIN + 1)]
+    assert samples[-1] == (SAMPLES_MIN, SAMPLES_MIN + 1)
 
 
 async def test_a_whole_answer_does_not_teach_how_fast_its_worker_is(stage):
