@@ -2,7 +2,7 @@
 
     python -m tests.demo_model DIRECTORY
 
-About two minutes of one CPU core. The same machine and version of torch give the same file; others give one that
+About seven minutes of one CPU core. The same machine and version of torch give the same file; others give one that
 differs by rounding. At the end the embedded engine answers every question of the topics, and the share of answers
 that are exactly those of the corpus is printed.
 """

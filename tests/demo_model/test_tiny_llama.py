@@ -16,7 +16,7 @@ from workers.chat_template import ChatTemplate
 from workers.engine.tokenization.tokenizer import Tokenizer
 
 BYTES_MAX = 10_000_000
-RIGHT_MIN = 0.5
+RIGHT_MIN = 0.95
 STRANGE = ["What is the capital of Peru?", "hello!!", "write me a haiku", "2 + 2", "Was ist ein Block?"]
 
 

@@ -35,8 +35,8 @@ class Phase:
 
 
 PHASES = (
-    Phase(steps=150, rows=8, length=256, sentences_max=3),
-    Phase(steps=10, rows=1, length=2048, sentences_max=24),
+    Phase(steps=560, rows=8, length=256, sentences_max=3),
+    Phase(steps=40, rows=1, length=2048, sentences_max=24),
 )
 
 
