@@ -95,5 +95,4 @@ class SharedIndexParts:
 
     async def close(self) -> None:
         """Close the connections to Redis."""
-        self.index.withdrawals.flush()
         await self.scripts.close()

@@ -33,7 +33,6 @@ from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
-from radix_cache.shared.withdrawals import Withdrawals
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
@@ -91,7 +90,6 @@ class SharedIndex:
         self.replica = replica
         self.refused = 0
         """The number of changes that Redis did not take."""
-        self.withdrawals = Withdrawals(lambda shard, ids: _ignore_result(store.withdraw(shard, ids)))
         self.corrections = 0
         """The number of reports by which a worker had less than was known."""
 
@@ -190,7 +188,6 @@ class SharedIndex:
         number = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=8).digest()
         identity = self.prediction_prefix + number
         self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
-        self.withdrawals.flush_before(shard_number, identity)
         above, depth = path.last_node(held)
         _ignore_result(
             self.store.predict(
@@ -409,7 +406,7 @@ class SharedIndex:
     def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
         sent = self._sent_predictions.pop((worker, writer), None)
         if sent is not None:
-            self.withdrawals.add(sent.shard, sent.identity)
+            _ignore_result(self.store.withdraw(sent.shard, [sent.identity]))
 
     def _within_capacity(self, worker: WorkerId) -> None:
         room, tenure = self._capacity.get(worker), self.replica.tenures.get(worker)

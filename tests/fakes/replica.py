@@ -39,7 +39,6 @@ class Replica:
     async def arrived(self) -> None:
         """Wait until all changes made so far are in Redis and the replica shows them."""
         keys = self.index.store.keys
-        self.index.withdrawals.flush()
         for _ in range(2):  # Answers may lead to further calls.
             await self.scripts.ping()
             while self.scripts.busy:
