@@ -23,10 +23,7 @@ class FleetCosts:
     """The costs of one request, of one change of the index, of one block, and of a gateway without requests."""
 
     # make bench-fleet BENCH_ARGS=--costs
-    index: PartCosts = PartCosts(commands=15.5, bytes_in=780.0, bytes_out=0.0)
-    """Without the changes that withdraw predictions."""
-    withdrawal: PartCosts = PartCosts(commands=4.0, bytes_in=235.0, bytes_out=0.0)
-    """One change that withdraws predictions."""
+    index: PartCosts = PartCosts(commands=19.5, bytes_in=1015.0, bytes_out=0.0)
     quotas: PartCosts = PartCosts(commands=13.9, bytes_in=1060.0, bytes_out=93.0)
     queue: PartCosts = PartCosts(commands=36.9, bytes_in=2000.0, bytes_out=260.0)
     """Where several processes share the queue."""
@@ -38,11 +35,10 @@ class FleetCosts:
     bytes_in_per_new_block: float = 16.1
     bytes_in_per_shared_prefix: float = 50.0
     """Of a request whose prompt begins as others do."""
-    changes: float = 2.0
-    """Changes of the index that every request makes, and that are sent to every process: predicted, and held."""
-    bytes_of_changes: float = 275.0
-    """Of both together, without blocks."""
-    bytes_per_withdrawal: float = 90.0
+    changes: float = 3.0
+    """Changes of the index for every request, sent to every process: predicted, held, withdrawn."""
+    bytes_of_changes: float = 365.0
+    """Of all together, without blocks."""
     bytes_per_new_block: float = 16.1
     """Of all changes of one request together, sent to every process."""
     bytes_per_shared_prefix: float = 80.0
@@ -56,8 +52,6 @@ class FleetCosts:
     """Further moments of a request that have something to write; those within `coalesced_seconds` go together."""
     coalesced_seconds: float = 0.0045
     """About DELAY_SECONDS of radix_cache/redis/batch.py."""
-    withdrawn_seconds: float = 0.05
-    """DELAY_SECONDS of radix_cache/shared/withdrawals.py."""
     idle_commands: float = 62.0
     idle_bytes_in: float = 3660.0
     idle_bytes_out: float = 610.0

@@ -41,41 +41,24 @@ def request_traffic(demand: FleetDemand, members: int, costs: FleetCosts) -> Red
     waiting = demand.waiting if shared else 0.0  # A process that is alone keeps its queue in memory.
     parts = [costs.index, costs.quotas, *([costs.queue] if shared else [])]
     rate = demand.requests_per_second / members
-    withdrawals = withdrawals_per_request(rate / min(demand.namespaces, INDEX_SHARDS), costs)
-    changes = costs.changes + withdrawals
     scripts = scripts_per_request(rate, shared=shared, costs=costs)
     scripts += waiting * costs.turn_moments
     new_blocks = demand.new_blocks
     turn_commands = costs.turn.commands + members * costs.turn_commands_per_process
     turn_bytes = costs.turn.bytes_out + members * costs.turn_bytes_per_process
-    pushed = costs.bytes_of_changes + withdrawals * costs.bytes_per_withdrawal
-    pushed += new_blocks * costs.bytes_per_new_block
+    pushed = costs.bytes_of_changes + new_blocks * costs.bytes_per_new_block
     bytes_in = scripts * costs.bytes_in_per_script + new_blocks * costs.bytes_in_per_new_block
     if demand.shared_prefix:
         pushed += costs.bytes_per_shared_prefix
         bytes_in += costs.bytes_in_per_shared_prefix
     return RedisTraffic(
         scripts=scripts,
-        commands=scripts
-        + sum(part.commands for part in parts)
-        + withdrawals * costs.withdrawal.commands
-        + waiting * turn_commands,
-        bytes_in=bytes_in
-        + sum(part.bytes_in for part in parts)
-        + withdrawals * costs.withdrawal.bytes_in
-        + waiting * costs.turn.bytes_in,
+        commands=scripts + sum(part.commands for part in parts) + waiting * turn_commands,
+        bytes_in=bytes_in + sum(part.bytes_in for part in parts) + waiting * costs.turn.bytes_in,
         bytes_out=sum(part.bytes_out for part in parts) + members * pushed + waiting * turn_bytes,
-        changes=changes,
-        deliveries=changes * members,
+        changes=costs.changes,
+        deliveries=costs.changes * members,
     )
-
-
-def withdrawals_per_request(requests_per_second: float, costs: FleetCosts) -> float:
-    """Return how many changes withdraw the predictions of one request, in a process and shard with this rate.
-
-    Predictions of one shard that end within `withdrawn_seconds` of the first are withdrawn together.
-    """
-    return 1 / (1 + requests_per_second * costs.withdrawn_seconds)
 
 
 def scripts_per_request(requests_per_second: float, *, shared: bool, costs: FleetCosts) -> float:

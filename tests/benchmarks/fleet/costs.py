@@ -29,8 +29,8 @@ async def derived_costs() -> dict[str, float]:
     pushed_per_block = (long.bytes_out - alone.bytes_out) / (LONG_BLOCKS - BASE.new_blocks)
     turn_commands = _inside(waiting) - _inside(four)
     return {
-        "index.commands, with withdrawals": _inside(unlimited),
-        "index.bytes_in, with withdrawals": _own_bytes_in(unlimited) - BASE.new_blocks * per_block,
+        "index.commands": _inside(unlimited),
+        "index.bytes_in": _own_bytes_in(unlimited) - BASE.new_blocks * per_block,
         "index.bytes_out": unlimited.bytes_out - pushed,
         "quotas.commands": _inside(alone) - _inside(unlimited),
         "quotas.bytes_in": _own_bytes_in(alone) - _own_bytes_in(unlimited),
@@ -41,8 +41,8 @@ async def derived_costs() -> dict[str, float]:
         "turn.commands, with those of four processes": turn_commands / waiting.turns,
         "turn.bytes_in": (_own_bytes_in(waiting) - _own_bytes_in(four)) / waiting.turns,
         "turn.bytes_out, with those of four processes": (waiting.bytes_out - four.bytes_out) / waiting.turns,
-        "changes, with withdrawals": alone.changes,
-        "bytes_of_changes, with withdrawals": pushed - BASE.new_blocks * pushed_per_block,
+        "changes": alone.changes,
+        "bytes_of_changes": pushed - BASE.new_blocks * pushed_per_block,
         "bytes_per_new_block": pushed_per_block,
         "bytes_in_per_new_block": per_block,
         "idle_commands": alone.idle_commands,

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.planning.costs import MEASURED
 from gateway.planning.demand import FleetDemand
-from gateway.planning.traffic import request_traffic, scripts_per_request, withdrawals_per_request
+from gateway.planning.traffic import request_traffic, scripts_per_request
 
 DEMAND = FleetDemand(
     requests_per_second=100,
@@ -44,8 +44,3 @@ def test_scripts_of_a_request_become_fewer_the_more_requests_a_process_has():
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == pytest.approx(MEASURED.urgent_moments + MEASURED.moments_shared, rel=0.01)
     assert scripts_per_request(0, shared=False, costs=MEASURED) == 0
-
-
-def test_predictions_that_end_together_are_withdrawn_by_one_change():
-    assert withdrawals_per_request(0, MEASURED) == 1
-    assert withdrawals_per_request(1 / MEASURED.withdrawn_seconds, MEASURED) == pytest.approx(0.5)
