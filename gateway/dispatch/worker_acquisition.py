@@ -34,7 +34,12 @@ from gateway.queueing.worker_window import WorkerWindow
 from gateway.quotas.quota import Lease
 from gateway.routing.router import Decision, Router
 from gateway.telemetry.request_events import ROUTES_MAX as ROUTES_KEPT_MAX
-from policies.admission.dispatch_window import close_enough_to_best, fits_window, leaves_one_open
+from policies.admission.dispatch_window import (
+    close_enough_to_best,
+    fits_window,
+    hold_while_contended,
+    leaves_one_open,
+)
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 from radix_cache.index import PrefixIndex
@@ -185,7 +190,7 @@ class WorkerAcquisition:
         else:
             tokens = window.wide
             if window.contended:
-                hold = None
+                hold = hold_while_contended(hold)
         taken, waited_for = closed if closed is not None else set(), []
         for route in decision.routes:
             if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):

@@ -11,7 +11,12 @@ from random import Random
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
-from policies.admission.dispatch_window import close_enough_to_best, fits_window, leaves_one_open
+from policies.admission.dispatch_window import (
+    close_enough_to_best,
+    fits_window,
+    hold_while_contended,
+    leaves_one_open,
+)
 from policies.admission.ttft_target import MeetsTarget, has_a_chance, in_time
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
@@ -144,7 +149,9 @@ class SimulatedGateway:
             ranking = self._in_time(ranking, request, places, terms, now)
         waited_for = []
         window = terms.window.narrow if terms.narrow else terms.window.wide
-        slack = None if terms.window.contended and not terms.narrow else self._slack
+        slack = self._slack
+        if terms.window.contended and not terms.narrow:
+            slack = hold_while_contended(slack)
         for route in ranking:
             if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, slack):
                 break

@@ -14,6 +14,7 @@ from policies.admission.dispatch_window import (
     DispatchWindow,
     close_enough_to_best,
     fits_window,
+    hold_while_contended,
     leaves_one_open,
 )
 from policies.queueing.protocol import QueueCounters, Ticket
@@ -112,7 +113,7 @@ class QueueModel:
         tokens = self.window.narrow if yields else self.window.wide
         left_open = self.window.open
         if self.window.contended and not yields:
-            hold = None
+            hold = hold_while_contended(hold)
 
         def cost(route: SharedRoute) -> float:
             return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)

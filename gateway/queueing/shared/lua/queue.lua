@@ -34,7 +34,7 @@
 local verbs = {}
 local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
-local HOLD_MS, PASSED_MAX, PASSED_OF_FLOW_MAX, UNPACKED_MAX = 10, 8, 4, 256
+local HOLD_MS, CONTENDED_HOLD, PASSED_MAX, PASSED_OF_FLOW_MAX, UNPACKED_MAX = 10, 1, 8, 4, 256
 local OPEN_OF_WORKERS = 4
 
 -- Records that `look` has unpacked, by their packed form, from call to call; and how many.
@@ -153,7 +153,7 @@ local function best(routes, closed, slack, yields, background)
   read_loads(workers_of(routes))
   local costs, least, found = {}, math.huge, nil
   local window = yields and narrow or wide
-  if contended and not yields then slack = nil end
+  if contended and not yields and slack then slack = math.max(slack, CONTENDED_HOLD) end
   for i, route in ipairs(routes) do
     local ahead = known_loads[route[1]][1]
     local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + route[2] <= window

@@ -304,12 +304,19 @@ def turn_of(stage, tokens):
 
 
 @pytest.mark.parametrize("crowded", [False, True])
-def test_a_tenant_beside_one_that_crowds_waits_for_no_better_worker(crowded):
+def test_a_tenant_beside_one_that_crowds_does_not_wait_for_a_slightly_better_worker(crowded):
     stage = contended("a", "b") if crowded else DispatchStage("a", "b", limits=with_limits(hold=0.0))
-    stage.policy.costs = {"b": 1000.0}
+    stage.policy.costs = {"a": 500.0, "b": 900.0}
     stage.occupy("a", 20_000)
     placement = turn_of(stage, 640)
     assert (placement is not None and placement.worker.id == "b") is crowded
+
+
+def test_a_tenant_beside_one_that_crowds_leaves_no_cache_that_is_worth_a_wait():
+    stage = contended("a", "b")
+    stage.policy.costs = {"a": 500.0, "b": 1100.0}
+    stage.occupy("a", 20_000)
+    assert turn_of(stage, 640) is None
 
 
 def test_of_several_workers_a_long_prompt_leaves_one_open():
