@@ -43,8 +43,8 @@ OPEN_OF_WORKERS = 4
 """Of so many workers at least one is left open by long prompts that are not batch work."""
 
 CONTENDED_HOLD = 1.0
-"""Share by which a worker may cost more than the best one, for a tenant that has no more requests waiting beside one
-that has."""
+"""Share by which a worker may cost more than the best one, for a tenant that has no more requests waiting, beside a
+tenant that has."""
 
 HOLD_MS = 10.0
 """A saving below this many milliseconds is not worth a wait."""
@@ -143,8 +143,8 @@ def worth_ranking_again(tokens_queued: int, least_tokens: int, window_tokens: in
 def hold_while_contended(hold: float | None) -> float | None:
     """Return the `hold` of a tenant that has no more requests waiting, beside one that has.
 
-    Its best worker is kept busy by the other tenant, so it takes another one at up to twice the cost. With any worker
-    at any cost, conversations would leave their caches: Claude Code sessions of twelve tenants had 6 % more TTFT.
+    Its best worker is kept busy by the other tenant, so it takes another one at up to twice the cost. With any worker,
+    conversations would leave their caches: Claude Code sessions of twelve tenants had 6 % more TTFT.
     """
     return None if hold is None else max(hold, CONTENDED_HOLD)
 
