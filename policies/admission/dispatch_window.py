@@ -143,8 +143,8 @@ def worth_ranking_again(tokens_queued: int, least_tokens: int, window_tokens: in
 def hold_while_contended(hold: float | None) -> float | None:
     """Return the `hold` of a tenant that has no more requests waiting, beside one that has.
 
-    Its best worker is kept busy by the other tenant, so it takes another one at up to twice the cost. With any worker,
-    conversations would leave their caches: Claude Code sessions of twelve tenants had 6 % more TTFT.
+    Its best worker is kept busy by the other tenant, so it takes another one at up to twice the cost. With any
+    worker, conversations would leave their caches: Claude Code sessions of twelve tenants had 6 % more TTFT.
     """
     return None if hold is None else max(hold, CONTENDED_HOLD)
 
