@@ -186,7 +186,7 @@ def _enough_gateways(
 ) -> FleetLayout:
     """Return the layout with as many gateways as the CPU of their processes needs, if any number is enough."""
     rate = demand.requests_per_second / layout.deployments
-    left = machines.used_max - rate * (costs.changes + 1) * costs.process_us_per_change / 1e6
+    left = machines.used_max - rate * costs.changes * costs.process_us_per_change / 1e6
     needed = rate * costs.process_us_per_request / 1e6
     per_deployment = GATEWAYS_MAX if left <= 0 else -(-needed // (left * layout.processes))
     gateways = max(1, min(GATEWAYS_MAX, int(per_deployment))) * layout.deployments

@@ -142,7 +142,7 @@ async def test_a_key_of_a_secret_serves_until_it_is_deleted_through_a_restart_an
         async with serving(LoadedSettings(settings=settings, sources={})) as running:
             url = running.tenant_url
             await until(lambda: is_answered_with(200))
-            assert await status("sk-of-somebody-else") == 401
+            assert await status("sk-of-another-service") == 401
             await cluster.delete("Secret", "acme-app")
             await until(lambda: is_answered_with(401))
 

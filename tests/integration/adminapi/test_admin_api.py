@@ -110,7 +110,7 @@ async def test_a_viewer_sees_what_is_left_of_a_tenants_limits(api):
             59,
         )
         assert limit["reset_seconds"] > 0
-        assert (await call("GET", "/tenants/nobody/limits", role="viewer"))[0] == 404
+        assert (await call("GET", "/tenants/unknown/limits", role="viewer"))[0] == 404
 
 
 async def test_a_put_that_is_repeated_changes_nothing_and_is_told_once(api):
