@@ -8,10 +8,16 @@ Result = TypeVar("Result")
 
 
 def run_loop(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop, and return its result."""
+    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop, and return its result.
+
+    A coroutine that a signal kept from its start is closed, so that Python does not warn about it.
+    """
     try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    else:
-        return uvloop.run(work)
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(work)
+        else:
+            return uvloop.run(work)
+    finally:
+        work.close()

@@ -451,7 +451,8 @@ def test_a_demo_that_is_interrupted_has_not_succeeded(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not any(tmp_path.iterdir()):  # It handles signals before it writes its first file.
+    # It handles signals before it writes its first file; the lock is taken earlier.
+    while not any(path.name != "demo.lock" for path in tmp_path.iterdir()):
         assert demo.poll() is None
         time.sleep(0.05)
     demo.send_signal(signal.SIGINT)
