@@ -327,6 +327,14 @@ def test_prometheus_finds_the_admin_service_and_the_alerts_look_there() -> None:
     assert "{{ $labels.worker }}" in rules
 
 
+def test_prometheus_is_asked_to_keep_native_histograms_beside_the_classic_ones() -> None:
+    native = {"convertClassicHistogramsToNHCB": True, "scrapeClassicHistograms": True}
+    objects = render({"metrics": {"serviceMonitor": {"enabled": True, "spec": native}}}, example=PRODUCTION)
+    spec = one(objects, "ServiceMonitor")["spec"]
+    assert native.items() <= spec.items()
+    assert spec["endpoints"][0]["path"] == "/metrics"
+
+
 def test_the_dashboard_comes_unchanged_and_with_the_label_grafana_looks_for() -> None:
     found = one(render(), "ConfigMap", "-dashboard")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -64,6 +64,7 @@ async def measured(running, path):
 def fill(tmp_path, running):
     """Make tenants in the database, and requests of all of them and on all workers in the memories."""
     with sqlite3.connect(tmp_path / "radixgate.db", timeout=60) as database:
+        database.execute("BEGIN IMMEDIATE")  # A transaction that begins to read could not write later.
         columns = [row[1] for row in database.execute("PRAGMA table_info(tenants)")]
         sample = dict(zip(columns, database.execute("SELECT * FROM tenants LIMIT 1").fetchone(), strict=True))
         rows = [tuple({**sample, "id": f"t-{n:05}"}.values()) for n in range(TENANTS)]
