@@ -45,8 +45,9 @@ from gateway.quotas.quota import (
 BUSY_SECONDS = 0.5
 """Two requests within this time are a reason to expect a third."""
 AHEAD_SECONDS = 0.03
-"""As many leases as requests come in this time are ahead of an account: a decision takes up to the DELAY_SECONDS of
-radix_cache/redis/batch.py and a turn of the event loop, and requests come in bursts."""
+"""As many leases as requests come in this time are ahead of an account, or in the time that decisions on them took
+of late, if that is longer: a decision takes up to the DELAY_SECONDS of radix_cache/redis/batch.py and a turn of the
+event loop, and requests come in bursts."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
@@ -81,6 +82,7 @@ class EscrowAccount:
         "affordable",
         "ahead",
         "asked_at",
+        "decision_seconds",
         "gap_seconds",
         "last",
         "limit_statuses",
@@ -98,17 +100,23 @@ class EscrowAccount:
         self.seen_at = 0.0
         self.affordable = 0
         """How many leases might be ahead then."""
+        self.decision_seconds = AHEAD_SECONDS
+        """How long decisions on leases ahead take at most, of late; AHEAD_SECONDS to BUSY_SECONDS."""
         self._window_from = float("-inf")
         self._requests = self._requests_before = 0
-        """Requests that came in the AHEAD_SECONDS since `_window_from`, and in the time like that before."""
+        """Requests that came in the `decision_seconds` since `_window_from`, and in the time like that before."""
 
     def count(self, reservation: Reservation, now: float) -> None:
         """Count a request that has come."""
         self.last = reservation
         self.gap_seconds, self.asked_at = now - self.asked_at, now
-        if now - self._window_from >= AHEAD_SECONDS:
+        if now - self._window_from >= self.decision_seconds:
             self._window_from, self._requests_before, self._requests = now, self._requests, 0
         self._requests += 1
+
+    def decided_in(self, seconds: float) -> None:
+        """Learn how long a decision on a lease ahead took, and forget a tenth of older ones."""
+        self.decision_seconds = min(max(seconds, 0.9 * self.decision_seconds, AHEAD_SECONDS), BUSY_SECONDS)
 
     def leases_wanted(self, now: float) -> int:
         """Return how many leases are to be ahead now: as many as requests come until they are decided."""
@@ -315,6 +323,7 @@ class Escrow:
             account.affordable = 0
             return None
         self._learn(account, decision, reservation.cost, now)
+        account.decided_in(self._clock() - now)
         if isinstance(decision, Refusal):
             return None
         if decision.shadow_refusals:

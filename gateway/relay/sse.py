@@ -232,7 +232,7 @@ class FrameFilter:
 
 
 def _payload(frame: bytes) -> bytes:
-    return b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
+    return b"".join([line[5:] for line in frame.splitlines() if line.startswith(b"data:")])
 
 
 def _redacted(frame: bytes, redact: Callable[[bytes], bytes]) -> bytes:

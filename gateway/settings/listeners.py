@@ -1,6 +1,7 @@
 """Settings of the gateway's listeners: for tenants, for an Envoy in front of it, and for operators."""
 
 import re
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Annotated
 
@@ -138,6 +139,7 @@ class AdminSettings(Branch, frozen=True, kw_only=True):
     ] = ()
 
 
+@lru_cache(maxsize=64)
 def names_loopback(header: str) -> bool:
     """Return whether a Host header names this machine by a loopback address or name."""
     return _LOOPBACK_HEADER.fullmatch(header) is not None

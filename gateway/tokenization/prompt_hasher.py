@@ -148,8 +148,10 @@ def _output_bound_by_context(ctx: RequestContext, prompt_tokens: int, length_max
 
 def _output_bound_by_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
     """Return the answer's bound under the tenant's plan for a client that set none: workers know no plans."""
+    if ctx.request.output_tokens_max is not None or not ctx.request.generates:
+        return None
     bound = ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)
-    if bound is None or ctx.request.output_tokens_max is not None or not ctx.request.generates:
+    if bound is None:
         return None
     # An estimated prompt may only seem to fill the bound: leaving one token would give no answer.
     return bound - prompt_tokens if prompt_tokens < bound else bound

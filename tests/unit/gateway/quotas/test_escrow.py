@@ -131,6 +131,22 @@ async def test_as_many_leases_are_ahead_as_requests_come_in_30_milliseconds_and_
     assert await running(store) == AHEAD_MAX
 
 
+async def test_slow_decisions_put_more_leases_ahead(ahead, store, clock):
+    await busy(ahead, clock, gap=0.02, times=5)
+    assert await running(store) == 2
+    store.may.clear()
+    before = await ahead.reserve(asked("before"))
+    ahead.settle(before, Cost(prompt_tokens=100, output_tokens=50))
+    await asyncio.sleep(0)
+    clock.now += 0.2  # The decision on the lease ahead takes so long.
+    store.may.set()
+    await asyncio.sleep(0.01)
+    await busy(ahead, clock, gap=0.02, times=8)
+    assert await running(store) > 3
+    await busy(ahead, clock, gap=0.02, times=40)
+    assert await running(store) == 2
+
+
 async def test_what_nobody_came_for_is_given_back(ahead, store, clock, monkeypatch):
     monkeypatch.setattr(escrow, "SWEEP_SECONDS", 0.001)
     await busy(ahead, clock)
