@@ -199,7 +199,7 @@ class Attempts:
             cost = cost_of(progress.tokens_to_charge(), placement.prices(request.ctx.model))
             self._provider_quota.settle(placement.provider_lease, cost)
         # What a provider computed kept no request waiting here: it is no part of a tenant's share in the queue.
-        self._acquisition.settle(request, used, partial(self.reports.free, request, attempt))
+        self._acquisition.end_turn(request, used, partial(self.reports.free, request, attempt))
 
     async def _placement_in_turn(
         self, request: PendingRequest, keep_alive: KeepAlive | None
@@ -267,7 +267,7 @@ class Attempts:
         """Free a placement to which nothing was sent."""
         if placement.provider_lease is not None:
             self._provider_quota.release(placement.provider_lease)
-        self._acquisition.settle(request, None, partial(self.reports.free_unused, placement))
+        self._acquisition.end_turn(request, None, partial(self.reports.free_unused, placement))
 
 
 def _new_blocks(request: PendingRequest, placement: Placement) -> int:

@@ -263,7 +263,7 @@ class WorkerAcquisition:
         ticket = self._shared_ticket(request, cost=0.0)
         return self._place_here(request, route, uncached, ticket, None, lease)
 
-    def settle(
+    def end_turn(
         self, request: PendingRequest, used: ChargedTokens | None, end: Callable[[float], bool]
     ) -> None:
         """Charge the request's tenant in the queue with what was used in place of the estimate.
@@ -282,7 +282,7 @@ class WorkerAcquisition:
         change, request.charged_units = units - request.charged_units, units
         kept_elsewhere = end(change)
         if request.ticket is not None:
-            self._rooms.of(request.queue).settle(request.ticket, change, counted_elsewhere=kept_elsewhere)
+            self._rooms.of(request.queue).correct(request.ticket, change, counted_elsewhere=kept_elsewhere)
 
     async def _turn_of_all(self, request: PendingRequest, ticket: Ticket, decision: Decision) -> Placement:
         """Return a placement in the turn that all gateways together give. `decision`: as of this moment."""

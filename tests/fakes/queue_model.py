@@ -345,7 +345,7 @@ class QueueModel:
         self.more = given == GRANTS_MAX
 
     def _charge(self, queue, record, cost):
-        self.counters[queue] = self.policy.settle(self._counters(queue), record.as_ticket(), cost)
+        self.counters[queue] = self.policy.correct(self._counters(queue), record.as_ticket(), cost)
 
     def _drop(self, id, change):
         record = self.records.pop(id)

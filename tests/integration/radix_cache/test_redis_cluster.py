@@ -140,7 +140,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
     running.cancel()
     for each in replicas:
         await until(lambda each=each: each.reader.up and not each.scripts.busy)
-        await each.settled()
+        await each.caught_up()
     for each in replicas:
         await each.arrived()
     scripts = replicas[0].scripts
