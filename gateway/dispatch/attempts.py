@@ -33,7 +33,7 @@ from gateway.domain.errors import NoWorker, WorkerTimeout
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.models.model_selection import session_key
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
 from policies.admission.retry_budget import RetryBudget

@@ -3,7 +3,7 @@
 from gateway.domain.context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import Cost
+from gateway.quotas.quota_store import Cost
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:

@@ -17,7 +17,7 @@ from gateway.fleet.worker import Worker
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from policies.routing.protocol import Route
 from radix_cache.match import PrefixMatch, WorkerId
 from workers.adapter import WorkerAnswer, WorkerCall

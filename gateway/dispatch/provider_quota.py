@@ -13,7 +13,7 @@ from gateway.domain.context import RequestContext
 from gateway.fleet.worker import Worker
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, scopes_for
-from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Refusal, Reservation
 from radix_cache.match import WorkerId
 
 ONE_REQUEST = Cost(prompt_tokens=0)

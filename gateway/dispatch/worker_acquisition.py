@@ -31,7 +31,7 @@ from gateway.queueing.shared.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.queueing.waiting_room import NowhereToGo, Patience, QueuedRequest, WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import WorkerWindow
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Decision, Router
 from gateway.telemetry.request_events import ROUTES_MAX as ROUTES_KEPT_MAX
 from policies.admission.dispatch_window import (

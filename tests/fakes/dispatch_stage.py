@@ -45,7 +45,7 @@ from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
 from gateway.telemetry.record import Progress
 from gateway.tokenization.prompt_encoders import TextEncoder
