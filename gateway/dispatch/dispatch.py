@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from gateway.dispatch.attempts import Attempts
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.hedging import Hedging
-from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.placement import Placement
 from gateway.dispatch.preemption import Preemption

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.placement import Placement
 from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks

@@ -13,8 +13,8 @@ from functools import partial
 
 import msgspec
 
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.first_worker import FirstWorkerWait
-from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
 from gateway.dispatch.preemption import Preemption

@@ -12,9 +12,9 @@ import msgspec
 
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.hedging import Hedging
-from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements

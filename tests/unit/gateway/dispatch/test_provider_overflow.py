@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.provider_overflow import ProviderOverflow
