@@ -19,7 +19,6 @@ from gateway.database.usage_query import UsageReader
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
 from gateway.dispatch.preemption import Preempted
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import (
     GatewayError,
     InternalError,
@@ -33,6 +32,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.exchange import Exchange
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Tenant
 from gateway.fleet.fleet import Fleet
 from gateway.ledger.attribution import attribution

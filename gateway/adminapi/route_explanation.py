@@ -12,9 +12,9 @@ from msgspec import Meta
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
 from gateway.pipeline import Services
 from gateway.routing.router import Decision

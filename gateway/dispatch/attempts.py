@@ -28,9 +28,9 @@ from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.refusals import no_worker_left
 from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import MakeCall
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import NoWorker, WorkerTimeout
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.models.model_selection import session_key
 from gateway.quotas.quota_store import Lease

@@ -11,8 +11,8 @@ would use up the tenant's quotas and budgets for as long as these last.
 import logging
 
 from gateway.dispatch.placement import Placement
-from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
 from gateway.telemetry.record import Progress
 

@@ -4,8 +4,8 @@ from contextlib import AbstractAsyncContextManager
 
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.placement import Placement
-from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.kv_index.feedback import Expectation
 from gateway.queueing.shared.keys import queue_of
 from gateway.telemetry.record import Progress

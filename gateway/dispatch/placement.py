@@ -6,9 +6,9 @@ from typing import Protocol
 import msgspec
 
 from gateway.dispatch.pairs import PairLoadShare, pair
-from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare

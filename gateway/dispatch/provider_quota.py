@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import count
 
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.domain.context import RequestContext
+from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, scopes_for

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from gateway.dispatch import costs
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.refusals import refused
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import IdempotencyKeyInUse, IdempotencyKeyReused, QuotasUnavailable, WorkerError
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.quotas import quota_store
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for

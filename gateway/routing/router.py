@@ -6,8 +6,8 @@ from random import Random
 
 import msgspec
 
-from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.fleet.fleet import RANKED_MAX, Fleet
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback

@@ -24,10 +24,10 @@ from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import WorkerCalls
-from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Plan, Tenant
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.fleet.fleet import Fleet

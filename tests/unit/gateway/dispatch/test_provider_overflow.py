@@ -10,10 +10,10 @@ from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
-from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Plan, Tenant
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.provider import Provider
