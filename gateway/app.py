@@ -31,7 +31,7 @@ from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.namespace_resolver import GroupsBySalt, NamespaceResolver
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.media.media_fetch import MediaFetcher
 from gateway.media.media_policy import MediaPolicy
 from gateway.models.catalogue import Catalogue

@@ -27,7 +27,7 @@ from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.index_quota import IndexQuota
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.models.service_classes import ServiceClasses
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.preemption_requests import PreemptionRequests

@@ -9,7 +9,7 @@ from gateway.fleet.provider import Provider
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources
 from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.models.catalogue import Catalogue, prices_from
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem

@@ -13,7 +13,7 @@ from gateway.dispatch.placement import Placement
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.kv_index.worker_feeds import RankFeed
 from gateway.ledger.ledger import Ledger
 from gateway.models.catalogue import Catalogue

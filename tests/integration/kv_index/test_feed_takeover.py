@@ -15,7 +15,7 @@ import pytest
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feed_leases import LEASE_SECONDS
 from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache import loop_yield
 from radix_cache.shared.feed_leases import FeedKnowledge
