@@ -14,8 +14,8 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.ranks import Ranks, RankShare
 from gateway.fleet.worker import Worker
+from gateway.queueing.shared.queue_store import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
 from gateway.quotas.quota_store import Lease
 from policies.routing.protocol import Route

@@ -25,9 +25,9 @@ from gateway.domain.errors import GatewayError, NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.preemption_requests import Need, PreemptionRequests
+from gateway.queueing.shared.queue_store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.queueing.waiting_room import NowhereToGo, Patience, QueuedRequest, WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import WorkerWindow

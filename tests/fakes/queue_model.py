@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
     PASSED_MAX,
     PASSED_OF_FLOW_MAX,
