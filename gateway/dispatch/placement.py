@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.dispatch.pairs import PairLoadShare, pair
+from gateway.dispatch.prefill_decode_pairs import PairLoadShare, pair
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
