@@ -11,7 +11,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
-from radix_cache.shared.layouts import drop_older_layouts
+from radix_cache.shared.older_layouts import drop_older_layouts
 from tests.fakes.replica import replica
 
 SPACE = Namespace(model="m", block_size=16)
