@@ -19,7 +19,7 @@ from gateway.fleet.worker import Worker
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey, tenant_named
 from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms

@@ -35,7 +35,7 @@ from gateway.kv_index.index_quota import IndexQuota
 from gateway.models.model_selection import session_key
 from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from policies.admission.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable

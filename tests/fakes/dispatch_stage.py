@@ -47,7 +47,7 @@ from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.tokenization.prompt_encoders import TextEncoder
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_room import WaitingRoomBounds
