@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Protocol
 
+from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.model_groups import ModelGroups
 from gateway.fleet.stalls import StallDetector
@@ -14,7 +15,6 @@ from gateway.fleet.worker import Worker
 from policies.speeds import FleetSpeeds
 from radix_cache.match import WorkerId
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
-from workers.probing.health import HealthState
 from workers.worker import Health
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import RANKED_MAX, Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
@@ -21,7 +22,6 @@ from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
 from workers.adapter import WorkerReport
-from workers.probing.health import HealthState
 from workers.worker import Health, Speed
 
 BLOCK = 64
