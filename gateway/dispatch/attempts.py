@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.costs import cost_of
 from gateway.dispatch.hedged_opening import HedgedOpenings
@@ -26,7 +27,6 @@ from gateway.dispatch.placement import Placement
 from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.refusals import no_worker_left
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.domain.errors import NoWorker, WorkerTimeout
 from gateway.domain.prompt_blocks import PromptBlocks
@@ -236,7 +236,7 @@ class Attempts:
         # The last attempt is a provider's: another worker like those may fail like those.
         if len(request.failed) + 1 >= request.limits.attempts_max:
             placement = await acquisition.at_provider_after_failure(request, why)
-        placement = placement or acquisition.place_now(request)
+        placement = placement or acquisition.own_turns.place_now(request)
         placement = placement or await acquisition.at_provider_after_failure(request, why)
         if placement is not None:
             self._retries.try_spend(self._clock())

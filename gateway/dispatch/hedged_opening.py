@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
 from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import msgspec
 
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
 from gateway.dispatch.dispatch import Dispatch, QueueRules
@@ -16,10 +18,8 @@ from gateway.dispatch.hedging import Hedging
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preemption
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
 from gateway.dispatch.dispatch_limits import DispatchLimits
@@ -19,10 +21,8 @@ from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preempted, Preemption
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks

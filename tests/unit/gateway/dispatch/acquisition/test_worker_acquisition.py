@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gateway.dispatch.acquisition.request_ranking import queued_request
 from gateway.dispatch.preemption import PreemptibleAttempt
 from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, NoWorker, Overloaded, TargetMissed
 from gateway.domain.request import Surface
@@ -220,8 +221,8 @@ async def test_without_such_a_rule_any_worker_with_room_will_do(stage):
 
 def test_a_worker_that_an_earlier_request_waits_for_is_not_taken(stage):
     request = stage.pending()
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
-    assert stage.acquisition.place_now(request, {WorkerId("a")}).worker.id == "b"
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    assert stage.acquisition.own_turns.place_now(request, {WorkerId("a")}).worker.id == "b"
 
 
 def test_a_request_without_room_names_the_workers_that_it_waits_for():
@@ -229,7 +230,7 @@ def test_a_request_without_room_names_the_workers_that_it_waits_for():
     stage.policy.costs = {"a": 100.0, "b": 500.0}
     stage.occupy("a")
     request, closed = stage.pending(), set()
-    assert stage.acquisition.place_now(request, closed) is None
+    assert stage.acquisition.own_turns.place_now(request, closed) is None
     assert closed == {"a"}
 
 
@@ -263,24 +264,24 @@ async def test_the_ticket_tells_the_queue_what_the_request_costs(stage):
 def test_after_a_failure_no_room_is_needed():
     stage = full()
     request = stage.pending()
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
     fail_at(request, "a")
-    assert stage.acquisition.place_now(request).worker.id == "b"
+    assert stage.acquisition.own_turns.place_now(request).worker.id == "b"
 
 
 def test_after_all_workers_have_failed_there_is_no_placement(stage):
     request = stage.pending()
     fail_at(request, "a", "b")
-    assert stage.acquisition.place_now(request) is None
+    assert stage.acquisition.own_turns.place_now(request) is None
 
 
 def test_after_a_failure_a_dearer_worker_will_do():
     stage = DispatchStage("a", "b", "c", limits=with_limits(hold=0.0))
     stage.policy.costs = {"b": 10.0, "c": 9000.0}
     request = stage.pending()
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
     fail_at(request, "a", "b")
-    assert stage.acquisition.place_now(request).worker.id == "c"
+    assert stage.acquisition.own_turns.place_now(request).worker.id == "c"
 
 
 # Several tenants.
@@ -299,8 +300,8 @@ def contended(*names):
 def turn_of(stage, tokens):
     """Return the placement of a new request whose turn it is; None if it has to wait."""
     request = stage.pending(prompt=prompt_of(tokens, first=tokens))
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
-    return stage.acquisition.place_now(request, set())
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    return stage.acquisition.own_turns.place_now(request, set())
 
 
 @pytest.mark.parametrize("crowded", [False, True])
@@ -722,7 +723,7 @@ async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
     placement = await acquire(shared, request=request)
     end(shared, request, placement)
     fail_at(request, "a")
-    again = shared.acquisition.place_now(request)
+    again = shared.acquisition.own_turns.place_now(request)
     assert again.worker.id == "b"
     assert shared.placements.end(again, 0.0)
 
@@ -733,8 +734,8 @@ async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
 def sent_batch_work(stage, name, tokens):
     """Let a batch request of so many tokens wait for its first byte on a worker."""
     request = stage.pending(stage.context(BATCH), prompt_of(tokens, first=77))
-    request.ticket = stage.rooms.of(request.queue).ticket(stage.acquisition._queued(request, ()))
-    placement = stage.acquisition.place_now(request)
+    request.ticket = stage.rooms.of(request.queue).ticket(queued_request(request, ()))
+    placement = stage.acquisition.own_turns.place_now(request)
     assert placement.worker.id == name
     attempt = PreemptibleAttempt(placement)
     stage.preemption.add(attempt)

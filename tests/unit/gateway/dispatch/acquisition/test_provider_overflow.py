@@ -5,10 +5,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
