@@ -7,8 +7,8 @@ from operator import itemgetter
 from gateway.dispatch.dispatch import Dispatch
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.rank_feed import RankFeed
 from gateway.kv_index.shared_index_parts import SharedIndexParts
-from gateway.kv_index.worker_feeds import RankFeed
 from gateway.telemetry.gauge_collector import Gauge
 from gateway.wiring.gauge_kinds import Reading, single_gauge, worker_gauge
 from radix_cache.shared.feed_leases import FeedKnowledge
