@@ -7,9 +7,10 @@ import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.circuit_breaker import HealthState
-from gateway.fleet.fleet import RANKED_MAX, Fleet
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_lookup import RANKED_MAX
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
