@@ -84,7 +84,7 @@ class PendingRequest:
         self.prompt = prompt
         self.progress = progress
         self.limits = limits
-        """The limits at its arrival: the request is charged and settled alike, whatever a reload changes."""
+        """The limits at its arrival: its turn and its end are charged alike, whatever a reload changes."""
         self.sequence = sequence
         """Its number among the requests for its model."""
         self.output_tokens = output_tokens

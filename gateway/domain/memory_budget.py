@@ -1,6 +1,6 @@
 """MemoryBudget: the memory that all requests of one gateway process share.
 
-    request arrives -- reserve bytes as they come -- resize to what it becomes  -- reserve media -- release
+    request arrives -- reserve bytes as they come --- resize to what it becomes -- reserve media -- release
                           |                             |                              |
                           +----------- beyond the budget: 503 with Retry-After --------+
 
