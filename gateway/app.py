@@ -30,8 +30,9 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.index_follows_fleet import IndexFollowsFleet
 from gateway.kv_index.namespace_resolver import GroupsBySalt, NamespaceResolver
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.media.media_fetch import MediaFetcher
 from gateway.media.media_policy import MediaPolicy
 from gateway.models.catalogue import Catalogue
@@ -56,7 +57,7 @@ from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.prompt_hasher import PromptHasher
 from gateway.tokenization.worker_tokens import FleetTokenizer
 from gateway.wiring.dispatch import dispatch_of
-from gateway.wiring.fleet import IndexFollowsFleet, fleet_of, target_of, worker_of
+from gateway.wiring.fleet import fleet_of, target_of, worker_of
 from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts

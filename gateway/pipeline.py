@@ -19,7 +19,6 @@ from gateway.database.usage_query import UsageReader
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
 from gateway.dispatch.preemption import Preempted
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import (
     GatewayError,
     InternalError,
@@ -33,6 +32,7 @@ from gateway.domain.errors import (
 )
 from gateway.domain.exchange import Exchange
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Tenant
 from gateway.fleet.fleet import Fleet
 from gateway.ledger.attribution import attribution
@@ -42,7 +42,7 @@ from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.quotas.headers import openai_headers
 from gateway.relay.relay import relay
-from gateway.telemetry.record import CLIENT_CLOSED, Progress, RequestRecord
+from gateway.telemetry.request_record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
 from gateway.tenants.authentication import Authentication
 from gateway.tokenization.prompt_hasher import PromptHasher

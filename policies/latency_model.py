@@ -53,7 +53,7 @@ VARIANCE_MAX = 10.0
 OWN_WEIGHT_HALF = 16
 """Samples after which a worker's own fit counts as much as the fleet's."""
 
-SETTLED_SAMPLES = 400
+CONVERGED_SAMPLES = 400
 """Samples after which the fleet's fit does not matter any more."""
 
 FIXED_MS = (0.01, 120_000.0)
@@ -120,9 +120,9 @@ class PrefillFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return replace(before, fixed_ms=self.fixed_ms, ms_per_token=self.ms_per_token)
 
     @property
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether there are so many samples that the fleet's fit does not matter any more."""
-        return self.samples >= SETTLED_SAMPLES
+        return self.samples >= CONVERGED_SAMPLES
 
 
 def shrunk_speed(

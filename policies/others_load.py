@@ -128,7 +128,7 @@ class OthersLoad(Generic[RequestKey]):
             self._streams -= 1
             self._kv -= kv_tokens
 
-    def settle(self, now: float) -> None:
+    def take_off_computed(self, now: float) -> None:
         """Take the prompts off the queue that must have been computed by now."""
         due = self._due
         while due and due[0][0] <= now:

@@ -73,8 +73,8 @@ class LearntSpeed:
         if fleet is None:
             return self._speed
         seen = (self.own.version, fleet.version)
-        # A settled worker stands by itself: other workers' samples do not move it.
-        if seen != self._seen and (seen[0] != self._seen[0] or not self.own.fit.settled):
+        # A worker whose fit has converged stands by itself: other workers' samples do not move it.
+        if seen != self._seen and (seen[0] != self._seen[0] or not self.own.fit.converged):
             self._seen = seen
             self._shrink(fleet)
         return self._speed
@@ -92,7 +92,7 @@ class LearntSpeed:
         self.fleet = fleet
         if not self.own.fit.samples:
             self._begin(fleet)
-        elif not self.own.fit.settled:
+        elif not self.own.fit.converged:
             self._shrink(fleet)
 
     def _begin(self, fleet: SpeedSamples) -> None:

@@ -13,7 +13,7 @@ from gateway.ledger.usage_query_parsing import QueryProblem, moment_text, parse_
 from gateway.models.catalogue import Catalogue
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit_report import LimitReport, limit_reports
-from gateway.quotas.quota import QuotaUnavailable
+from gateway.quotas.quota_store import QuotaUnavailable
 from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey, tenant_named
 
 USAGE_PARAMETERS = {

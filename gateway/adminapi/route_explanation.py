@@ -12,14 +12,14 @@ from msgspec import Meta
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey, tenant_named
 from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms

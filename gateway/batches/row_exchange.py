@@ -58,7 +58,7 @@ class RowExchange:
 
         Raises BadRequest, also for a request that wants a stream, and Overloaded.
         """
-        self.memory.settle(await decode_in_thread_if_long(self._request, check_size))
+        self.memory.resize(await decode_in_thread_if_long(self._request, check_size))
         request = await self._dialect.decode_request(self._request, tenant)
         if request.stream:
             raise BadRequest("A request of a batch cannot be streamed.", param="stream")

@@ -10,7 +10,7 @@ from gateway.database.database import Database
 from gateway.database.tables import keys
 from gateway.database.usage_store import HOUR_MS
 from gateway.database.usage_tables import usage, usage_hours
-from gateway.quotas.quota import Units
+from gateway.quotas.quota_store import Units
 
 HOURS_MAX = 20_000
 """The most pairs of hour and model in one answer: the latest."""

@@ -75,7 +75,7 @@ class Outbox:
         async with self.database.begin() as connection:
             return [dict(row) for row in (await connection.execute(claiming)).mappings()]
 
-    async def settle(
+    async def store_outcome(
         self, event: Mapping[str, Any], *, said: str, due_ms: int | None, ended_ms: int | None
     ) -> None:
         """Store the outcome of an attempt: the event is due again, or has ended."""

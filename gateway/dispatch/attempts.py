@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.costs import cost_of
 from gateway.dispatch.hedged_opening import HedgedOpenings
@@ -26,16 +27,15 @@ from gateway.dispatch.placement import Placement
 from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.refusals import no_worker_left
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import MakeCall
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import NoWorker, WorkerTimeout
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.models.model_selection import session_key
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from policies.admission.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
@@ -199,7 +199,7 @@ class Attempts:
             cost = cost_of(progress.tokens_to_charge(), placement.prices(request.ctx.model))
             self._provider_quota.settle(placement.provider_lease, cost)
         # What a provider computed kept no request waiting here: it is no part of a tenant's share in the queue.
-        self._acquisition.settle(request, used, partial(self.reports.free, request, attempt))
+        self._acquisition.end_turn(request, used, partial(self.reports.free, request, attempt))
 
     async def _placement_in_turn(
         self, request: PendingRequest, keep_alive: KeepAlive | None
@@ -236,7 +236,7 @@ class Attempts:
         # The last attempt is a provider's: another worker like those may fail like those.
         if len(request.failed) + 1 >= request.limits.attempts_max:
             placement = await acquisition.at_provider_after_failure(request, why)
-        placement = placement or acquisition.place_now(request)
+        placement = placement or acquisition.own_turns.place_now(request)
         placement = placement or await acquisition.at_provider_after_failure(request, why)
         if placement is not None:
             self._retries.try_spend(self._clock())
@@ -267,7 +267,7 @@ class Attempts:
         """Free a placement to which nothing was sent."""
         if placement.provider_lease is not None:
             self._provider_quota.release(placement.provider_lease)
-        self._acquisition.settle(request, None, partial(self.reports.free_unused, placement))
+        self._acquisition.end_turn(request, None, partial(self.reports.free_unused, placement))
 
 
 def _new_blocks(request: PendingRequest, placement: Placement) -> int:

@@ -1,9 +1,9 @@
 """What a request costs: at most, when its quota is reserved; and in the end, when the quota is settled."""
 
-from gateway.domain.context import RequestContext
+from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import Cost
+from gateway.quotas.quota_store import Cost
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempts import Attempts
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.hedging import Hedging
-from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.placement import Placement
 from gateway.dispatch.preemption import Preemption
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.index_quota import IndexQuota
@@ -62,7 +62,8 @@ class Dispatch:
 
     def reconfigure(self, rules: QueueRules) -> None:
         """Use these rules for requests that arrive or wait; placements that were given are kept."""
-        limits = self.acquisition.limits = rules.limits
+        limits = rules.limits
+        self.acquisition.reconfigure(limits)
         self.window.of_all.reconfigure(limits.release_window_tokens, limits.batch.ttft_seconds)
         self.queue.reconfigure(rules.room.order, limits.hold, enabled=rules.shared)
         self.rooms.reconfigure(rules.room)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
 from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import MakeCall
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.ttft_target import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_p95_ms

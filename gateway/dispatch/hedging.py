@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from gateway.quotas.quota import UNITS, Lease
+from gateway.quotas.quota_store import UNITS, Lease
 from workers.adapter import WorkerAnswer, WorkerUnreachable
 
 OUTCOMES = ("won", "lost", "failed", "left")

@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.quotas.quota import IdempotencyKey
+from gateway.quotas.quota_store import IdempotencyKey
 
 
 def repeatable(

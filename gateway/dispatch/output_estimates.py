@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from gateway.domain.context import RequestContext
+from gateway.domain.request_context import RequestContext
 from gateway.quotas.limit import OUTPUT_TOKENS, SPEND, TOTAL_TOKENS, Limit, Scope
 
 FIRST_GUESS_TOKENS = 128.0

@@ -11,10 +11,10 @@ would use up the tenant's quotas and budgets for as long as these last.
 import logging
 
 from gateway.dispatch.placement import Placement
-from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 
 log = logging.getLogger(__name__)
 

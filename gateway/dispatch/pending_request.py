@@ -2,13 +2,13 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.placement import Placement
-from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.kv_index.feedback import Expectation
 from gateway.queueing.shared.keys import queue_of
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from policies.latency_model import predicted_ttft_ms
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
@@ -84,7 +84,7 @@ class PendingRequest:
         self.prompt = prompt
         self.progress = progress
         self.limits = limits
-        """The limits at its arrival: the request is charged and settled alike, whatever a reload changes."""
+        """The limits at its arrival: its turn and its end are charged alike, whatever a reload changes."""
         self.sequence = sequence
         """Its number among the requests for its model."""
         self.output_tokens = output_tokens

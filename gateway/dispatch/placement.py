@@ -5,19 +5,19 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.dispatch.pairs import PairLoadShare, pair
-from gateway.domain.context import RequestContext
+from gateway.dispatch.prefill_decode_pairs import PairLoadShare, pair
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
+from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.ranks import Ranks, RankShare
 from gateway.fleet.worker import Worker
+from gateway.queueing.shared.queue_store import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.store import SharedTicket
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from policies.routing.protocol import Route
 from radix_cache.match import PrefixMatch, WorkerId
 from workers.adapter import WorkerAnswer, WorkerCall
@@ -89,6 +89,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(usage, prompt_tokens_details=details)
 
 
+class RequestToPlace(Protocol):
+    """What a placement has to know of its request, as PendingRequest has it."""
+
+    ctx: RequestContext
+    prompt: PromptBlocks
+    session: int | None
+
+
 class Placements:
     """Makes placements, and ends them: reserves and frees load on workers, ranks and in the shared queue."""
 
@@ -99,22 +107,20 @@ class Placements:
 
     def place(
         self,
-        ctx: RequestContext,
-        prompt: PromptBlocks,
+        request: RequestToPlace,
         route: Route,
         *,
         uncached_tokens: int,
         ticket: SharedTicket,
-        session: int | None,
         now: float,
         match: PrefixMatch | None,
         provider_lease: Lease | None = None,
     ) -> Placement:
         """Reserve what the request takes on the route's workers.
 
-        `uncached_tokens`: tokens of its prompt that are computed there. `session`: equal for the requests of one
-        conversation. `now`: seconds on the monotonic clock.
+        `uncached_tokens`: tokens of its prompt that are computed there. `now`: seconds on the monotonic clock.
         """
+        prompt, session = request.prompt, request.session
         worker = prefill_worker = self._fleet[route.worker]
         if route.prefill_worker is not None:
             prefill_worker = self._fleet[route.prefill_worker]
@@ -130,7 +136,7 @@ class Placements:
         if prefill_worker is not worker:
             decode_ticket = self._queue.second_ticket(ticket)
             self._queue.hold(decode_ticket, worker.id, 0)
-            upstream = pair(prefill_worker, worker, ctx, rank.number if rank is not None else session)
+            upstream = pair(prefill_worker, worker, request.ctx, rank.number if rank is not None else session)
             share = PairLoadShare(
                 load,
                 worker.load,

@@ -9,11 +9,11 @@ from collections import Counter
 from itertools import count
 
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.domain.context import RequestContext
+from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, scopes_for
-from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Refusal, Reservation
 from radix_cache.match import WorkerId
 
 ONE_REQUEST = Cost(prompt_tokens=0)

@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import msgspec
 
+from gateway.dispatch.acquisition.queue_wait import waiting_reason
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.placement import Placement
-from gateway.dispatch.queue_wait import waiting_reason
 from gateway.queueing.shared.gateway_reports import GatewayReports
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.waiting_room import WaitingRoom

@@ -12,7 +12,7 @@ from gateway.domain.errors import (
     WorkerError,
     WorkerRateLimited,
 )
-from gateway.quotas.quota import Refusal
+from gateway.quotas.quota_store import Refusal
 from gateway.relay.error_redaction import read_error
 from workers.adapter import FailureKind, WorkerUnreachable
 

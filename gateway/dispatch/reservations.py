@@ -14,15 +14,15 @@ from collections.abc import Callable
 from gateway.dispatch import costs
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.refusals import refused
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import IdempotencyKeyInUse, IdempotencyKeyReused, QuotasUnavailable, WorkerError
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.quotas import quota
+from gateway.domain.request_context import RequestContext
+from gateway.quotas import quota_store
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import Lease, QuotaUnavailable, Refusal, Reservation
-from gateway.telemetry.record import Progress
+from gateway.quotas.quota_store import Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.telemetry.request_record import Progress
 from policies.admission.retry_budget import RetryBudget
 
 
@@ -68,7 +68,7 @@ class Reservations:
             )
         except QuotaUnavailable as err:
             raise QuotasUnavailable from err
-        except quota.RepeatedReservationRefused as err:
+        except quota_store.RepeatedReservationRefused as err:
             if err.reason == "running":
                 raise IdempotencyKeyInUse from err
             raise IdempotencyKeyReused(different=err.reason == "different") from err

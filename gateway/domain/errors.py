@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.quotas.headers import openai_headers
 from gateway.quotas.limit_text import limit_in_words, scope_in_words, short_time, whole_time
-from gateway.quotas.quota import Refusal
+from gateway.quotas.quota_store import Refusal
 
 RETRY_SECONDS_MAX = 60.0
 """Longest `retry-after` for which SDKs are to wait by themselves, and not to report the error at once."""

@@ -1,6 +1,6 @@
 """MemoryBudget: the memory that all requests of one gateway process share.
 
-    request arrives -- reserve bytes as they come -- settle what the body becomes -- reserve media -- release
+    request arrives -- reserve bytes as they come --- resize to what it becomes -- reserve media -- release
                           |                             |                              |
                           +----------- beyond the budget: 503 with Retry-After --------+
 
@@ -34,9 +34,9 @@ class MemoryLease:
 
     def reserve(self, more: int) -> None:
         """Take so many bytes more. Raises Overloaded, and BadRequest for more than there are."""
-        self.settle(self.bytes_held + more)
+        self.resize(self.bytes_held + more)
 
-    def settle(self, held: int) -> None:
+    def resize(self, held: int) -> None:
         """Replace what the lease holds by so many bytes. Raises Overloaded, BadRequest if these are too many."""
         budget = self._budget
         more = held - self.bytes_held

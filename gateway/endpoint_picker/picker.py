@@ -19,7 +19,7 @@ from gateway.process.drain_state import DrainState
 from gateway.settings.types import Network
 from gateway.telemetry.access_log import AccessLine, AccessLog
 from gateway.web.dialect_factory import DialectFactory, dialect_factory
-from gateway.web.paths import spellings
+from gateway.web.path_spellings import spellings
 from gateway.web.request_identity import SERVER, new_request_id
 
 log = logging.getLogger(__name__)

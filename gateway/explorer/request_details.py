@@ -4,7 +4,7 @@ import msgspec
 
 from gateway.quotas.limit_text import limit_in_words
 from gateway.telemetry.outcome import Outcome, outcome_of
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 from policies.routing.protocol import Route
 
 

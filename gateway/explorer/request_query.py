@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.explorer.request_details import trace_id_of
 from gateway.telemetry.outcome import is_slow, outcome_of
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 
 LIMIT = 50
 LIMIT_MAX = 200

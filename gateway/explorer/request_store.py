@@ -15,7 +15,7 @@ from operator import attrgetter
 from gateway.explorer.request_details import RequestDetails, brief, request_details
 from gateway.explorer.request_query import RequestQuery
 from gateway.telemetry.outcome import is_slow, outcome_of
-from gateway.telemetry.record import OK, RequestRecord
+from gateway.telemetry.request_record import OK, RequestRecord
 
 KINDS = ("failed", "slow", "refused", "recent")
 

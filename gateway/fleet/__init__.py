@@ -1,1 +1,6 @@
-"""The workers: `fleet` knows their health, `worker` is one, `loads` and `speeds` how busy and fast they are."""
+"""The workers of this gateway.
+
+`fleet` has them all and probes them, `worker_lookup` finds those of a model, `worker` is one of them;
+`circuit_breaker` is the health of a worker, and `loads`, `load_feeds`, `ranks` are how busy it is. `least_loaded`
+keeps the workers of a large fleet in order.
+"""

@@ -1,20 +1,22 @@
-"""The fleet: every worker with its health, load and speed, and the loop that probes the workers."""
+"""The fleet: every worker with its health, load and speed, and the loop that probes the workers.
+
+worker_lookup.py finds the workers of a model; circuit_breaker.py has the states of a worker's health.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Protocol
 
-from gateway.fleet.least_loaded import LeastLoaded
-from gateway.fleet.model_groups import ModelGroups
+from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.stalls import StallDetector
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_lookup import WorkerLookup
 from policies.speeds import FleetSpeeds
 from radix_cache.match import WorkerId
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
-from workers.probing.health import HealthState
 from workers.worker import Health
 
 log = logging.getLogger(__name__)
@@ -23,9 +25,6 @@ PROBE_SECONDS = 2.0
 PROBE_SECONDS_NOT_UP = 0.5
 
 ENGINE_KINDS = frozenset({"sglang", "vllm", "embedded"})
-
-RANKED_MAX = 32
-"""Of more workers than this, a request is ranked on a shortlist."""
 
 
 class FleetListener(Protocol):
@@ -52,8 +51,8 @@ class FleetListener(Protocol):
         ...
 
 
-class Fleet:
-    """All workers of this gateway."""
+class Fleet(WorkerLookup):
+    """All workers of this gateway, with their health, load and speed."""
 
     def __init__(
         self,
@@ -62,155 +61,15 @@ class Fleet:
         random: Random | None = None,
     ) -> None:
         """`clock`: seconds, never backwards. `random` decides the order of workers with equal load."""
-        self._clock = clock
-        self._random = random if random is not None else Random()
+        super().__init__(workers, clock, random if random is not None else Random())
         self._speeds = FleetSpeeds()
-        self._workers = {worker.id: worker for worker in workers}
-        self._was_complete = False
         self._listeners: list[FleetListener] = []
         self._group: asyncio.TaskGroup | None = None
         self._probes: dict[WorkerId, asyncio.Task[None]] = {}
-        # By model: the workers that may get new requests, and whether one of them is on trial. Cleared when the
-        # health, the models or the sleep of any worker change, so that a request does not look at all workers.
-        self._routable: dict[str, tuple[list[Worker], bool]] = {}
-        self._least_loaded: dict[str, LeastLoaded] = {}
-        self._beside: dict[str | None, frozenset[str]] = {}
-        self._groups: ModelGroups | None = None
-        self._context_lengths: dict[str, int | None] = {}
-        self.expected = 0
-        """Number of workers that will join when they have told their kind."""
 
     def subscribe(self, listener: FleetListener) -> None:
         """Notify this listener from now on."""
         self._listeners.append(listener)
-
-    def __iter__(self) -> Iterator[Worker]:
-        return iter(self._workers.values())
-
-    def __contains__(self, worker: WorkerId) -> bool:
-        return worker in self._workers
-
-    def __getitem__(self, worker: WorkerId) -> Worker:
-        return self._workers[worker]
-
-    def models_of(self, worker: WorkerId) -> frozenset[str]:
-        """Return the models that a worker serves."""
-        return self._workers[worker].models
-
-    def get(self, worker: WorkerId) -> Worker | None:
-        """Return the worker of this id, or None if it is not in the fleet."""
-        return self._workers.get(worker)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the models of every worker are known.
-
-        Once they were, a worker that has never reported and is down is not waited for: a client that misspells a
-        model is told so, whatever worker is down.
-        """
-        known = [worker.models_fixed or worker.reported for worker in self._workers.values()]
-        if all(known) and not self.expected:
-            self._was_complete = True
-            return True
-        return self._was_complete and all(
-            worker.models_fixed or worker.reported or worker.health.health is Health.DOWN
-            for worker in self._workers.values()
-        )
-
-    def serving(self, model: str) -> list[Worker]:
-        """Return the workers of our own that may get a new request for this model.
-
-        An open circuit leaves no model without a worker: if there is no other, the workers whose probes are
-        answered serve on.
-        """
-        known = self._routable.get(model)
-        if known is None:
-            known = self._routable[model] = self._find_routable(model)
-        workers, on_trial = known
-        able = [worker for worker in workers if worker.able] if on_trial else workers
-        return able or [
-            worker
-            for worker in self._workers.values()
-            if model in worker.models
-            and worker.provider is None
-            and (worker.health.circuit_open or worker.health.on_trial)
-            and not worker.report.asleep
-        ]
-
-    def least_loaded(self, model: str) -> LeastLoaded | None:
-        """Return the model's workers in the order of their load; None where every request looks at all of them.
-
-        That is where at most RANKED_MAX workers may get a new request, or where workers are halves of pairs.
-        """
-        known = self._routable.get(model)
-        if known is None or len(known[0]) <= RANKED_MAX:
-            return None
-        found = self._least_loaded.get(model)
-        if found is None:
-            workers = [w for w in self._workers.values() if model in w.models and w.provider is None]
-            found = self._least_loaded[model] = LeastLoaded(model, workers, self._random)
-        found.update(self._clock())
-        return found if found.able > RANKED_MAX and not found.halves else None
-
-    def models_beside(self, model: str | None) -> frozenset[str]:
-        """Return the models of our own workers that serve `model`, itself included; of all our workers for None."""
-        found = self._beside.get(model)
-        if found is None:
-            ours = (worker for worker in self._workers.values() if worker.provider is None)
-            serving = (worker for worker in ours if model is None or model in worker.models)
-            found = self._beside[model] = frozenset(each for worker in serving for each in worker.models)
-        return found
-
-    @property
-    def groups(self) -> ModelGroups:
-        """The groups of models that share workers of our own; the same object until a worker's models change."""
-        if self._groups is None:
-            self._groups = ModelGroups(worker for worker in self._workers.values() if worker.provider is None)
-        return self._groups
-
-    def _members_changed(self) -> None:
-        """Look up anew which workers serve which models."""
-        self._groups = None
-        self._routable.clear()
-        self._beside.clear()
-        self._context_lengths.clear()
-
-    def _models_changed(self) -> None:
-        """Look up anew which workers serve which models, and keep their order anew."""
-        self._members_changed()
-        for ordered in self._least_loaded.values():
-            ordered.close()
-        self._least_loaded.clear()
-
-    def _find_routable(self, model: str) -> tuple[list[Worker], bool]:
-        found = [
-            worker
-            for worker in self._workers.values()
-            if model in worker.models
-            and worker.provider is None
-            and worker.health.routable
-            and not worker.report.asleep
-        ]
-        return found, any(worker.health.on_trial for worker in found)
-
-    def context_length(self, model: str) -> int | None:
-        """Return the longest context in tokens that a worker of our own reports; None if none reports one."""
-        if model not in self._context_lengths:
-            found = (
-                w.report.context_lengths.get(model) for w in self._workers.values() if w.provider is None
-            )
-            longest = max((length for length in found if length is not None), default=None)
-            self._context_lengths[model] = longest
-        return self._context_lengths[model]
-
-    def providers(self, model: str, *, resting: bool = False) -> list[Worker]:
-        """Return the providers that may get a new request for this model; with `resting`, also those that rest."""
-        there = [w for w in self._workers.values() if w.provider is not None and model in w.models and w.able]
-        return there if resting else [worker for worker in there if worker.rests_until <= self.now()]
-
-    def now(self) -> float:
-        """Return the time of the fleet's clock in seconds, never backwards."""
-        return self._clock()
 
     def rest(self, worker: WorkerId, seconds: float) -> None:
         """Send a provider no requests for so long, as the provider or another gateway asks."""

@@ -101,7 +101,7 @@ class WorkerLoad:
         self._update_others(now)
 
     def _update_others(self, now: float) -> None:
-        self._others.settle(now)
+        self._others.take_off_computed(now)
         others, before = self._others.totals, self.others.tokens_queued
         if others.tokens_queued < before or (others.tokens_queued and not self.all_tokens_queued):
             self.busy_since = now

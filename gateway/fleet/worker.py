@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.loads import WorkerLoad
 from gateway.fleet.provider import Provider
 from gateway.fleet.response_shape import ResponseShapes
@@ -13,7 +14,6 @@ from workers.adapter import WorkerAdapter, WorkerReport
 from workers.adapters.disaggregation import disaggregation_profile
 from workers.kv_events.source import EventSource
 from workers.load_reports.load_feed import LoadSource
-from workers.probing.health import HealthState
 from workers.worker import DisaggregationProfile, Role, Speed, WorkerSnapshot
 
 CHUNK_TOKENS = 8192

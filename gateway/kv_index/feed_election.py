@@ -27,7 +27,7 @@ PATIENCE_MAX = 5
 UNREACHABLE_PATIENCE = 10
 """How many rounds later than all others a gateway takes a role if it cannot reach the publisher."""
 
-SETTLED_ROUNDS = 3
+STABLE_ROUNDS = 3
 """How many rounds a lease has to be unchanged before a better gateway asks for it."""
 
 
@@ -91,12 +91,12 @@ def claim(
         rank = min(others.index(own_id), PATIENCE_MAX)
         if second == NO_GATEWAY:
             second = own_id if rank <= patience else second
-        elif second != own_id and rank == 0 and not status.unreachable and rounds >= SETTLED_ROUNDS:
+        elif second != own_id and rank == 0 and not status.unreachable and rounds >= STABLE_ROUNDS:
             second = own_id
         elif (
             second == own_id
             and order[0] == own_id
-            and rounds >= SETTLED_ROUNDS
+            and rounds >= STABLE_ROUNDS
             and _knows_enough(status, lease)
         ):
             writer, second = own_id, writer

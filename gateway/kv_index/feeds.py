@@ -21,7 +21,8 @@ import zmq.asyncio
 from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.feed_leases import FeedLeases
 from gateway.kv_index.match_confidence import MatchConfidence
-from gateway.kv_index.worker_feeds import FeedContext, RankFeed, RankObserver, WorkerFeeds
+from gateway.kv_index.rank_feed import RankFeed, RankObserver
+from gateway.kv_index.worker_feeds import FeedContext, WorkerFeeds
 from radix_cache.blocks import Hashes
 from radix_cache.follower import PageBudget
 from radix_cache.match import WorkerId
@@ -62,7 +63,7 @@ class KvEventFeeds:
 
     def __post_init__(self) -> None:
         self.leases = FeedLeases(self.store, self._statuses, self._leases_changed)
-        self.index.on_enrolled = self._on_enrolled
+        self.index.tenures.on_enrolled = self._on_enrolled
         self.index.on_changes_lost = self._on_changes_lost
 
     async def run(self) -> None:

@@ -22,13 +22,12 @@ import logging
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import zmq.asyncio
 
 from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.index_reconciler import IndexReconciler
-from radix_cache.blocks import Hashes
+from gateway.kv_index.rank_feed import RankFeed, RankObserver
 from radix_cache.events import EventBatch
 from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PageBudget, PathGone, PathHeld
 from radix_cache.loop_yield import LoopYielder
@@ -52,51 +51,6 @@ UNREACHABLE_PROBES = 5
 """After so many successful probes of a worker with an unreachable publisher, other gateways may follow it."""
 EVENTS_PER_TURN_MAX = 256
 """After so many batches other tasks may run: a replay may bring ten thousand."""
-
-
-@dataclass(slots=True)
-class RankFeed:
-    """The feed of one data-parallel rank of a worker."""
-
-    subscriber: KvEventSubscriber
-    follower: CacheFollower
-    rank: int = 0
-    task: "asyncio.Task[None] | None" = None
-    caught_up: bool = False
-    """The replay of earlier events is done."""
-    heard_from_start: bool = False
-    """Every event since the engine started, or since its cache was empty, was heard."""
-    batches: int = 0
-    losses: int = 0
-    """How often events were lost for good."""
-    lag_seconds: float = 0.0
-    """How long the last batch took from the engine to this gateway."""
-
-    @property
-    def uncertain(self) -> bool:
-        """Whether events are heard that do not tell everything that the worker holds."""
-        return self.batches > 0 and not self.trusted
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the events tell everything that the worker holds."""
-        return self.heard_from_start and self.follower.covers_all
-
-
-class RankObserver(Protocol):
-    """Is notified which KV blocks each data-parallel rank of a worker stores and evicts."""
-
-    def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
-        """Note that the rank, one of `ranks`, holds this path."""
-        ...
-
-    def removed(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
-        """Note that the rank no longer holds these blocks."""
-        ...
-
-    def cleared(self, worker: WorkerId, rank: int) -> None:
-        """Note that the rank holds nothing."""
-        ...
 
 
 @dataclass(slots=True)

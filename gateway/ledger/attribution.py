@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.telemetry.record import NO_TAGS
+from gateway.telemetry.request_record import NO_TAGS
 
 USER_MAX = 256
 TAGS_MAX = 16

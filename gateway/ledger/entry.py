@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.ledger.attribution import storable
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 
 NAME_MAX = 200
 """As long as names of models may be in requests."""

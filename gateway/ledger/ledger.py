@@ -20,7 +20,7 @@ from gateway.ledger.usage_maintenance import USAGE_HOUR, UsageMaintenance
 from gateway.ledger.webhooks import Webhooks
 from gateway.quotas.events import LimitAlert
 from gateway.settings.tree import Settings
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 
 BUDGET_ALERT = "budget.alert"
 

@@ -24,7 +24,7 @@ LOOK_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 PRUNES_MAX = 1000
 PAUSE_SECONDS = 0.1
-SETTLED_MS = 5 * 60_000
+REPORT_DELAY_MS = 5 * 60_000
 """How long after an hour's end its totals are sent: journals are shipped by then."""
 
 NOTIFIED_MS = 48 * HOUR_MS
@@ -91,7 +91,7 @@ class UsageMaintenance:
         Totals that were sent before are skipped.
         """
         now_ms = round(self._wall() * 1000)
-        over_ms = (now_ms - SETTLED_MS) // HOUR_MS * HOUR_MS
+        over_ms = (now_ms - REPORT_DELAY_MS) // HOUR_MS * HOUR_MS
         offset = 0
         while True:
             found = await self._reader.sums(

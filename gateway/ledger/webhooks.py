@@ -108,7 +108,7 @@ class Webhooks:
         )
         said = await asyncio.gather(*(self._attempt(http, event) for event in claimed))
         for event, (status, words) in zip(claimed, said, strict=True):
-            await self._settle(event, status, words)
+            await self._store_outcome(event, status, words)
         return bool(claimed)
 
     async def _attempt(self, http: aiohttp.ClientSession, event: Mapping[str, Any]) -> tuple[int, str]:
@@ -125,11 +125,11 @@ class Webhooks:
             # Only the name of the error: its text may hold the address, with credentials.
             return 0, type(err).__name__
 
-    async def _settle(self, event: Mapping[str, Any], status: int, words: str) -> None:
+    async def _store_outcome(self, event: Mapping[str, Any], status: int, words: str) -> None:
         now_ms, tried = round(self._wall() * 1000), event["attempts"]
         if 200 <= status < 300:
             self.delivered += 1
-            await self._outbox.settle(event, said=words, due_ms=None, ended_ms=now_ms)
+            await self._outbox.store_outcome(event, said=words, due_ms=None, ended_ms=now_ms)
             return
         self.failed += 1
         if status == GONE or tried > len(self._again):
@@ -137,7 +137,7 @@ class Webhooks:
                 "webhook %s: event %s is given up after %d attempts: %s",
                 *(event["hook"], event["id"], tried, words),
             )
-            await self._outbox.settle(event, said=words, due_ms=None, ended_ms=now_ms)
+            await self._outbox.store_outcome(event, said=words, due_ms=None, ended_ms=now_ms)
             return
         # Spread out, so that a receiver that was unreachable for a day does not get all events at once.
         seconds = self._again[tried - 1] * random.uniform(0.9, 1.1)
@@ -145,4 +145,6 @@ class Webhooks:
             "webhook %s: event %s was not delivered (%s); next attempt in %.0f s",
             *(event["hook"], event["id"], words, seconds),
         )
-        await self._outbox.settle(event, said=words, due_ms=now_ms + round(seconds * 1000), ended_ms=None)
+        await self._outbox.store_outcome(
+            event, said=words, due_ms=now_ms + round(seconds * 1000), ended_ms=None
+        )

@@ -12,10 +12,10 @@ from typing import Protocol
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import ModelNotFound
 from gateway.domain.model import Model
 from gateway.domain.request import InferenceRequest
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Tenant
 from gateway.models.catalogue import Catalogue
 

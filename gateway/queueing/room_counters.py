@@ -1,6 +1,6 @@
 """What the tenants of a waiting room have received, as its queue policy counts it.
 
-    arrives --> counters --next--> turn --granted--> counters --settle--> counters
+    arrives --> counters --next--> turn --granted--> counters --correct--> counters
                    ^                                               |
       adopt: as they stand in the queue of all gateways            debts: what was given here since
 
@@ -34,13 +34,13 @@ class RoomCounters:
         """Count a turn that was taken; nothing was counted since it was returned by `next`."""
         self._now = turn.counters
 
-    def settle(self, ticket: Ticket, cost_change: float) -> None:
+    def correct(self, ticket: Ticket, cost_change: float) -> None:
         """Correct the cost of a request that had its turn by this many units."""
         if ticket.number < self._counted_from:
             if ticket.number not in self._carried:
                 return  # The counters that it was charged in are gone.
             self._carried.discard(ticket.number)
-        self._now = self._policy.settle(self._now, ticket, cost_change)
+        self._now = self._policy.correct(self._now, ticket, cost_change)
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
         """Take over where a tenant stands in the queue of all gateways, in case this one has to go on alone."""

@@ -148,7 +148,7 @@ class WaitingRoom(Generic[Placed]):
         self._counters.arrives(ticket, self.waiters.for_a_turn() if self.waiters.by_number else ())
         return ticket
 
-    def settle(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
+    def correct(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
         """Correct the cost of a request that had its turn by this many units.
 
         `counted_elsewhere`: the policy's counters are kept in Redis; only the fairness account here is corrected.
@@ -156,7 +156,7 @@ class WaitingRoom(Generic[Placed]):
         if cost_change:
             self.account.record(ticket.tenant, ticket.weight, cost_change, self._clock())
         if not counted_elsewhere:
-            self._counters.settle(ticket, cost_change)
+            self._counters.correct(ticket, cost_change)
 
     def drained_per_second(self) -> float:
         """Return the cost units that lately got their turn per second; 0 where nothing is known."""

@@ -1,5 +1,6 @@
 """What a tenant may use: reserved before a request, settled after it.
 
-Read in this order: limit, quota (the contract), redis_layout, redis_store, counter_recovery, local_store,
-failover_store, escrow, leases.
+Requests come here by way of gateway/dispatch/reservations.py. Read in this order: limit, quota_store (the
+contract), redis_layout, redis_store (its functions are in lua/), counter_recovery, local_store, failover_store,
+escrow, leases.
 """

@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
-from gateway.quotas.quota import UNIT_INDEX, Reservation, Units
+from gateway.quotas.quota_store import UNIT_INDEX, Reservation, Units
 from policies.admission.limit_windows import WindowUsage
 from radix_cache.redis.call import RedisDown
 

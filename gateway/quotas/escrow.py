@@ -32,7 +32,7 @@ from gateway.quotas.escrow_policy import (
     rounded_up,
 )
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     Cost,
     Lease,
     LimitStatus,

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from gateway.quotas.counter_recovery import HOUR_SECONDS
 from gateway.quotas.limit import CONCURRENCY
-from gateway.quotas.quota import UNIT_INDEX, Cost, Lease, LimitStatus, Units
+from gateway.quotas.quota_store import UNIT_INDEX, Cost, Lease, LimitStatus, Units
 
 AHEAD_MAX = 32
 """Leases ahead of one account."""

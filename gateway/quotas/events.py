@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from gateway.quotas.limit import Limit
-from gateway.quotas.quota import Lease, Reservation
+from gateway.quotas.quota_store import Lease, Reservation
 
 log = logging.getLogger(__name__)
 

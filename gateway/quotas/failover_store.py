@@ -33,7 +33,7 @@ import msgspec
 from gateway.quotas.events import LimitEvents
 from gateway.quotas.limit import Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     COMPLETED,
     NO_COST,
     UNIT_INDEX,

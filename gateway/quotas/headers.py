@@ -10,7 +10,7 @@ from math import ceil
 from urllib.parse import quote
 
 from gateway.quotas.limit import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKEN_UNITS
-from gateway.quotas.quota import LimitStatus, Refusal
+from gateway.quotas.quota_store import LimitStatus, Refusal
 
 OPENAI_KINDS: dict[str, tuple[str, ...]] = {
     REQUESTS: ("requests",),

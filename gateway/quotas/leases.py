@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.quotas.events import LimitEvents
 from gateway.quotas.limit import CONCURRENCY, Scope
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     LEASE_SECONDS,
     NO_COST,
     Cost,

@@ -7,7 +7,7 @@ from math import inf
 
 from gateway.quotas.events import LimitAlert, LimitEvents
 from gateway.quotas.limit import CONCURRENCY, Limit
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     COMPLETED,
     IDEMPOTENCY_SECONDS,
     LEASE_SECONDS,

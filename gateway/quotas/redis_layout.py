@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.quotas.counter_recovery import is_long
 from gateway.quotas.limit import CONCURRENCY, Limit, Scope
-from gateway.quotas.quota import UNIT_INDEX, Cost, Reservation
+from gateway.quotas.quota_store import UNIT_INDEX, Cost, Reservation
 
 LAYOUTS_MAX = 4096
 

@@ -13,7 +13,7 @@ from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.quotas.counter_recovery import Restorer
 from gateway.quotas.events import LimitAlert, LimitEvents
 from gateway.quotas.limit import Limit
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     IDEMPOTENCY_SECONDS,
     LEASE_SECONDS,
     NO_COST,

@@ -25,7 +25,7 @@ from gateway.relay.error_redaction import (
 from gateway.relay.sse import FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
 from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
 
 log = logging.getLogger(__name__)

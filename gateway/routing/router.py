@@ -6,10 +6,11 @@ from random import Random
 
 import msgspec
 
-from gateway.domain.context import RequestContext
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.fleet import RANKED_MAX, Fleet
+from gateway.domain.request_context import RequestContext
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_lookup import RANKED_MAX
 from gateway.kv_index.feedback import Feedback
 from gateway.models.model_selection import session_key
 from gateway.routing.shadow_policy import ShadowPolicy

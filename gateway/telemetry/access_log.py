@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gateway.telemetry.gauge_collector import HistogramFamily
 from gateway.telemetry.histogram import HistogramCounters
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 from gateway.telemetry.span_attributes import operation_of
 
 DURATION_BUCKETS = tuple(0.01 * 2**power for power in range(14))

@@ -10,7 +10,7 @@ only where the settings ask for it, since each of them is some 18 lines of every
 from collections import defaultdict
 
 from gateway.telemetry.histogram import HistogramCounters
-from gateway.telemetry.record import CLIENT_CLOSED, OK, OTHER_TENANTS, RequestRecord
+from gateway.telemetry.request_record import CLIENT_CLOSED, OK, OTHER_TENANTS, RequestRecord
 
 TTFT_BUCKETS = (
     0.001,

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gateway.domain.errors import StreamInterrupted
-from gateway.telemetry.record import CLIENT_CLOSED, OK, RequestRecord
+from gateway.telemetry.request_record import CLIENT_CLOSED, OK, RequestRecord
 from policies.service_class import BATCH
 
 Outcome = Literal["ok", "failed", "refused", "left"]

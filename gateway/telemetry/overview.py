@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from heapq import nlargest
 from statistics import median
 
-from gateway.telemetry.record import OK, OTHER_TENANTS, RequestRecord
+from gateway.telemetry.request_record import OK, OTHER_TENANTS, RequestRecord
 
 MINUTE_SECONDS = 60
 TENANTS_MAX = 4096

@@ -7,8 +7,8 @@ open-telemetry/semantic-conventions-genai, all "Development". What they do not n
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.telemetry.outcome import outcome_of
-from gateway.telemetry.record import OK, RequestRecord
 from gateway.telemetry.request_events import FailedAttempt
+from gateway.telemetry.request_record import OK, RequestRecord
 
 Attribute = str | int | float | Sequence[str]
 

@@ -25,7 +25,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from gateway.telemetry.batch_trace import BatchReport, batch_attributes, batch_context, batch_links
 from gateway.telemetry.outcome import is_slow, outcome_of
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 from gateway.telemetry.span_attributes import (
     AddressOf,
     Attribute,

@@ -73,9 +73,9 @@ class SqlDirectory:
         """
         self.away = True  # the database does not answer
         self.loaded = asyncio.Event()  # the database was read once
-        self.settled = (
+        self.attempted = (
             asyncio.Event()
-        )  # the first attempt to read the database has ended, with or without success
+        )  # the first attempt to read the database has ended, also without success
         self._register = register
         self._file_names = register.names()
         self._left_file: Names = {}  # names that left the file and were not found in the database yet
@@ -197,7 +197,7 @@ class SqlDirectory:
     async def wait_until_loaded(self) -> None:
         """Wait until everything is read or the database turns out not to answer; for a bounded time."""
         try:
-            await asyncio.wait_for(self.settled.wait(), WHOLE_SECONDS_MAX)
+            await asyncio.wait_for(self.attempted.wait(), WHOLE_SECONDS_MAX)
         except TimeoutError:
             log.warning("tenants are not loaded after %g s; keys are refused with a 503", WHOLE_SECONDS_MAX)
 
@@ -213,7 +213,7 @@ class SqlDirectory:
                     await self._read_sealed()
             else:
                 await self._seal()
-            self.settled.set()
+            self.attempted.set()
             try:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._poll_wanted.wait()

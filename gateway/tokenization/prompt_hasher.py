@@ -5,10 +5,10 @@ from array import array
 
 import msgspec
 
-from gateway.domain.context import RequestContext
 from gateway.domain.errors import PromptTooLong
 from gateway.domain.model import EncodedPrompt, Model
 from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
+from gateway.domain.request_context import RequestContext
 from radix_cache.blocks import BlockHasher, Hashes, Tokens
 from radix_cache.namespace import HashedNamespace, Namespace, hasher_for
 

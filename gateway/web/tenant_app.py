@@ -41,7 +41,7 @@ from gateway.web.openai.deployments import DEPLOYMENT_SURFACES, DeploymentExchan
 from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi.document import tenant_api_document
 from gateway.web.own_requests import OwnRequestList, own_request, own_requests
-from gateway.web.paths import AZURE_DEPLOYMENTS, PREFIXES, spellings
+from gateway.web.path_spellings import AZURE_DEPLOYMENTS, PREFIXES, spellings
 from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
 from gateway.web.responses.compaction import CompactionDialect
 from gateway.web.responses.conversations import ConversationHandlers

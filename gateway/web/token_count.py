@@ -6,7 +6,7 @@ Counting is no inference: no quota is reserved, and no worker is asked.
 
 from gateway.domain.errors import GatewayError
 from gateway.pipeline import Services, admit, authenticate
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.web.exchange import HttpExchange
 
 

@@ -14,7 +14,7 @@ from gateway.domain.tenant import Tenant
 from gateway.ledger.usage_query_parsing import FOR_TENANTS, QueryProblem, parse_query, shown
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit_report import LimitReport, limit_reports
-from gateway.quotas.quota import QuotaUnavailable
+from gateway.quotas.quota_store import QuotaUnavailable
 
 GROUPS_MAX = 1000
 SECONDS_MAX = 10.0

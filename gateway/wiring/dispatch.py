@@ -7,27 +7,27 @@ from dataclasses import replace
 
 import msgspec
 
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
 from gateway.dispatch.dispatch import Dispatch, QueueRules
+from gateway.dispatch.dispatch_follows_fleet import DispatchFollowsFleet
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.hedging import Hedging
-from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preemption
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
-from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.index_quota import IndexQuota
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.models.service_classes import ServiceClasses
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
@@ -50,7 +50,6 @@ from policies.queueing.cost_weights import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
-from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 
 
@@ -157,36 +156,8 @@ def dispatch_of(
         preemption_requests=preemption_requests,
         provider_backoff=provider_backoff,
     )
-    fleet.subscribe(_DispatchFollowsFleet(dispatch))
+    fleet.subscribe(DispatchFollowsFleet(dispatch))
     return dispatch
-
-
-class _DispatchFollowsFleet:
-    """Gives turns when workers have room again, and tells other gateways of resting providers (FleetListener)."""
-
-    def __init__(self, dispatch: Dispatch) -> None:
-        self._dispatch = dispatch
-
-    def room_made(self) -> None:
-        """Look anew where waiting requests may go."""
-        if self._dispatch.acquisition.first_worker.waiting:
-            self._dispatch.acquisition.first_worker.fleet_changed()
-        self._dispatch.fleet_changed()
-
-    def cache_lost(self, worker: WorkerId) -> None:
-        """Do nothing: no request waits for a cache."""
-
-    def reported(self, worker: Worker) -> None:
-        """Send requests to a worker that is the first of its model."""
-        if self._dispatch.acquisition.first_worker.waiting:
-            self._dispatch.acquisition.first_worker.fleet_changed()
-
-    def left(self, worker: WorkerId) -> None:
-        """Do nothing: a worker that leaves makes room, too."""
-
-    def provider_rests(self, worker: WorkerId, seconds: float) -> None:
-        """Notify the other gateways."""
-        self._dispatch.provider_backoff.notify(worker, seconds)
 
 
 def room_rules(queue: QueueingSettings) -> RoomRules:

@@ -1,16 +1,12 @@
-"""The fleet and its workers from the settings, and the parts that follow what the fleet reports."""
+"""The fleet and its workers, made from the settings."""
 
 from urllib.parse import urlsplit
 
-from gateway.fleet.announced_dispatches import AnnouncedDispatches
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.provider import Provider
 from gateway.fleet.worker import Worker
 from gateway.kv_index.event_sources import event_sources, load_sources
-from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.models.catalogue import Catalogue, prices_from
+from gateway.models.catalogue import prices_from
 from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import AUTO_KIND, ProviderSettings, WorkerSettings
@@ -104,57 +100,3 @@ def _provider(settings: ProviderSettings) -> Provider:
         rest_seconds_max=settings.rest_seconds_max,
         limits=limits_at(0.0, settings.limits, settings.concurrency),
     )
-
-
-class IndexFollowsFleet:
-    """Keeps the catalogue, the prefix index and the feeds up to date with the workers; see FleetListener."""
-
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        index: SharedIndexParts,
-        feeds: KvEventFeeds,
-        loads: LoadFeeds,
-        told: AnnouncedDispatches,
-    ) -> None:
-        self._catalogue = catalogue
-        self._told = told
-        self._index = index.index
-        self._feeds = feeds
-        self._loads = loads
-
-    def room_made(self) -> None:
-        """Do nothing: the index knows no room."""
-
-    def cache_lost(self, worker: WorkerId) -> None:
-        """Forget what the worker held."""
-        self._loads.ranks.forget(worker)
-        self._index.forget(worker)
-
-    def reported(self, worker: Worker) -> None:
-        """Take over the worker's models, its cache's instance and size, and where it publishes its events."""
-        self._catalogue.add_reported(worker.models)
-        if worker.provider is not None:
-            return
-        report = worker.report
-        self._index.enrol(worker.id, report.instance_id or "")
-        self._feeds.follow(worker.id, report.events if worker.event_sources is None else worker.event_sources)
-        self._loads.follow(worker, report.loads if worker.load_sources is None else worker.load_sources)
-        if worker.ranks < 2:
-            self._loads.ranks.forget(worker.id)
-        models = self._catalogue.by_name_or_alias().items()
-        block_size = min((model.block_size for name, model in models if name in worker.models), default=None)
-        if block_size is not None:
-            self._told.set_block_size(worker.id, block_size)
-        if report.kv_tokens_max is not None:
-            self._index.set_capacity(worker.id, report.kv_tokens_max // (block_size or 1))
-
-    def left(self, worker: WorkerId) -> None:
-        """Stop following the worker's feeds, and forget what it held."""
-        self._feeds.follow(worker, ())
-        self._loads.forget(worker)
-        self._told.forget(worker)
-        self.cache_lost(worker)
-
-    def provider_rests(self, worker: WorkerId, seconds: float) -> None:
-        """Do nothing: providers are not in the index."""

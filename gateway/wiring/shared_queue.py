@@ -10,9 +10,9 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.queue_peer import QueuePeer, ShardPeer
 from gateway.queueing.shared.keys import CLUSTER_SHARDS, MESSAGES, QueueKeys, shard_tags
 from gateway.queueing.shared.queue_shards import QueueShards, shard_of_group
+from gateway.queueing.shared.queue_store import QueueStore
 from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.shared.store import QueueStore
 from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import DispatchWindows

@@ -22,8 +22,8 @@ from gateway.telemetry.build_info import build_info
 from gateway.telemetry.gauge_collector import StateCollector, without_labels
 from gateway.telemetry.gen_ai_metrics import GenAiMetrics, gen_ai_families
 from gateway.telemetry.metrics import RequestMetrics
-from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.request_families import request_families
+from gateway.telemetry.request_record import RequestRecord
 from gateway.telemetry.tracing import Tracing, batch_processor
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller

@@ -79,7 +79,7 @@ async def test_an_install_with_defaults_ends_with_a_completion_and_an_upgrade_ke
     assert (await chat(cluster, key))[0] == 200
 
     await cluster.helm("rollback", "release", "1", "--wait", "--timeout", "170s")
-    await cluster.settled()
+    await cluster.wait_until_ready()
     assert (await chat(cluster, key))[0] == 200
 
     # Claims and the generated Secret outlive the release, and the next one finds tenants and keys again.
@@ -107,7 +107,7 @@ async def scale(cluster: LocalCluster, replicas: int) -> None:
     async with aiohttp.ClientSession(headers=headers) as http:
         async with http.patch(url, json={"spec": {"replicas": replicas}}) as answer:
             assert answer.status == 200
-    await cluster.settled()
+    await cluster.wait_until_ready()
 
 
 async def workers_of(cluster: LocalCluster) -> dict[str, str]:
@@ -228,7 +228,7 @@ async def test_a_release_with_other_tables_is_rolled_out_and_back_without_a_fail
         assert f"this radixgate needs {later}" in await radixgate(cluster, "database", "check")
         # The release before serves on the later tables.
         await cluster.helm("rollback", "release", "1", "--wait", "--timeout", "170s")
-        await cluster.settled()
+        await cluster.wait_until_ready()
         said = await radixgate(cluster, "database", "check")
         assert f"version {later}; this radixgate needs {REVISION}" in said
         assert "serves on these later tables" in said

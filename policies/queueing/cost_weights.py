@@ -17,5 +17,5 @@ class CostWeights(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output: float = 2.0
 
     def units(self, *, uncached_tokens: float, cached_tokens: float, output_tokens: float) -> float:
-        """Return the cost units of a request: estimated when it gets its turn, actual when it is settled."""
+        """Return the cost units of a request: estimated when it gets its turn, actual when it has ended."""
         return self.uncached * uncached_tokens + self.cached * cached_tokens + self.output * output_tokens

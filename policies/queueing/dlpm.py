@@ -83,7 +83,7 @@ class Dlpm:
             counters=QueueCounters(virtual_time=counters.virtual_time + rounds, tags=tags),
         )
 
-    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+    def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Take the cost that was not foreseen off the tenant's deficit counter."""
         account = self._account(ticket)
         left = counters.tags.get(account, 0.0) - cost_change / ticket.weight

@@ -1,8 +1,8 @@
 """The fairness account of a queue: the work that each tenant received lately against its share, and how even it is.
 
-Work is counted when a turn is given, corrected when it is settled, and fades: half of it counts after HALF_SECONDS.
-Shares are owed to tenants that wait; a tenant that asks for less than its share has got what it asked for, and is
-not compared.
+Work is counted when a turn is given, corrected when the request ends, and fades: half of it counts after
+HALF_SECONDS. Shares are owed to tenants that wait; a tenant that asks for less than its share has got what it asked
+for, and is not compared.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ class FairnessAccount:
         self._waited: dict[str, float] = {}
 
     def record(self, tenant: str, weight: float, units: float, now: float) -> None:
-        """Add work that a tenant received, in cost units; negative if a turn is settled to less."""
+        """Add work that a tenant received, in cost units; negative if a request used less."""
         found = self._units.pop(tenant, None)
         if found is not None:
             before, at, _ = found

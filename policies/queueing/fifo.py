@@ -25,6 +25,6 @@ class Fifo:
             return None
         return QueueTurn(ticket=min(waiting, key=lambda ticket: ticket.number), counters=counters)
 
-    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+    def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Return the counters unchanged: the order needs none."""
         return counters

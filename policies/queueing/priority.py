@@ -84,7 +84,7 @@ class Priority:
         }
         return QueueTurn(ticket=ticket, counters=self._charged(counters, ticket, ticket.cost, changed))
 
-    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+    def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Charge the class and the tenant with the cost that was not foreseen."""
         passed = counters.tags.get(_passed(ticket), 0.0)
         finish = counters.tags.get(_tenant(ticket), passed) + cost_change / ticket.weight

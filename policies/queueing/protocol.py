@@ -7,7 +7,7 @@ counters as they should be afterwards; the keeper of the counters (one process, 
 keeps no state, reads no clock and does no I/O.
 
 Work, not the number of requests, is the measure: `Ticket.cost` is in cost units (see cost_weights.py), charged at
-an estimate when the turn is given and settled by what was used.
+an estimate when the turn is given and corrected by what was used.
 
 Every registered policy passes tests/conformance/test_queue_policy.py.
 """
@@ -104,7 +104,7 @@ class QueuePolicy(Protocol):
         """
         ...
 
-    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+    def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Return the counters after a request used `cost_change` cost units more than its ticket's cost."""
         ...
 

@@ -5,11 +5,12 @@
 
 The shares hold whatever the workers' speed.
 
-A tag is made when the turn is given, so a cost may be an estimate: settling shifts F, and with it the tenant's next
-turn. A tenant that comes back is lifted to v: idle time earns no credit. For two tenants that wait all the time,
+A tag is made when the turn is given, so a cost may be an estimate: a correction shifts F, and with it the tenant's
+next turn. A tenant that comes back is lifted to v: idle time earns no credit. For two tenants that wait all the
+time,
 
     |W1/w1 - W2/w2| <= c1/w1 + c2/w2                  of work given out
-    |W1/w1 - W2/w2| <= (D + 1) (c1/w1 + c2/w2)        of work settled, D requests at a time with the workers
+    |W1/w1 - W2/w2| <= (D + 1) (c1/w1 + c2/w2)        of actual work, D requests at a time with the workers
 
 W1, W2: work received      w1, w2: weights      c1, c2: largest cost of one request (all in cost units)
 
@@ -66,7 +67,7 @@ class Sfq:
             ),
         )
 
-    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+    def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Shift the tenant's finish tag by the cost that was not foreseen."""
         finish = counters.tags.get(ticket.tenant, counters.virtual_time)
         return counters.with_tags({ticket.tenant: finish + cost_change / ticket.weight})

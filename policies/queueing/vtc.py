@@ -5,7 +5,7 @@
     lift    counter = max(counter, least counter of the waiting tenants)        when an idle tenant comes back
 
 If no tenant waits, the counter of the tenant that went last stands in for the least: idle time earns no
-credit. A turn is charged at its estimate and settled at the end, where the paper counts tokens as they come. For
+credit. A turn is charged at its estimate and corrected at the end, where the paper counts tokens as they come. For
 two tenants that wait all the time, what they received differs by at most 2U, and by what the workers' window holds
 besides (U: largest cost over weight).
 
@@ -55,7 +55,7 @@ class Vtc:
             ticket=ticket, counters=counters.with_tags({ticket.tenant: after}, virtual_time=after)
         )
 
-    def settle(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
+    def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Correct the tenant's counter by the cost that was not foreseen."""
         received = counters.tags.get(ticket.tenant, counters.virtual_time)
         return counters.with_tags({ticket.tenant: received + cost_change / ticket.weight})

@@ -144,7 +144,7 @@ class SimulatedGateway:
         terms: TurnTerms,
         now: float,
     ) -> Route | None:
-        """Return the best route to a worker with room, as in gateway/dispatch/worker_acquisition.py."""
+        """Return the best route to a worker with room, as in gateway/dispatch/acquisition/worker_acquisition.py."""
         if terms.due_at is not None:
             ranking = self._in_time(ranking, request, places, terms, now)
         waited_for = []

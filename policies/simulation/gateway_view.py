@@ -281,7 +281,7 @@ class GatewayView:
         self, worker: int, before: LoadTotals, now: float, as_of: float | None = None
     ) -> None:
         """Take over the load of the other gateways, which was `before`, as WorkerLoad does."""
-        self._others[worker].settle(now)
+        self._others[worker].take_off_computed(now)
         after = self._others[worker].totals
         if after.tokens_queued < before.tokens_queued:
             self._since[worker] = max(self._since[worker], now if as_of is None else as_of)

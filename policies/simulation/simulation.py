@@ -363,7 +363,7 @@ class Simulation:
         outcome.last_at = now
         self._take_end(job.number, sent, now)
         if self._turns is not None:
-            self._turns.settle(job.number, job.cached_tokens)
+            self._turns.finish(job.number, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
         gateway.answered(job.request)
         tpot = outcome.tpot

@@ -153,18 +153,18 @@ class TurnQueue:
         ticket, self._counters, self._turn = self._turn.ticket, self._turn.counters, None
         self._remove(ticket)
 
-    def settle(self, number: int, request: TraceRequest, cached_tokens: int) -> None:
-        """Settle an answered request to what it used."""
+    def finish(self, number: int, request: TraceRequest, cached_tokens: int) -> None:
+        """Charge an answered request with what it used."""
         ticket = self._tickets.pop(number)
         used = self._units(
             request.prompt_tokens, request.prompt_tokens - cached_tokens, request.output_tokens
         )
-        self._counters = self._policy.settle(self._counters, ticket, used - ticket.cost)
+        self._counters = self._policy.correct(self._counters, ticket, used - ticket.cost)
 
     def cancel(self, number: int) -> None:
         """Take back the charge of a request that was lost with its worker."""
         ticket = self._tickets.pop(number)
-        self._counters = self._policy.settle(self._counters, ticket, -ticket.cost)
+        self._counters = self._policy.correct(self._counters, ticket, -ticket.cost)
 
     def _remove(self, ticket: Ticket) -> bool:
         """Take a ticket out of those that wait; return whether it waited."""

@@ -132,10 +132,10 @@ class TurnTaking:
         if not len(self._interactive):
             self._give_turns_of(self._batch, now)
 
-    def settle(self, number: int, cached_tokens: int) -> None:
-        """Settle an answered request to what it used."""
+    def finish(self, number: int, cached_tokens: int) -> None:
+        """Charge an answered request with what it used."""
         request, _ = self._of[number]
-        self._queue_of(number).settle(number, request, cached_tokens)
+        self._queue_of(number).finish(number, request, cached_tokens)
         del self._of[number]
 
     def cancel(self, number: int) -> None:

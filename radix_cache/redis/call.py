@@ -91,3 +91,8 @@ class RedisCall:
             self.answer.set_exception(RedisDown(str(why)))
             # Fetched here, because a caller that has left never fetches it and asyncio would log that.
             self.answer.exception()
+
+
+def ignore_result(call: "asyncio.Future[ScriptAnswer]") -> None:
+    """Ignore the result of a call, also that it failed."""
+    call.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -64,7 +64,7 @@ class ShardedSubscriber:
                 while self.unheard:  # Slots may move meanwhile.
                     found = await self._redis.addresses_of(self.unheard, anew=anew)
                     opened = await asyncio.gather(*(self._listen(*each) for each in found))
-                    await self._wait_until_settled()
+                    await self._wait_for_confirmations()
                     anew = True
                     if not self.unheard or not any(opened):
                         break
@@ -112,7 +112,7 @@ class ShardedSubscriber:
             subscription.connection.send(["SSUBSCRIBE", channel])
         return True
 
-    async def _wait_until_settled(self) -> None:
+    async def _wait_for_confirmations(self) -> None:
         """Wait until every subscription was confirmed or refused."""
         while self._requested:
             self._confirmed.clear()

@@ -16,8 +16,8 @@ from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.fair_shares import FairShares
 from radix_cache.shared.index_counts import namespaces_of
 from radix_cache.shared.keys import REGISTRY, NamespaceId
-from radix_cache.shared.layouts import drop_older_layouts
 from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.older_layouts import drop_older_layouts
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 

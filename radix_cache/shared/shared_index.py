@@ -28,21 +28,20 @@ from radix_cache.index import IndexStats
 from radix_cache.local_index import LocalIndex
 from radix_cache.match import NO_MATCH, LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.redis.call import ScriptAnswer
-from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
-from radix_cache.shared.node import PathMatch, ReplicaNode
+from radix_cache.redis.call import ScriptAnswer, ignore_result
+from radix_cache.shared.keys import REGISTRY, namespace_id
+from radix_cache.shared.node import PathMatch
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.shared.worker_capacity import WorkerCapacity, cut
+from radix_cache.shared.worker_tenures import WorkerTenures
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
 
 UNSENT_MAX = 8192
 UNSEEN_MAX = 65536
-INSTANCE_CHARACTERS_MAX = 200
 USED_SECONDS = 60
-CAPACITY_SLACK = 20
-"""A worker that is over its capacity loses a twentieth of it at once, so that this happens rarely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,8 @@ class SharedIndex:
         self.on_changes_lost: Callable[[WorkerId], None] = lambda worker: None
         """Called when Redis did not take a change of a followed worker: its blocks have to be sent again."""
 
-        self.on_enrolled: Callable[[WorkerId], None] = lambda worker: None
-        """Called when a worker has got the tenure that was requested."""
+        self.tenures = WorkerTenures(store, replica)
+        self._capacity = WorkerCapacity(store, replica, self.followed)
 
         def local() -> LocalIndex:
             return LocalIndex(
@@ -122,11 +121,7 @@ class SharedIndex:
         """With these bytes begins the id of every prediction of this process."""
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         self._unsent_paths: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
-        self._enrolling: dict[WorkerId, str] = {}
-        self._ending: dict[WorkerId, int] = {}
         self._workers_missed: set[WorkerId] = set()
-        self._capacity: dict[WorkerId, int] = {}
-        self._workers_cut: set[WorkerId] = set()
         self._workers_grown: set[WorkerId] = set()
         self._number = 0
 
@@ -189,7 +184,7 @@ class SharedIndex:
         identity = self.prediction_prefix + number
         self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
         above, depth = path.last_node(held)
-        _ignore_result(
+        ignore_result(
             self.store.predict(
                 namespace, hashes[depth:], tenure, identity, self._predicted_ms, above=above, depth=depth
             )
@@ -278,7 +273,7 @@ class SharedIndex:
             return  # Gone already, or changed since: the report says nothing about the present state.
         self.corrections += 1
         self.shorten(namespace, hashes, worker, blocks)
-        _ignore_result(self.store.hold(namespace, hashes, tenure))
+        ignore_result(self.store.hold(namespace, hashes, tenure))
 
     def shorten(
         self,
@@ -301,7 +296,7 @@ class SharedIndex:
             below = [each for each in below if each.count(tenure, tier)]
         elif len(below) > NODES_PER_CALL_MAX:
             deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
-            self._cut(namespace_id(namespace), [(each, tenure, 0) for each in deepest])
+            cut(self.store, namespace_id(namespace), [(each, tenure, 0) for each in deepest])
         walk_start = node.depth if node is not None else 0
 
         def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
@@ -319,36 +314,23 @@ class SharedIndex:
 
     def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
         """Set how many blocks `worker` has room for, and cut what is beyond."""
-        if self._capacity.get(worker) != blocks_max:
-            self._capacity[worker] = blocks_max
+        if self._capacity.change(worker, blocks_max):
             self._own.set_capacity(worker, blocks_max)
-        self._within_capacity(worker)
+        self._capacity.cut_excess(worker)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
         """Request a tenure for `worker` if it has none, or if another instance has it."""
-        instance = instance[:INSTANCE_CHARACTERS_MAX]
-        known, ends = self.replica.instances.get(worker), self._ending.get(worker, 0)
-        if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
-            return
-        if known:
-            self.replica.drop_worker(worker)
-        self._await_tenure(worker, self.store.tenure(worker, instance, ends), instance)
+        self.tenures.enrol(worker, instance)
 
     def forget(self, worker: WorkerId) -> None:
         """Note that `worker` holds nothing, by ending its tenure."""
-        tenure = self.replica.tenures.get(worker)
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)
         self._unsent_paths = deque(
             (item for item in self._unsent_paths if item[2] != worker), maxlen=UNSENT_MAX
         )
-        if tenure is not None:
-            instance = self.replica.instances.get(worker, "")
-            # Kept until Redis has taken it: otherwise the tenure would continue with its outdated blocks.
-            self._ending[worker] = tenure
-            self.replica.drop_worker(worker)
-            self._await_tenure(worker, self.store.tenure(worker, ends=tenure), instance)
+        self.tenures.end(worker)
 
     # Called by the reader of the replica.
 
@@ -362,7 +344,7 @@ class SharedIndex:
         # Only what the replica shows can be counted.
         grown, self._workers_grown = self._workers_grown, set()
         for worker in grown:
-            self._within_capacity(worker)
+            self._capacity.cut_excess(worker)
 
     def replica_compared(self, lost: Collection[int]) -> None:
         """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
@@ -398,7 +380,7 @@ class SharedIndex:
         known = self.replica.shards.get(shard)
         if known is not None and known.sequence >= sequence:
             self._own.withdraw(worker, claim)
-            self._within_capacity(worker)
+            self._capacity.cut_excess(worker)
         else:
             # A change that never appears is dropped when its prediction ends.
             self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
@@ -406,51 +388,4 @@ class SharedIndex:
     def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
         sent = self._sent_predictions.pop((worker, writer), None)
         if sent is not None:
-            _ignore_result(self.store.withdraw(sent.shard, [sent.identity]))
-
-    def _within_capacity(self, worker: WorkerId) -> None:
-        room, tenure = self._capacity.get(worker), self.replica.tenures.get(worker)
-        if room is None or tenure is None or worker in self._workers_cut or worker in self.followed:
-            return
-        excess = self.replica.held.get(tenure, 0) - room
-        if excess <= 0:
-            return
-        by_namespace: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
-        for node, keep in self.replica.least_recently_used(tenure, excess + room // CAPACITY_SLACK):
-            by_namespace.setdefault(node.namespace, []).append((node, tenure, keep))
-        self._workers_cut.add(worker)
-        last: asyncio.Future[ScriptAnswer] | None = None
-        for namespace, cuts in by_namespace.items():
-            last = self._cut(namespace, cuts)
-        if last is not None:
-            last.add_done_callback(lambda _: self._workers_cut.discard(worker))
-
-    def _cut(
-        self, namespace: NamespaceId, cuts: list[tuple[ReplicaNode, int, int]]
-    ) -> "asyncio.Future[ScriptAnswer] | None":
-        last = None
-        for at in range(0, len(cuts), NODES_PER_CALL_MAX):
-            last = self.store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])
-            _ignore_result(last)
-        return last
-
-    def _await_tenure(self, worker: WorkerId, call: "asyncio.Future[ScriptAnswer]", instance: str) -> None:
-        self._enrolling[worker] = instance
-
-        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
-            self._enrolling.pop(worker, None)
-            if not answer.cancelled() and answer.exception() is None:
-                result = answer.result()
-                assert isinstance(result, int)
-                if result != self._ending.get(worker):
-                    self._ending.pop(worker, None)
-                # A message of the registry says the same a moment later.
-                self.replica.enrol(worker, result, instance)
-                self.on_enrolled(worker)
-
-        call.add_done_callback(answered)
-
-
-def _ignore_result(call: "asyncio.Future[ScriptAnswer]") -> None:
-    """Ignore the result of a call; the reader and the metrics show when Redis is away."""
-    call.add_done_callback(lambda done: done.cancelled() or done.exception())
+            ignore_result(self.store.withdraw(sent.shard, [sent.identity]))

@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.quotas.quota import LEASE_SECONDS
+from gateway.quotas.quota_store import LEASE_SECONDS
 from tests.benchmarks.report import new_table
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.load import Load, Tally

@@ -26,12 +26,12 @@ def clock():
 
 
 class Local:
-    """One process's own index, which needs no time to settle."""
+    """One process's own index, which is never behind."""
 
     def __init__(self, clock, **bounds):
         self.writer = LocalIndex(clock, **bounds)
 
-    async def settle(self):
+    async def catch_up(self):
         pass
 
     async def close(self):
@@ -48,9 +48,9 @@ class Shared:
         self.replicas = replicas
         self.asked = replicas[reader].index
 
-    async def settle(self):
+    async def catch_up(self):
         for each in self.replicas:
-            await each.settled()
+            await each.caught_up()
 
     async def close(self):
         for each in self.replicas:
@@ -85,7 +85,7 @@ async def new_index(request, clock):
             for each in replicas:
                 each.index.enrol(W, "instance 1")
                 each.index.enrol(V, "")
-                await each.settled()
+                await each.caught_up()
             made.append(Shared(replicas, reader=1 if "another" in request.param else 0))
         return made[-1]
 
@@ -107,7 +107,7 @@ async def test_nothing_matches_in_an_empty_index(index):
 
 async def test_a_dispatched_path_is_pending_at_once(index):
     index.record(SPACE, path(1, 2, 3), W, "r1")
-    await index.settle()
+    await index.catch_up()
     match = index.match(SPACE, path(1, 2, 9))
     assert (match.confirmed, match.pending) == ({}, {W: 2})
     assert match.blocks(W) == 2
@@ -116,22 +116,22 @@ async def test_a_dispatched_path_is_pending_at_once(index):
 async def test_a_confirmed_path_stays_in_use_until_its_request_ends(index):
     index.record(SPACE, path(1, 2, 3), W, "r1")
     index.confirm(SPACE, path(1, 2, 3), W)
-    await index.settle()
+    await index.catch_up()
     match = index.match(SPACE, path(1, 2, 3))
     assert (match.confirmed, match.pending) == ({W: 3}, {W: 3})
     index.withdraw(W, "r1")
-    await index.settle()
+    await index.catch_up()
     match = index.match(SPACE, path(1, 2, 3))
     assert (match.confirmed, match.pending) == ({W: 3}, {})
 
 
 async def test_requests_under_way_are_counted_for_each_part_of_a_prompt(index):
     index.confirm(SPACE, path(1, 2), W)
-    await index.settle()
+    await index.catch_up()
     index.record(SPACE, path(1, 2), W, "r1")
     index.record(SPACE, path(1, 2, 3), W, "r2")
     index.record(SPACE, path(1, 2, 4), V, "r3")
-    await index.settle()
+    await index.catch_up()
     match = index.match(SPACE, path(1, 2, 3, 5))
     assert list(match.shared) == [(2, 3), (3, 1)]
     assert (match.holder_count(1), match.holder_count(3), match.holder_count(4)) == (2, 1, 0)
@@ -139,7 +139,7 @@ async def test_requests_under_way_are_counted_for_each_part_of_a_prompt(index):
     assert index.repeated_blocks([V]) == {}
     for worker, writer in ((W, "r1"), (W, "r2"), (V, "r3")):
         index.withdraw(worker, writer)
-    await index.settle()
+    await index.catch_up()
     assert not index.match(SPACE, path(1, 2, 3, 5)).shared
     assert index.repeated_blocks([W, V]) == {}
 
@@ -149,10 +149,10 @@ async def test_only_the_writer_withdraws_a_prediction(index):
     index.record(SPACE, path(1, 2), W, "r2")
     index.withdraw(W, "r2")
     index.withdraw(W, "nobody")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).pending == {W: 3}
     index.withdraw(W, "r1")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).pending == {}
 
 
@@ -160,20 +160,20 @@ async def test_the_deepest_prediction_counts(index):
     index.record(SPACE, path(1, 2), W, "r1")
     index.record(SPACE, path(1, 2, 3), W, "r2")
     index.record(SPACE, path(1), V, "r3")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).pending == {W: 3, V: 1}
 
 
 async def test_predictions_expire_each_in_its_time(index, clock):
     index.record(SPACE, path(1, 2, 3), W, "r1")
-    await index.settle()
+    await index.catch_up()
     clock.advance(6)
     index.record(SPACE, path(1, 2), W, "r2")
     clock.advance(4)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).pending == {W: 2}
     clock.advance(6)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).pending == {}
 
 
@@ -181,7 +181,7 @@ async def test_a_confirmed_path_does_not_expire_with_its_prediction(index, clock
     index.record(SPACE, path(1, 2, 3), W, "r1")
     index.confirm(SPACE, path(1, 2, 3), W)
     clock.advance(11)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
 
 
@@ -189,7 +189,7 @@ async def test_predictions_are_bounded_and_the_oldest_gives_way(new_index):
     index = await new_index(predictions_max=4)
     for number in range(5):
         index.record(SPACE, path(number, number), W, f"r{number}")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(0, 0)).pending == {}
     assert index.match(SPACE, path(4, 4)).pending == {W: 2}
 
@@ -212,7 +212,7 @@ async def test_requests_that_wait_share_their_prefix_and_are_at_no_worker(new_in
 async def test_shortening_leaves_the_beginning(index):
     index.confirm(SPACE, path(1, 2, 3), W)
     index.shorten(SPACE, path(1, 2, 3), W, 1)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 1}
 
 
@@ -221,7 +221,7 @@ async def test_forgetting_a_worker_forgets_its_predictions_too(index):
     index.record(SPACE, path(7, 8), W, "r2")
     index.confirm(SPACE, path(1, 2, 3), V)
     index.forget(W)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {V: 3}
     assert index.match(SPACE, path(7, 8)).pending == {}
 
@@ -230,7 +230,7 @@ async def test_a_bounded_worker_keeps_what_it_used_last(index):
     index.set_capacity(W, 3)
     index.confirm(SPACE, path(1, 2), W)
     index.confirm(SPACE, path(5, 6), W)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(5, 6)).confirmed == {W: 2}
     assert index.match(SPACE, path(1, 2)).confirmed == {W: 1}
 
@@ -238,7 +238,7 @@ async def test_a_bounded_worker_keeps_what_it_used_last(index):
 async def test_a_bound_also_cuts_what_is_there(index):
     index.confirm(SPACE, path(1, 2, 3), W)
     index.set_capacity(W, 2)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 
 
@@ -247,17 +247,17 @@ async def test_unused_blocks_are_forgotten(index, clock):
     # Redis stamps uses with a clock of its own, which runs on while this one stands: seconds on a busy machine.
     clock.advance(100 + 60)
     index.confirm(SPACE, path(5, 6), W)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2)).confirmed == {}
 
 
 async def test_the_whole_index_is_bounded(new_index, clock):
     index = await new_index(blocks_max=4)
     index.confirm(SPACE, path(1, 2, 3), W)
-    await index.settle()
+    await index.catch_up()
     clock.advance(1)
     index.confirm(SPACE, path(5, 6, 7), V)
-    await index.settle()
+    await index.catch_up()
     assert index.stats().blocks <= 4
     assert index.match(SPACE, path(5, 6, 7)).confirmed == {V: 3}
 
@@ -266,48 +266,48 @@ async def test_an_empty_path_is_no_error(index):
     index.record(SPACE, path(), W, "r1")
     index.confirm(SPACE, path(), W)
     index.shorten(SPACE, path(), W, 0)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path()).confirmed == {}
 
 
 async def test_another_instance_of_a_worker_holds_nothing(index):
     index.enrol(W, "instance 1")
-    await index.settle()
+    await index.catch_up()
     index.confirm(SPACE, path(1, 2, 3), W)
-    await index.settle()
+    await index.catch_up()
     index.enrol(W, "instance 1")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
     index.enrol(W, "instance 2")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {}
     index.confirm(SPACE, path(1, 2), W)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 2}
 
 
 async def test_a_worker_that_had_less_than_was_known_loses_what_hung_below(index):
     index.confirm(SPACE, path(1, 2, 3, 4), W)
     index.confirm(SPACE, path(1, 2, 8, 9), W)
-    await index.settle()
+    await index.catch_up()
     index.record(SPACE, path(1, 2, 3, 4), W, "r3")
     index.confirm(SPACE, path(1, 2, 3, 4), W)
     index.report(SPACE, path(1, 2, 3, 4), W, "r3", 1)
     index.withdraw(W, "r3")
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2, 3, 4)).confirmed == {W: 4}
     assert index.match(SPACE, path(1, 2, 8, 9)).confirmed == {W: 2}
 
 
 async def test_a_worker_that_had_what_was_known_or_more_keeps_everything(index):
     index.confirm(SPACE, path(1, 2, 8, 9), W)
-    await index.settle()
+    await index.catch_up()
     for reported in (2, 3):
         index.record(SPACE, path(1, 2, 3), W, "r2")
         index.confirm(SPACE, path(1, 2, 3), W)
         index.report(SPACE, path(1, 2, 3), W, "r2", reported)
         index.withdraw(W, "r2")
-        await index.settle()
+        await index.catch_up()
     assert index.match(SPACE, path(1, 2, 8, 9)).confirmed == {W: 4}
     assert index.match(SPACE, path(1, 2, 3)).confirmed == {W: 3}
 
@@ -315,10 +315,10 @@ async def test_a_worker_that_had_what_was_known_or_more_keeps_everything(index):
 async def test_shortening_takes_everything_below_however_much_hangs_there(index):
     for number in range(200):
         index.confirm(SPACE, path(1, 2, 1000 + number), W)
-    await index.settle()
+    await index.catch_up()
     index.shorten(SPACE, path(1, 2), W, 1)
-    await index.settle()
+    await index.catch_up()
     assert index.match(SPACE, path(1, 2)).confirmed == {W: 1}
     index.confirm(SPACE, path(1, 2), W)
-    await index.settle()
+    await index.catch_up()
     assert {index.match(SPACE, path(1, 2, 1000 + number)).blocks(W) for number in range(200)} == {2}

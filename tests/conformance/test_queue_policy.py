@@ -59,7 +59,7 @@ def test_everybody_goes_in_the_end(policy, waiting):
         turn = policy.next(counters, left, 0.0)
         left.remove(turn.ticket)
         gone.append(turn.ticket)
-        counters = policy.settle(turn.counters, turn.ticket, 1.0)
+        counters = policy.correct(turn.counters, turn.ticket, 1.0)
     assert sorted(t.number for t in gone) == sorted(t.number for t in waiting)
 
 
@@ -70,7 +70,7 @@ def test_deciding_changes_nothing_that_was_given(policy, waiting):
     policy.next(counters, waiting, 0.0)
     for ticket in waiting:
         policy.arrive(counters, ticket, waiting)
-        policy.settle(counters, ticket, 5.0)
+        policy.correct(counters, ticket, 5.0)
     assert (counters, waiting) == (QueueCounters(tags={"a": 1.0}), before)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.limit import Limit, Scope, concurrency, scopes_for
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     Cost,
     IdempotencyKey,
     Lease,

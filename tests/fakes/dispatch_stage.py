@@ -10,24 +10,24 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
+from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
 from gateway.dispatch.attempts import Attempts
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.hedging import Hedging
-from gateway.dispatch.limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.dispatch.preemption import Preempted, Preemption
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.dispatch.reservations import Reservations
-from gateway.dispatch.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.worker_calls import WorkerCalls
-from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Plan, Tenant
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.fleet.fleet import Fleet
@@ -45,9 +45,9 @@ from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Lease
+from gateway.quotas.quota_store import Lease
 from gateway.routing.router import Router
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.tokenization.prompt_encoders import TextEncoder
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_room import WaitingRoomBounds

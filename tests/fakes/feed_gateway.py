@@ -10,7 +10,7 @@ import sys
 
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import HashedNamespace, Namespace

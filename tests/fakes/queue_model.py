@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
     PASSED_MAX,
     PASSED_OF_FLOW_MAX,
@@ -345,7 +345,7 @@ class QueueModel:
         self.more = given == GRANTS_MAX
 
     def _charge(self, queue, record, cost):
-        self.counters[queue] = self.policy.settle(self._counters(queue), record.as_ticket(), cost)
+        self.counters[queue] = self.policy.correct(self._counters(queue), record.as_ticket(), cost)
 
     def _drop(self, id, change):
         record = self.records.pop(id)

@@ -29,7 +29,7 @@ class Replica:
     scripts: ScriptCaller
     reading: "asyncio.Task[None]"
 
-    async def settled(self) -> None:
+    async def caught_up(self) -> None:
         """Wait until all changes have arrived, the tree in Redis is tidied, and the replica shows the result."""
         await self.arrived()
         self.maintenance._rounds = 0
@@ -51,7 +51,7 @@ class Replica:
                     break
                 await asyncio.sleep(0.002)
             else:
-                raise AssertionError(f"shard {number} does not settle")
+                raise AssertionError(f"shard {number} does not catch up")
         self.index.replica_changed()
 
     async def close(self) -> None:

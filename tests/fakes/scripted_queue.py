@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gateway.queueing.shared.local_placements import LocalPlacements
+from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
-from gateway.queueing.shared.store import SharedPlacement, SharedRoute, SharedTicket
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from gateway import pipeline
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 from workers.engine import tiny_checkpoint
 
 MODEL = "tiny"

@@ -10,7 +10,7 @@ from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import Surface
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.web.openai.inference_requests import decode_request
 from workers.adapter import StreamBroken, WorkerUnreachable
 

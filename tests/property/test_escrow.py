@@ -13,7 +13,7 @@ from gateway.quotas import escrow, escrow_policy
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Refusal, Reservation
 from policies.admission.limit_windows import Window
 from tests.fakes.clock import FakeClock
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from gateway.web.openai.inference_requests import GATEWAY_OWNED, body_type, decode_request
 from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import OpenAIAdapter

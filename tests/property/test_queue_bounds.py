@@ -1,5 +1,5 @@
 """The bound of each queue policy, in the form in which it runs: a window of requests with the workers, costs that
-are estimates until they are settled, a clock that a test moves."""
+are estimates until they are corrected, a clock that a test moves."""
 
 import random
 from collections import Counter
@@ -18,9 +18,9 @@ few = settings(max_examples=30, deadline=None)
 
 
 class Server:
-    """Serves `window` requests at one time, in the policy's order; each is settled when it ends.
+    """Serves `window` requests at one time, in the policy's order; each is corrected when it ends.
 
-    `given`: work over weight as it stands in the books (estimate, then actual). `settled`: of those that ended.
+    `given`: work over weight as it stands in the books (estimate, then actual). `ended`: of those that ended.
     """
 
     def __init__(self, policy, window, seed, weights, *, exact=False):
@@ -33,7 +33,7 @@ class Server:
         self.waiting: list[Ticket] = []
         self.inside: list[tuple[Ticket, float]] = []
         self.given = dict.fromkeys(weights, 0.0)
-        self.settled = dict.fromkeys(weights, 0.0)
+        self.ended = dict.fromkeys(weights, 0.0)
         self.number = 0
 
     def arrive(self, tenant):
@@ -61,9 +61,9 @@ class Server:
         """Give one turn; where the window is full, end a request first."""
         if len(self.inside) == self.window:
             ticket, actual = self.inside.pop(self.chance.randrange(len(self.inside)))
-            self.counters = self.policy.settle(self.counters, ticket, actual - ticket.cost)
+            self.counters = self.policy.correct(self.counters, ticket, actual - ticket.cost)
             self.given[ticket.tenant] += (actual - ticket.cost) / ticket.weight
-            self.settled[ticket.tenant] += actual / ticket.weight
+            self.ended[ticket.tenant] += actual / ticket.weight
         turn = self.policy.next(self.counters, self.waiting, 0.0)
         self.waiting.remove(turn.ticket)
         self.counters = turn.counters
@@ -106,10 +106,10 @@ def test_sfq_gives_work_out_within_one_request_of_each_share(seed, window, a, b,
 
 @few
 @given(**cases)
-def test_sfq_settles_work_within_the_window_of_each_share(seed, window, a, b, third):
+def test_sfq_gives_work_within_the_window_of_each_share(seed, window, a, b, third):
     def look(server):
         bound = (window + 1) * (COST_MAX / a + COST_MAX / b) + 1e-6
-        assert server.apart(server.settled) <= bound
+        assert server.apart(server.ended) <= bound
         assert server.apart(server.given) <= bound
 
     played(queue_policy("sfq"), seed, window, {"a": a, "b": b, "c": 1.0}, third, exact=False, look=look)
@@ -121,7 +121,7 @@ def test_vtc_keeps_two_who_wait_within_twice_the_largest_and_the_window(seed, wi
     largest = COST_MAX / min(a, b)
 
     def look(server):
-        assert server.apart(server.settled) <= 2 * largest + window * largest + 1e-6
+        assert server.apart(server.ended) <= 2 * largest + window * largest + 1e-6
 
     played(queue_policy("vtc"), seed, window, {"a": a, "b": b, "c": 1.0}, third, exact=False, look=look)
 
@@ -134,7 +134,7 @@ def test_dlpm_keeps_two_who_wait_within_largest_and_quantum_and_the_window(
     largest = COST_MAX / min(a, b)
 
     def look(server):
-        assert server.apart(server.settled) <= 2 * (largest + quantum) + window * largest + 1e-6
+        assert server.apart(server.ended) <= 2 * (largest + quantum) + window * largest + 1e-6
 
     played(
         queue_policy("dlpm", {"quantum": quantum}),

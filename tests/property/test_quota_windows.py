@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, r
 from gateway.quotas import local_store, redis_store
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Refusal, Reservation
 from policies.admission.limit_windows import Window, calendar_end
 from radix_cache.redis.call import read_lua
 from radix_cache.redis.library import library_functions

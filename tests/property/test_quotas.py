@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, QuotaStore, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, QuotaStore, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller

@@ -12,7 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from gateway.queueing.shared.keys import BATCH, QueueKeys
-from gateway.queueing.shared.store import NotJoined, QueueStore, SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import (
+    NotJoined,
+    QueueStore,
+    SharedPlacement,
+    SharedRoute,
+    SharedTicket,
+)
 from policies.admission.dispatch_window import PASSED_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow

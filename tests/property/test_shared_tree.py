@@ -85,7 +85,7 @@ async def test_redis_and_every_copy_hold_what_the_tree_in_memory_holds(seed, red
         await each.arrived()
         if step % 5 == 4:
             for one in replicas:
-                await one.settled()
+                await one.caught_up()
             for one in replicas:
                 await one.arrived()
             model.check()

@@ -6,9 +6,11 @@ from random import Random
 import pytest
 
 from gateway.domain.prompt_blocks import PromptBlocks
-from gateway.fleet.fleet import RANKED_MAX, Fleet
+from gateway.fleet.circuit_breaker import HealthState
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_lookup import RANKED_MAX
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
@@ -21,7 +23,6 @@ from radix_cache.match import KnownMatch, WorkerId
 from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
 from workers.adapter import WorkerReport
-from workers.probing.health import HealthState
 from workers.worker import Health, Speed
 
 BLOCK = 64

@@ -1,4 +1,4 @@
-"""Adapters of engines with OpenAI's API, a cheap /health, and gauges of their requests in Prometheus' format.
+"""The base of adapters of engines with OpenAI's API, a cheap /health, and gauges in Prometheus' format.
 
     kind       gauges                                           longest prompt and answer
     llamacpp   /metrics, with its flag --metrics                /props
@@ -6,13 +6,11 @@
     trtllm     /prometheus/metrics                              not reported
     lmdeploy   /metrics, with its flag --enable-metrics         not reported
 
-They share their prefix caches among all tenants: none of them has a salt.
+These engines share their prefix caches among all tenants: none of them has a salt.
 """
 
 import re
 from collections.abc import Mapping
-
-import msgspec
 
 from workers.adapter import WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters.openai import ModelList, OpenAIAdapter
@@ -21,7 +19,7 @@ from workers.load_reports.engine_loads import EngineLoad, load_in_gauges
 
 
 class MeteredAdapter(OpenAIAdapter):
-    """The base of these WorkerAdapters."""
+    """The base of the WorkerAdapters of engines that count their requests in gauges."""
 
     metrics_path = "metrics"
     gauges: re.Pattern[bytes]
@@ -68,59 +66,3 @@ class MeteredAdapter(OpenAIAdapter):
             return load_in_gauges(await self.http.get(self.metrics_path), self.gauges)
         except WorkerUnreachable:
             return None
-
-
-class GenerationSettings(msgspec.Struct):
-    """The object `default_generation_settings` of llama.cpp's /props."""
-
-    n_ctx: int | None = None
-
-
-class ServerProperties(msgspec.Struct):
-    """The answer of llama.cpp's /props."""
-
-    default_generation_settings: GenerationSettings = msgspec.field(default_factory=GenerationSettings)
-
-
-class LlamaCppAdapter(MeteredAdapter):
-    """The WorkerAdapter of kind `llamacpp`: llama-server of llama.cpp."""
-
-    gauges = re.compile(rb"^llamacpp:requests_(?:processing|deferred)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
-
-    async def longest_context(self) -> int | None:
-        """Return the context of one slot."""
-        properties: ServerProperties = await self.http.get_json("props", ServerProperties)
-        return properties.default_generation_settings.n_ctx
-
-
-class RouterInfo(msgspec.Struct):
-    """The answer of TGI's /info."""
-
-    max_total_tokens: int | None = None
-
-
-class TgiAdapter(MeteredAdapter):
-    """The WorkerAdapter of kind `tgi`: Hugging Face's Text Generation Inference."""
-
-    gauges = re.compile(rb"^tgi_(?:queue_size|batch_current_size)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
-
-    async def longest_context(self) -> int | None:
-        """Return the tokens that a prompt and its answer may have."""
-        info: RouterInfo = await self.http.get_json("info", RouterInfo)
-        return info.max_total_tokens
-
-
-class TrtllmAdapter(MeteredAdapter):
-    """The WorkerAdapter of kind `trtllm`: trtllm-serve of TensorRT-LLM.
-
-    Its /metrics gives each statistic to one reader only, so the gauges of /prometheus/metrics are read.
-    """
-
-    metrics_path = "prometheus/metrics"
-    gauges = re.compile(rb"^trtllm_num_requests_(?:running|waiting)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
-
-
-class LmdeployAdapter(MeteredAdapter):
-    """The WorkerAdapter of kind `lmdeploy`: LMDeploy's api_server."""
-
-    gauges = re.compile(rb"^lmdeploy:num_requests_(?:running|waiting)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)

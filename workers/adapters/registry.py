@@ -6,10 +6,13 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
 from workers.adapter import WorkerAdapter, WorkerTarget
-from workers.adapters.metered import LlamaCppAdapter, LmdeployAdapter, TgiAdapter, TrtllmAdapter
+from workers.adapters.llamacpp import LlamaCppAdapter
+from workers.adapters.lmdeploy import LmdeployAdapter
 from workers.adapters.ollama import OllamaAdapter
 from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.sglang import EmbeddedAdapter, SglangAdapter
+from workers.adapters.tgi import TgiAdapter
+from workers.adapters.trtllm import TrtllmAdapter
 from workers.adapters.vllm import VllmAdapter
 
 GROUP = "radixgate.worker_adapters"

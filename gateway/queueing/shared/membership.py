@@ -23,7 +23,7 @@ from typing import Any
 from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.queue_members import QueueMember
-from gateway.queueing.shared.store import NotJoined, QueueReply, QueueStore
+from gateway.queueing.shared.queue_store import NotJoined, QueueReply, QueueStore
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from gateway.fleet.model_groups import ModelGroups
 from gateway.queueing.shared.keys import model_of
 from gateway.queueing.shared.membership import Membership
+from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
 from gateway.queueing.shared.shared_queue import SharedQueue
-from gateway.queueing.shared.store import SharedPlacement, SharedRoute, SharedTicket
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 

@@ -22,7 +22,13 @@ from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.membership import LEASE_MS, Membership
 from gateway.queueing.shared.queue_members import QueueMember
-from gateway.queueing.shared.store import QueueReply, QueueStore, SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import (
+    QueueReply,
+    QueueStore,
+    SharedPlacement,
+    SharedRoute,
+    SharedTicket,
+)
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 

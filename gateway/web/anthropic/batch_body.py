@@ -185,7 +185,7 @@ class MessageBatchBody:
             for start in range(0, len(piece), SLICE_BYTES):
                 for request in self._splitter.feed(piece[start : start + SLICE_BYTES]):
                     yield self._line(request)
-                self._memory.settle(self._splitter.bytes_held)
+                self._memory.resize(self._splitter.bytes_held)
                 await yielder.yield_if_due()
         self._splitter.end()
         if not self.rows:

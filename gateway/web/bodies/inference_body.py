@@ -30,11 +30,11 @@ async def decode_inference_body(
     if body[:3] == BYTE_ORDER_MARK:
         body = body[3:]
     # Before it is decoded: what a body becomes may be many times as large.
-    memory.settle(check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body))
+    memory.resize(check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body))
     request = await dialect.decode_request(body, tenant)
     if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
         # An array takes less than the estimate for a list of numbers.
-        memory.settle(len(body) * BYTE_COPIES)
+        memory.resize(len(body) * BYTE_COPIES)
     if request.body_bytes > len(body) + LONG_BYTES:
         # The earlier items of a stored conversation: their values take memory, too.
         memory.reserve((request.body_bytes - len(body)) * 2 * BYTE_COPIES)

@@ -70,14 +70,14 @@ async def _read(
     name, head = _head(arriving)
     content = bytearray()
     is_file, before = arriving.filename is not None, memory.bytes_held + len(head)
-    memory.settle(before)
+    memory.resize(before)
     while piece := await form.piece(arriving):
         content += piece
         if before + len(content) > bytes_max:
             raise PayloadTooLarge(bytes_max)
         if not is_file and len(content) > FIELD_BYTES_MAX:
             raise BadRequest(f"{name} has more than {FIELD_BYTES_MAX} bytes.", param=name)
-        memory.settle(before + len(content))
+        memory.resize(before + len(content))
     field = _FIELD.match(name)
     part = FormPart(field=field[0] if field is not None else "", head=head, body=content)
     if part.field == "file" and not is_file:

@@ -81,10 +81,10 @@ class LocalCluster:
         done = await self.helm(
             command, "release", str(CHART), "--wait", "--timeout", "170s", *more, values=values
         )
-        await self.settled()
+        await self.wait_until_ready()
         return done
 
-    async def settled(self, seconds: float = 120) -> None:
+    async def wait_until_ready(self, seconds: float = 120) -> None:
         """Wait until every StatefulSet has only ready pods of its present template."""
 
         def done() -> bool:

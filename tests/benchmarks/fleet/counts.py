@@ -29,7 +29,7 @@ from tests.stage.valkey import ValkeyServer
 LIMITS = [{"requests": 100_000_000, "per": "minute"}, {"total_tokens": 10_000_000_000, "per": "minute"}]
 SCRIPTS = ("fcall", "fcall_ro", "evalsha", "eval")
 START_SECONDS_MAX = 120.0
-SETTLE_SECONDS = 1.5
+QUIET_SECONDS = 1.5
 IDLE_SECONDS = 6.0
 WARM_UP_REQUESTS = 32
 """For each gateway that serves."""
@@ -89,14 +89,14 @@ async def _count(
     warm_up = max(WARM_UP_REQUESTS * load.members, load.models * load.tenants)
     await wait_until_served(urls, keys[0], load)
     await send(urls, keys, load, "warm", warm_up)
-    await asyncio.sleep(SETTLE_SECONDS)
+    await asyncio.sleep(QUIET_SECONDS)
     before = await _figures(clients, gateways)
     await asyncio.sleep(IDLE_SECONDS)
     rested = await _figures(clients, gateways)
     loop = asyncio.get_running_loop()
     began = loop.time()
     sending = await send(urls, keys, load, "new", load.requests)
-    await asyncio.sleep(SETTLE_SECONDS)
+    await asyncio.sleep(QUIET_SECONDS)
     after = await _figures(clients, gateways)
     seconds = loop.time() - began
     idle = {name: (rested[name] - before[name]) / IDLE_SECONDS for name in before}

@@ -22,7 +22,7 @@ from random import Random
 import redis
 import uvloop
 
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace

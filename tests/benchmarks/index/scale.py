@@ -18,7 +18,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.process.children import ChildFailed
 from gateway.settings.stores import IndexSettings
 from radix_cache.redis.scripts import ScriptCaller

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 import redis.asyncio as redis
 
 from gateway.quotas.limit import Limit, Scope, concurrency
-from gateway.quotas.quota import Cost, Lease, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from gateway.quotas.limit import Limit, Scope
-from gateway.quotas.quota import Cost, Lease, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller

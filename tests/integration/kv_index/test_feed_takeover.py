@@ -15,7 +15,7 @@ import pytest
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feed_leases import LEASE_SECONDS
 from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache import loop_yield
 from radix_cache.shared.feed_leases import FeedKnowledge
@@ -171,12 +171,12 @@ async def test_of_many_gateways_two_listen(join):
         gateways = [await join(publisher) for _ in range(6)]
         publisher.publish(chain(10, 3))
 
-        def settled():
+        def two_listen():
             roles = sorted(each.feeds.role("w") for each in gateways)
             followers = [each for each in gateways if each.feeds.rank_feeds("w")]
             return roles == [0, 0, 0, 0, 1, 2] and len(followers) == 2
 
-        await gateways[0].until(settled)
+        await gateways[0].until(two_listen)
         await gateways[0].until(lambda: all(each.held == 3 for each in gateways))
         await gateways[0].until(lambda: connections(publisher.port) == 2)
         # And all know that answers need not confirm what this worker holds.

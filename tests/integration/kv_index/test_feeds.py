@@ -8,7 +8,7 @@ import redis.asyncio as redis
 
 from gateway.fleet.ranks import Ranks
 from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.shared_index import SharedIndexParts
+from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher
 from radix_cache.namespace import HashedNamespace, Namespace
@@ -47,7 +47,7 @@ class Following:
             while not true():
                 await asyncio.sleep(0.01)
 
-    async def settled(self, pages):
+    async def holds_and_keeps(self, pages):
         await self.until(lambda: self.held == pages)
         await asyncio.sleep(0.2)
         assert self.held == pages
@@ -85,12 +85,12 @@ def following(valkey, tmp_path):
 async def test_what_is_stored_in_the_batch_that_clears_the_cache_is_held(following):
     async with published() as publisher, following(publisher) as here:
         publisher.publish(chain(10, 3))
-        await here.settled(3)
+        await here.holds_and_keeps(3)
         # vLLM tells of a reset with its next step, and of what that step stored.
         publisher.publish([Cleared(), *chain(20, 2)])
-        await here.settled(2)
+        await here.holds_and_keeps(2)
         publisher.publish([BlockRemoved(21)])
-        await here.settled(1)
+        await here.holds_and_keeps(1)
 
 
 async def test_a_history_with_clears_in_it_ends_where_the_worker_is(following):
@@ -98,10 +98,10 @@ async def test_a_history_with_clears_in_it_ends_where_the_worker_is(following):
         for first in (10, 20, 30):
             publisher.publish([Cleared(), *chain(first, 4)])
         async with following(publisher) as one:
-            await one.settled(4)
+            await one.holds_and_keeps(4)
             tenure = one.parts.index.replica.tenures["w"]
             async with following(publisher) as other:
-                await other.settled(4)
+                await other.holds_and_keeps(4)
             # A later gateway hears of clears that are long past, and takes nothing from the others.
             assert one.parts.index.replica.tenures["w"] == tenure
 
@@ -109,42 +109,42 @@ async def test_a_history_with_clears_in_it_ends_where_the_worker_is(following):
 async def test_a_worker_that_was_away_and_kept_its_cache_is_told_again(following):
     async with published() as publisher, following(publisher) as here:
         publisher.publish(chain(10, 3))
-        await here.settled(3)
+        await here.holds_and_keeps(3)
         here.parts.index.forget("w")
         await here.until(lambda: here.held == 0 and "w" in here.parts.index.replica.tenures)
         here.feeds.follow("w", (source_of(publisher),))
-        await here.settled(3)
+        await here.holds_and_keeps(3)
 
 
 async def test_a_worker_that_was_away_and_lost_its_cache_holds_nothing(following):
     async with published() as publisher, following(publisher) as here:
         publisher.publish(chain(10, 3))
-        await here.settled(3)
+        await here.holds_and_keeps(3)
         publisher._kept.clear()
         here.parts.index.forget("w")
         await here.until(lambda: here.held == 0 and "w" in here.parts.index.replica.tenures)
         here.feeds.follow("w", (source_of(publisher),))
-        await here.settled(0)
+        await here.holds_and_keeps(0)
 
 
 async def test_what_the_index_has_of_a_past_that_no_gateway_heard_end_is_taken_back(following):
     async with published() as publisher:
         publisher.publish(chain(10, 4))
         async with following(publisher) as one:
-            await one.settled(4)
+            await one.holds_and_keeps(4)
         publisher.publish([BlockRemoved(13), BlockRemoved(12)])
         async with following(publisher) as other:
-            await other.settled(2)
+            await other.holds_and_keeps(2)
 
 
 async def test_a_worker_that_publishes_elsewhere_now_holds_nothing_until_it_says_so(following):
     async with published() as publisher, published() as another, following(publisher) as here:
         publisher.publish(chain(10, 3))
-        await here.settled(3)
+        await here.holds_and_keeps(3)
         here.feeds.follow("w", (source_of(another),))
-        await here.settled(0)
+        await here.holds_and_keeps(0)
         another.publish(chain(20, 2))
-        await here.settled(2)
+        await here.holds_and_keeps(2)
 
 
 FULL = ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0")
@@ -164,7 +164,7 @@ CLOSED = ("ACL SETUSER default -fcall", "ACL SETUSER default +fcall")
 async def test_what_redis_did_not_take_is_told_when_it_does(following, own_valkey, missed, refuse, take):
     async with published() as publisher, following(publisher, own_valkey) as here:
         publisher.publish(chain(10, 3))
-        await here.settled(3)
+        await here.holds_and_keeps(3)
         tenure = here.tenure
         async with redis.from_url(own_valkey.url) as client:
             await client.execute_command(*refuse.split())
@@ -179,5 +179,5 @@ async def test_what_redis_did_not_take_is_told_when_it_does(following, own_valke
             assert here.tenure == tenure
             await client.execute_command(*take.split())
         await here.until(lambda: here.probed(publisher) or here.held == len(feed.follower))
-        await here.settled(len(feed.follower))
+        await here.holds_and_keeps(len(feed.follower))
         assert here.tenure == tenure

@@ -6,7 +6,7 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.store import QueueStore, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow

@@ -10,8 +10,8 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.queueing.shared.keys import CLUSTER_SHARDS, QueueKeys, shard_tags
 from gateway.queueing.shared.queue_shards import QueueShards, shard_of_group
+from gateway.queueing.shared.queue_store import SharedRoute
 from gateway.queueing.shared.shared_queue import AskAnew
-from gateway.queueing.shared.store import SharedRoute
 from gateway.settings.stores import RedisSettings
 from gateway.settings.tree import Settings
 from gateway.wiring.shared_queue import attach_peers, shard_loops, shared_queue

@@ -10,8 +10,8 @@ import redis.asyncio as redis
 
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
+from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
-from gateway.queueing.shared.store import QueueStore, SharedRoute
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader
 from policies.queueing.protocol import Ticket
 from policies.registry import tenant_order

@@ -23,7 +23,7 @@ from gateway.quotas.counter_recovery import Restorer, SpentUnknown
 from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_lifecycle import KeyLifecycle

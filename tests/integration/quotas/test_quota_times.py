@@ -7,7 +7,14 @@ import redis
 
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import LEASE_SECONDS, Cost, IdempotencyKey, Lease, QuotaUnavailable, Reservation
+from gateway.quotas.quota_store import (
+    LEASE_SECONDS,
+    Cost,
+    IdempotencyKey,
+    Lease,
+    QuotaUnavailable,
+    Reservation,
+)
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.redis.scripts import ScriptCaller

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from gateway.kv_index.shared_index import NODE_BYTES
+from gateway.kv_index.shared_index_parts import NODE_BYTES
 from tests.benchmarks.index.distinct import flood, opened
 
 BOUND_BYTES = 256 * 1024

@@ -29,7 +29,7 @@ async def kept(valkey, node_blocks):
     await one.arrived()
     for number in range(100):
         one.index.hold(SPACE, array("Q", [1000 + number]), W)
-    await one.settled()
+    await one.caught_up()
     nodes = len(one.index.replica.nodes)
     await one.close()
     return nodes
@@ -65,7 +65,7 @@ async def test_evictions_do_not_wait_for_each_other_so_that_a_flood_is_kept_up_w
         return call
 
     monkeypatch.setattr(one.index.store, "evict", counted)
-    await one.settled()
+    await one.caught_up()
     assert len(one.index.replica.nodes) == 200
     assert 1 < most <= EVICTIONS_AT_ONCE_MAX
     await one.close()
@@ -90,7 +90,7 @@ async def test_predictions_of_a_gateway_that_died_go_though_nobody_saw_them_whil
     await asyncio.sleep(0.3)
     later = await replica(valkey.url, keys, time.monotonic, **BRIEFLY)
     assert await predicted(later, keys) == 1
-    await later.settled()
+    await later.caught_up()
     assert await predicted(later, keys) == 0
     await later.close()
 
@@ -141,10 +141,10 @@ async def test_a_group_that_fills_the_index_evicts_its_own_paths(valkey):
     await hold("small", 1000, 10)  # The least recently used of all.
     await hold("middle", 2000, 20)
     await hold("large", 3000, 100)
-    await one.settled()
+    await one.caught_up()
     assert left() == {"small": 10, "middle": 20, "large": 30}
     await hold("middle", 4000, 40)
-    await one.settled()
+    await one.caught_up()
     assert left() == {"small": 10, "middle": 25, "large": 25}
     await one.close()
 
@@ -161,7 +161,7 @@ async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey
             one.index.hold(spaces[shard], array("Q", [first + number]), W)
             await one.arrived()
     one.maintenance._lost_shards = lambda: {0}
-    await one.settled()
+    await one.caught_up()
     left = Counter(keys.shard(node.namespace) for node in one.index.replica.nodes.values())
     assert left == {0: 20, 1: 10}
     await one.close()
@@ -186,11 +186,11 @@ async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valk
     assert await one.maintenance._acquire_lease()  # The gateway that maintained it may be gone.
     one.index.withdraw(W, "r")
     one.index.shorten(SPACE, array("Q", [1039, 2039]), W, 1)
-    await one.settled()
+    await one.caught_up()
     assert await predicted(one, keys) == 0
     assert 28 < one.index.replica.blocks <= 30
     one.index.forget(W)
-    await one.settled()
+    await one.caught_up()
     assert one.index.replica.blocks == 0
     assert one.index.refused == 0
     leases = FeedLeaseStore(one.scripts, keys, b"gateway1")

@@ -11,7 +11,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
-from radix_cache.shared.layouts import drop_older_layouts
+from radix_cache.shared.older_layouts import drop_older_layouts
 from tests.fakes.replica import replica
 
 SPACE = Namespace(model="m", block_size=16)
@@ -27,15 +27,15 @@ async def two(redis_url):
     replicas = [await replica(redis_url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
     for worker in (W, V):
         replicas[0].index.enrol(worker, "first")
-    await settled(replicas)
+    await caught_up(replicas)
     yield replicas
     for each in replicas:
         await each.close()
 
 
-async def settled(replicas):
+async def caught_up(replicas):
     for each in replicas:
-        await each.settled()
+        await each.caught_up()
     await replicas[0].arrived()
 
 
@@ -62,17 +62,17 @@ async def test_a_namespace_that_has_emptied_has_no_name_until_its_next_path(two,
     index, space = one.index, namespace_id(SPACE)
     index.hold(SPACE, PATH, W)
     index.hold(SPACE, LONGER, V)
-    await settled(two)
+    await caught_up(two)
     assert await names(other) == ({space}, {space})
     EMPTYING[how](index)
-    await settled(two)
+    await caught_up(two)
     assert await names(other) == (set(), set())
     assert not await one.scripts.ask("EXISTS", index.store.keys.tree(space))
     for worker in (W, V):
         index.enrol(worker, "first")
-    await settled(two)
+    await caught_up(two)
     index.hold(SPACE, PATH, W)
-    await settled(two)
+    await caught_up(two)
     assert await names(other) == ({space}, {space})
     assert other.index.match(SPACE, PATH).confirmed == {W: 3}
 
@@ -81,9 +81,9 @@ async def test_the_name_of_another_namespace_of_the_shard_stays(two):
     one, other = two
     one.index.hold(SPACE, PATH, W)
     one.index.hold(OTHER, array("Q", [7, 8]), W)
-    await settled(two)
+    await caught_up(two)
     one.index.shorten(SPACE, PATH, W, 0)
-    await settled(two)
+    await caught_up(two)
     assert await names(other) == ({namespace_id(OTHER)}, {namespace_id(OTHER)})
 
 
@@ -92,10 +92,10 @@ async def test_evicted_namespaces_leave_nothing_behind(two):
     one, other = two
     for number in range(200):
         one.index.hold(Namespace(model=f"m{number}", block_size=16), array("Q", [1000 + number]), W)
-    await settled(two)
+    await caught_up(two)
     assert len((await names(other))[1]) == 200
     one.maintenance._blocks_max = 3
-    await settled(two)
+    await caught_up(two)
     stored, known = await names(other)
     assert len(stored) == len(known) == 3
 

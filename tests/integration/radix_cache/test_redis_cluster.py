@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from gateway.quotas.limit import Limit, Scope
-from gateway.quotas.quota import Cost, Lease, Reservation
+from gateway.quotas.quota_store import Cost, Lease, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from policies.admission.limit_windows import Window
 from radix_cache.match import WorkerId
@@ -140,7 +140,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
     running.cancel()
     for each in replicas:
         await until(lambda each=each: each.reader.up and not each.scripts.busy)
-        await each.settled()
+        await each.caught_up()
     for each in replicas:
         await each.arrived()
     scripts = replicas[0].scripts

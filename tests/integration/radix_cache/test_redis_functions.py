@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
-from gateway.kv_index.shared_index import SharedIndexParts
-from gateway.quotas.quota import Cost, Reservation
+from gateway.kv_index.shared_index_parts import SharedIndexParts
+from gateway.quotas.quota_store import Cost, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.stores import IndexSettings
 from radix_cache.match import WorkerId

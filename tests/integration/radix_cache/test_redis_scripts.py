@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio as redis
 
 from gateway.quotas.limit import Limit, Scope, concurrency
-from gateway.quotas.quota import (
+from gateway.quotas.quota_store import (
     Cost,
     IdempotencyKey,
     Lease,

@@ -9,7 +9,7 @@ from gateway import pipeline
 from gateway.domain.errors import GatewayError
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import QueueHeaders, Surface
-from gateway.telemetry.record import CLIENT_CLOSED, OK
+from gateway.telemetry.request_record import CLIENT_CLOSED, OK
 from tests.fakes.dispatch_stage import DispatchStage, prompt_of, until_idle
 from tests.fakes.stub_adapter import StubAnswer, streamed
 from workers.adapter import FailureKind, StreamBroken, WorkerUnreachable

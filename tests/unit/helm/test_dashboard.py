@@ -15,8 +15,8 @@ import yaml
 from gateway.domain import errors
 from gateway.runtime.certificates import certificate_family
 from gateway.telemetry.build_info import build_info
-from gateway.telemetry.record import CLIENT_CLOSED, OK
 from gateway.telemetry.request_families import request_families
+from gateway.telemetry.request_record import CLIENT_CLOSED, OK
 from gateway.wiring.gauges import gauges
 
 HELM = Path(__file__).parents[3] / "helm"

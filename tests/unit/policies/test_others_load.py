@@ -38,9 +38,9 @@ def test_an_end_that_no_report_has_yet_is_taken_off_once(load):
 
 def test_a_prompt_that_must_have_been_computed_is_queued_no_longer_and_its_stream_goes_on(load):
     dispatch(load, "a", 1.0, ready_at=2.0)
-    load.settle(1.9)
+    load.take_off_computed(1.9)
     assert load.totals.tokens_queued == 100
-    load.settle(2.0)
+    load.take_off_computed(2.0)
     assert load.totals == LoadTotals(0, 1, 1000)
     load.ended("a", 9.0)
     assert load.totals == NO_TOTALS

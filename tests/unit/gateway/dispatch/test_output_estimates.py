@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Plan, Tenant
 from gateway.quotas.limit import Limit, Scope
 from gateway.tokenization.prompt_encoders import TextEncoder

@@ -1,5 +1,7 @@
 """What a placement reserves on workers, ranks and in the queue, and that its end frees all of it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gateway.dispatch.placement import in_fleet, prefill_worker_of
@@ -31,12 +33,10 @@ def place(stage, on, *, tokens=512, session=None, lease=None):
     ticket = stage.queue.ticket(Ticket(number=0, tenant="acme", cost=5.0, arrived_at=0.0), "m", 650)
     stage.queue.hold(ticket, prefill_worker_of(on), tokens)
     return stage.placements.place(
-        stage.context(),
-        PROMPT,
+        SimpleNamespace(ctx=stage.context(), prompt=PROMPT, session=session),
         on,
         uncached_tokens=tokens,
         ticket=ticket,
-        session=session,
         now=stage.clock(),
         match=None,
         provider_lease=lease,

@@ -16,12 +16,12 @@ from gateway.domain.errors import (
     WorkerError,
 )
 from gateway.domain.token_usage import PromptDetails, TokenUsage
-from gateway.quotas import quota
+from gateway.quotas import quota_store
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import TOTAL_TOKENS, Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota import IdempotencyKey, QuotaUnavailable
+from gateway.quotas.quota_store import IdempotencyKey, QuotaUnavailable
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
 from tests.fakes.clock import FakeClock
@@ -118,14 +118,16 @@ async def test_a_store_that_cannot_be_reached_makes_quotas_unavailable(stage):
 async def test_a_repeat_while_the_first_one_runs_is_told_so(stage):
     with pytest.raises(IdempotencyKeyInUse):
         await reserve(
-            stage, stage.context(), reservations=failing(quota.RepeatedReservationRefused("running"))
+            stage, stage.context(), reservations=failing(quota_store.RepeatedReservationRefused("running"))
         )
 
 
 @pytest.mark.parametrize(("why", "different"), [("different", True), ("used up", False)])
 async def test_a_repeat_that_may_not_be_made_is_refused_with_the_reason(stage, why, different):
     with pytest.raises(IdempotencyKeyReused) as refused:
-        await reserve(stage, stage.context(), reservations=failing(quota.RepeatedReservationRefused(why)))
+        await reserve(
+            stage, stage.context(), reservations=failing(quota_store.RepeatedReservationRefused(why))
+        )
     assert str(refused.value) == str(IdempotencyKeyReused(different=different))
 
 

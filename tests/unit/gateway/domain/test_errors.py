@@ -4,7 +4,7 @@ import pytest
 
 from gateway.domain.errors import BudgetExhausted, GatewayError, QuotaExceeded
 from gateway.quotas.limit import Limit, concurrency
-from gateway.quotas.quota import Refusal
+from gateway.quotas.quota_store import Refusal
 from policies.admission.limit_windows import Window
 
 

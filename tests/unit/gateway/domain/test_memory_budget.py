@@ -15,8 +15,8 @@ def test_requests_share_one_bound_and_give_back_what_they_held():
     assert refused.value.retry_after_seconds
     assert budget.bytes_held == 60
     other.reserve(40)
-    one.settle(30)
-    other.settle(70)
+    one.resize(30)
+    other.resize(70)
     assert budget.bytes_held == 100
     one.release()
     one.release()
@@ -35,5 +35,5 @@ def test_a_lease_can_shrink_while_the_budget_is_full():
     one = MemoryLease(budget)
     one.reserve(100)
     budget.bytes_max = 50
-    one.settle(70)
+    one.resize(70)
     assert budget.bytes_held == 70

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.explorer.request_query import RequestQuery
 from gateway.explorer.request_store import RequestStore
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.request_record import RequestRecord
 
 FAST = RequestRecord(
     id="fast",

@@ -7,12 +7,12 @@ import pytest
 
 from gateway.domain.request import Surface
 from gateway.fleet import fleet as module
+from gateway.fleet.circuit_breaker import FAILURES_MAX
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from tests.fakes.fleet_listener import NotingListener
 from workers.adapter import FailureKind, WorkerReport, WorkerUnreachable
-from workers.probing.health import FAILURES_MAX
 from workers.worker import Health
 
 

@@ -4,12 +4,13 @@ from random import Random
 
 import pytest
 
-from gateway.fleet.fleet import RANKED_MAX, Fleet
+from gateway.fleet.circuit_breaker import HealthState
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from gateway.fleet.worker_lookup import RANKED_MAX
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
-from workers.probing.health import HealthState
 from workers.worker import Health, Role
 
 COUNT = RANKED_MAX + 8

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.kv_index.feed_election import (
     PATIENCE_MAX,
-    SETTLED_ROUNDS,
+    STABLE_ROUNDS,
     UNREACHABLE_PATIENCE,
     FollowerStatus,
     claim,
@@ -21,7 +21,7 @@ WARM = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.
 COLD = FollowerStatus(wanted=True)
 
 
-def settle(lease, gateways, stands, *, worker="w", rounds=60):
+def elect(lease, gateways, stands, *, worker="w", rounds=60):
     """Round after round each gateway claims in its turn; gives the lease, and how often it changed hands."""
     still, hands = 0, 0
     for _ in range(rounds):
@@ -49,10 +49,10 @@ def test_in_the_end_the_first_two_of_the_ranking_have_it(gateways, data):
     lease = FeedLease(data.draw(anybody), data.draw(anybody))
     if lease.writer == lease.second:
         lease = FeedLease(lease.writer)
-    settled, _ = settle(lease, gateways, {})
+    settled, _ = elect(lease, gateways, {})
     order = ranking("w", frozenset(gateways))
     assert (settled.writer, settled.second) == (order[0], order[1] if len(order) > 1 else NO_GATEWAY)
-    assert settle(settled, gateways, {})[1] == 0
+    assert elect(settled, gateways, {})[1] == 0
 
 
 def test_the_warm_second_writes_at_once_when_the_writer_is_gone():
@@ -72,13 +72,13 @@ def test_a_better_gateway_that_knows_less_does_not_take_the_pen():
     lease = FeedLease(other, first, FeedKnowledge.WHOLE)
     less = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.UNCERTAIN)
     assert claim("w", lease, frozenset({A, B}), first, less, 100) == lease
-    assert claim("w", lease, frozenset({A, B}), first, WARM, SETTLED_ROUNDS).writer == first
+    assert claim("w", lease, frozenset({A, B}), first, WARM, STABLE_ROUNDS).writer == first
 
 
 def test_a_worker_that_the_preferred_gateway_does_not_know_is_followed_by_others():
     gateways = {A, B, C}
     first = ranking("w", frozenset(gateways))[0]
-    settled, _ = settle(FeedLease(), gateways, {first: FollowerStatus(wanted=False)})
+    settled, _ = elect(FeedLease(), gateways, {first: FollowerStatus(wanted=False)})
     assert first not in (settled.writer, settled.second)
     assert NO_GATEWAY not in (settled.writer, settled.second)
 

@@ -34,18 +34,18 @@ def test_the_tenant_that_has_received_less_goes_first():
     assert counters.next(heads, 0.0).ticket.tenant == "b"
 
 
-def test_a_request_counted_by_another_policy_is_not_settled_in_these_counters():
+def test_a_request_counted_by_another_policy_is_not_corrected_in_these_counters():
     counters = RoomCounters(queue_policy("sfq"), counted_from=5)
-    counters.settle(ticket(1), 1000.0)
+    counters.correct(ticket(1), 1000.0)
     assert counters.debts() == {}
 
 
-def test_a_request_that_was_carried_over_is_settled_once():
+def test_a_request_that_was_carried_over_is_corrected_once():
     counters = RoomCounters(queue_policy("sfq"), counted_from=5, carried=[ticket(1)])
     grant(counters, ticket(1))
-    counters.settle(ticket(1), 1000.0)
+    counters.correct(ticket(1), 1000.0)
     once = counters.debts()
-    counters.settle(ticket(1), 1000.0)
+    counters.correct(ticket(1), 1000.0)
     assert counters.debts() == once
 
 

@@ -76,7 +76,7 @@ async def enter(room, desk, tenant="a", **more):
     return placed if placed is not None else await room.wait(ticket, desk.seat)
 
 
-async def settle():
+async def run_tasks():
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -98,12 +98,12 @@ async def test_those_who_wait_go_in_the_order_in_which_they_came(clock):
         order.append(name)
 
     tasks = [asyncio.create_task(visitor(name)) for name in "abc"]
-    await settle()
+    await run_tasks()
     assert len(room) == 3
     for _ in range(3):
         desk.free += 1
         room.room_made()
-        await settle()
+        await run_tasks()
     assert order == ["a", "b", "c"]
     await asyncio.gather(*tasks)
 
@@ -121,17 +121,17 @@ async def test_tenants_share_by_weight_and_what_was_used(clock):
         asyncio.create_task(visitor(name, weight=weight, cost=10.0))
         for name, weight in [("a", 1.0)] * 12 + [("b", 2.0)] * 12
     ]
-    await settle()
+    await run_tasks()
     for _ in range(9):
         desk.free += 1
         room.room_made()
-        await settle()
+        await run_tasks()
     assert (order.count("a"), order.count("b")) == (3, 6)
-    room.settle(Ticket(number=0, tenant="b", cost=10.0, weight=2.0, arrived_at=0.0), 80.0)
+    room.correct(Ticket(number=0, tenant="b", cost=10.0, weight=2.0, arrived_at=0.0), 80.0)
     for _ in range(4):
         desk.free += 1
         room.room_made()
-        await settle()
+        await run_tasks()
     assert order[9:] == ["a"] * 4
     for task in tasks:
         task.cancel()
@@ -147,12 +147,12 @@ async def test_inside_a_tenant_short_prompts_go_first(clock):
         order.append(tokens)
 
     tasks = [asyncio.create_task(visitor(tokens)) for tokens in (5000, 100, 300)]
-    await settle()
+    await run_tasks()
     clock.advance(1.0)
     for _ in range(3):
         desk.free += 1
         room.room_made()
-        await settle()
+        await run_tasks()
     assert order == [100, 300, 5000]
     await asyncio.gather(*tasks)
 
@@ -161,13 +161,13 @@ async def test_nobody_overtakes_those_who_wait(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     first = asyncio.create_task(enter(room, desk))
-    await settle()
+    await run_tasks()
     desk.free += 1
     second = asyncio.create_task(enter(room, desk))
-    await settle()
+    await run_tasks()
     assert not second.done()
     room.room_made()
-    await settle()
+    await run_tasks()
     assert first.done()
     assert not second.done()
     second.cancel()
@@ -177,12 +177,12 @@ async def test_who_leaves_is_forgotten_and_the_next_one_goes(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     first, second = (asyncio.create_task(enter(room, desk)) for _ in range(2))
-    await settle()
+    await run_tasks()
     first.cancel()
-    await settle()
+    await run_tasks()
     desk.free += 1
     room.room_made()
-    await settle()
+    await run_tasks()
     assert second.done()
     assert len(room) == 0
 
@@ -191,7 +191,7 @@ async def test_a_seat_given_in_the_moment_of_leaving_is_given_back(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     task = asyncio.create_task(enter(room, desk))
-    await settle()
+    await run_tasks()
     desk.free += 1
     room.room_made()
     task.cancel()
@@ -204,11 +204,11 @@ async def test_a_seat_given_back_goes_to_the_next_who_waits(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     leaving, staying = (asyncio.create_task(enter(room, desk)) for _ in range(2))
-    await settle()
+    await run_tasks()
     desk.free += 1
     room.room_made()
     leaving.cancel()
-    await settle()
+    await run_tasks()
     assert staying.done()
 
 
@@ -216,7 +216,7 @@ async def test_a_full_room_tells_a_greedy_tenant_that_it_is_its_own_doing(clock)
     desk = Desk(0)
     room = room_for(desk, clock, waiting_max=4)
     tasks = [asyncio.create_task(enter(room, desk, tenant)) for tenant in "aaab"]
-    await settle()
+    await run_tasks()
     with pytest.raises(TenantQueueFull) as greedy:
         await enter(room, desk, "a")
     assert (greedy.value.status, greedy.value.retry_after_seconds) == (429, 1.0)
@@ -237,7 +237,7 @@ async def test_the_time_to_come_back_follows_from_the_rate_of_turns(clock):
         await enter(room, desk)
         clock.advance(5.0)
     tasks = [asyncio.create_task(enter(room, desk, "b")) for _ in range(2)]
-    await settle()
+    await run_tasks()
     with pytest.raises(TenantQueueFull) as refusal:
         await enter(room, desk, "b")
     assert refusal.value.retry_after_seconds == pytest.approx(10.0)
@@ -258,7 +258,7 @@ async def test_when_no_worker_is_left_nobody_waits_for_one(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     waiting = asyncio.create_task(enter(room, desk))
-    await settle()
+    await run_tasks()
     desk.gone = True
     room.room_made()
     with pytest.raises(NoWorker):
@@ -271,7 +271,7 @@ async def test_a_closed_room_sends_everybody_away(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     waiting = asyncio.create_task(enter(room, desk))
-    await settle()
+    await run_tasks()
     room.close(ShuttingDown())
     with pytest.raises(ShuttingDown):
         await waiting
@@ -282,7 +282,7 @@ async def test_a_turn_that_comes_while_its_owner_is_leaving_goes_to_the_next(clo
     desk = Desk(0)
     room = room_for(desk, clock)
     leaving, next_one = (asyncio.create_task(enter(room, desk, name)) for name in "ab")
-    await settle()
+    await run_tasks()
     leaving.cancel()
     desk.free = 1
     room.room_made()  # before the cancelled task has run
@@ -295,7 +295,7 @@ async def test_closing_while_somebody_is_leaving_hurts_nobody(clock):
     desk = Desk(0)
     room = room_for(desk, clock)
     leaving, staying = (asyncio.create_task(enter(room, desk, name)) for name in "ab")
-    await settle()
+    await run_tasks()
     leaving.cancel()
     room.close(ShuttingDown())
     with pytest.raises(ShuttingDown):
@@ -335,13 +335,13 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_
         return placed if placed is not None else await room.wait(ticket, seat)
 
     choosy = asyncio.create_task(visitor("a", "own"))
-    await settle()
+    await run_tasks()
     assert await visitor("b", "other") == "other"
     later = asyncio.create_task(visitor("c", "own", "other"))
-    await settle()
+    await run_tasks()
     desk.free.add("own")
     room.room_made()
-    await settle()
+    await run_tasks()
     assert choosy.result() == "own"
     assert not later.done()
     desk.free.add("other")
@@ -355,7 +355,7 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to
     choosy = asyncio.create_task(
         room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
     )
-    await settle()
+    await run_tasks()
     assert await room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("other")) == "other"
     assert not choosy.done()
     desk.free.add("own")
@@ -370,7 +370,7 @@ async def test_a_tenant_whose_requests_all_wait_for_one_worker_does_not_keep_oth
         asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own")))
         for _ in range(8)
     ]
-    await settle()
+    await run_tasks()
     assert await room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), desk.seat_at("other")) == "other"
     assert not any(task.done() for task in own)
     for task in own:
@@ -384,9 +384,9 @@ async def test_without_that_nobody_goes_before_who_stands_first(clock):
     for tenant, worker in (("a", "own"), ("b", "other")):
         ticket = room.ticket(QueuedRequest(tenant=tenant, cost=1.0))
         tasks.append(asyncio.create_task(room.wait(ticket, desk.seat_at(worker))))
-    await settle()
+    await run_tasks()
     room.room_made()
-    await settle()
+    await run_tasks()
     assert [task.done() for task in tasks] == [False, False]
     for task in tasks:
         task.cancel()
@@ -396,9 +396,9 @@ async def test_a_room_for_batch_work_gives_nothing_while_others_wait_elsewhere(c
     desk, others = Desk(1), [1]
     room = room_for(desk, clock, first=lambda: not others)
     batch = asyncio.create_task(enter(room, desk))
-    await settle()
+    await run_tasks()
     room.room_made()
-    await settle()
+    await run_tasks()
     assert not batch.done()
     others.clear()
     room.room_made()
@@ -409,13 +409,13 @@ async def test_waiting_tokens_are_bounded_and_counted_down(clock):
     desk = Desk(0)
     room = room_for(desk, clock, tokens_max=1000)
     tasks = [asyncio.create_task(enter(room, desk, tenant, uncached_tokens=450)) for tenant in "ab"]
-    await settle()
+    await run_tasks()
     assert room.tokens == 900
     with pytest.raises(Overloaded):
         await enter(room, desk, "c", uncached_tokens=200)
     for task in tasks:
         task.cancel()
-    await settle()
+    await run_tasks()
     assert (room.tokens, len(room), room.standing_since("chat")) == (0, 0, None)
 
 
@@ -430,15 +430,15 @@ async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_
     room.reconfigure(replace(room.rules, policy=queue_policy("vtc")))
     with pytest.raises(AskAnew):
         await waiting
-    # What the first one used is settled in counters that are gone.
-    room.settle(had_its_turn, 1000.0)
+    # What the first one used is corrected in counters that are gone.
+    room.correct(had_its_turn, 1000.0)
     assert room.debts() == {}
     # The one that waited keeps its number, and counts under the new policy.
     again = room.ticket(QueuedRequest(tenant="b", cost=1.0), ticket)
     assert (again.number, again.arrived_at) == (ticket.number, ticket.arrived_at)
     desk.free = 1
     assert room.at_once(again, desk.seat) == 1
-    room.settle(again, 5.0)
+    room.correct(again, 5.0)
     assert room.debts()["b"] > 0
 
 
@@ -470,9 +470,9 @@ async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
     ranked = asyncio.create_task(
         room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
     )
-    await settle()
+    await run_tasks()
     failing = asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), seat))
-    await settle()
+    await run_tasks()
     faults.append(ZeroDivisionError())
     assert await room.wait(room.ticket(QueuedRequest(tenant="c", cost=1.0)), desk.seat_at("other")) == "other"
     with pytest.raises(ZeroDivisionError):
@@ -501,14 +501,14 @@ async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_
     desk.seat = lambda closed=None, seat=desk.seat: looked.append(1) or (seat(closed) if free else None)
     room = room_for(desk, clock, passed_max=8, room_left=lambda closed, tokens: tokens <= free)
     tasks = [asyncio.create_task(enter(room, desk, uncached_tokens=tokens)) for tokens in (500, 300, 800)]
-    await settle()
+    await run_tasks()
     assert len(looked) == 1, "the first one, who found nobody here"
     free = 299
     assert not room.room_made()
     assert len(looked) == 1
     free = 300
     assert room.room_made(1)
-    await settle()
+    await run_tasks()
     await_left = len(room)
     free = 499
     assert not room.room_made(), "the smallest has gone"
@@ -527,10 +527,10 @@ async def test_one_that_is_smaller_than_all_who_wait_makes_room_worth_a_look(clo
     tasks = []
     for tokens in (500, 700, 20):
         tasks.append(asyncio.create_task(enter(room, desk, uncached_tokens=tokens)))
-        await settle()
+        await run_tasks()
     assert asked == [500, 500, 20]
     tasks[2].cancel()
-    await settle()
+    await run_tasks()
     assert asked[-1] == 500
     room.close(ShuttingDown())
     await asyncio.gather(*tasks, return_exceptions=True)

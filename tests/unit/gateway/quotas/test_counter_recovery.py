@@ -9,7 +9,7 @@ import pytest
 from gateway.quotas import counter_recovery
 from gateway.quotas.counter_recovery import Restorer, SpentHour, SpentUnknown, is_long, spent
 from gateway.quotas.limit import Limit, Scope, concurrency
-from gateway.quotas.quota import Cost, Reservation
+from gateway.quotas.quota_store import Cost, Reservation
 from policies.admission.limit_windows import Window
 from tests.fakes.clock import FakeClock
 

@@ -12,7 +12,7 @@ from gateway.quotas.escrow import Escrow
 from gateway.quotas.escrow_policy import AHEAD_MAX, CONCURRENT_EACH, rounded_up
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, IdempotencyKey, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, IdempotencyKey, Lease, QuotaUnavailable, Refusal, Reservation
 from policies.admission.limit_windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))

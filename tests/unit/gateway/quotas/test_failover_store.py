@@ -11,7 +11,7 @@ from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.quotas.headers import anthropic_headers, duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
-from gateway.quotas.quota import LimitStatus, Refusal
+from gateway.quotas.quota_store import LimitStatus, Refusal
 from policies.admission.limit_windows import Window
 
 NOW = 1_800_000_000.0

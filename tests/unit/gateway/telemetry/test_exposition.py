@@ -11,8 +11,8 @@ from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.exposition import expose_in_slices
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
-from gateway.telemetry.record import Progress
 from gateway.telemetry.request_families import request_families
+from gateway.telemetry.request_record import Progress
 from radix_cache import loop_yield
 from tests.fakes.clock import FakeClock
 

@@ -9,8 +9,8 @@ from gateway.telemetry import overview as telemetry_overview
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.record import Progress
 from gateway.telemetry.request_families import request_families
+from gateway.telemetry.request_record import Progress
 from tests.fakes.clock import FakeClock
 
 

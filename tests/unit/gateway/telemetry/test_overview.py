@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.overview import Overview
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from tests.fakes.clock import FakeClock
 
 

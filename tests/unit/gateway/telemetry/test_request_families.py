@@ -12,8 +12,8 @@ from prometheus_client.exposition import choose_encoder
 from gateway.telemetry import metrics as telemetry_metrics
 from gateway.telemetry.gauge_collector import StateCollector, without_labels
 from gateway.telemetry.metrics import RequestMetrics
-from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.request_families import request_families
+from gateway.telemetry.request_record import RequestRecord
 from gateway.telemetry.trace import Trace
 
 BUCKETS = {

@@ -9,8 +9,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.batch_trace import BatchReport
-from gateway.telemetry.record import Progress
 from gateway.telemetry.request_events import QueueWait
+from gateway.telemetry.request_record import Progress
 from gateway.telemetry.tracing import Tracing
 from tests.fakes.clock import FakeClock
 

@@ -41,7 +41,7 @@ def test_work_fades_and_waiting_is_forgotten():
     assert one.due == 0.0
 
 
-def test_what_is_settled_to_less_is_taken_back_and_nothing_is_owed():
+def test_what_was_not_used_is_taken_back_and_nothing_is_owed():
     account = FairnessAccount()
     account.record("a", 1.0, 8.0, 0.0)
     account.record("a", 1.0, -20.0, 0.0)

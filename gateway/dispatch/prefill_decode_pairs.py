@@ -7,7 +7,7 @@
 Both shares count from the dispatch on: the next routing decision must see a prefill that has not begun yet.
 """
 
-from gateway.domain.context import RequestContext
+from gateway.domain.request_context import RequestContext
 from gateway.fleet.loads import LoadShare, WorkerLoad
 from gateway.fleet.worker import Worker
 from workers.adapters.disaggregation import DisaggregatedCall, DisaggregatedLeg

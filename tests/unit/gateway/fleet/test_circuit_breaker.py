@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from workers.probing.health import (
+from gateway.fleet.circuit_breaker import (
     FAILURES_MAX,
     OPEN_SECONDS,
     OPEN_SECONDS_MAX,

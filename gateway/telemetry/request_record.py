@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.domain.answer_tally import AnswerTally
 from gateway.domain.token_usage import ChargedTokens, TokenUsage
-from gateway.quotas.quota import LimitStatus
+from gateway.quotas.quota_store import LimitStatus
 from gateway.telemetry.request_events import FailedAttempt, QueueWait
 from gateway.telemetry.trace import Trace
 from policies.routing.protocol import Route

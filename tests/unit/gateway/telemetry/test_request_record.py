@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
-from gateway.telemetry.record import CLIENT_CLOSED, Progress
+from gateway.telemetry.request_record import CLIENT_CLOSED, Progress
 from tests.fakes.clock import FakeClock
 
 

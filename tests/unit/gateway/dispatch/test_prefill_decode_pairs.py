@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dispatch.pairs import PairLoadShare, pair
+from gateway.dispatch.prefill_decode_pairs import PairLoadShare, pair
 from gateway.fleet.loads import WorkerLoad
 from tests.fakes.clock import FakeClock
 from tests.fakes.dispatch_stage import DispatchStage, until_idle

@@ -17,7 +17,7 @@ from gateway.dispatch.provider_quota import ProviderQuota
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, TargetMissed, TenantQueueFull
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
-from gateway.quotas.quota import Lease, Refusal
+from gateway.quotas.quota_store import Lease, Refusal
 from policies.routing.protocol import Route
 from radix_cache.match import WorkerId
 

@@ -4,12 +4,10 @@ import asyncio
 
 import pytest
 
-from gateway.dispatch.preemption import PreemptibleAttempt
 from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, NoWorker, Overloaded, TargetMissed
 from gateway.domain.request import Surface
 from gateway.domain.token_usage import ChargedTokens
 from gateway.queueing.shared.keys import BATCH as BATCH_QUEUE
-from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.quotas.limit import concurrency
 from policies.latency_model import PrefillFit, predicted_ttft_ms
 from policies.service_class import BATCH, CHAT, CODE, VOICE
@@ -63,7 +61,7 @@ def learnt_as(stage, name, ms_per_token):
 
 
 def end(stage, request, placement):
-    stage.acquisition.settle(request, None, lambda change: stage.placements.end(placement, change))
+    stage.acquisition.end_turn(request, None, lambda change: stage.placements.end(placement, change))
 
 
 # Alone.
@@ -218,21 +216,6 @@ async def test_without_such_a_rule_any_worker_with_room_will_do(stage):
     assert (await acquire(stage)).worker.id == "b"
 
 
-def test_a_worker_that_an_earlier_request_waits_for_is_not_taken(stage):
-    request = stage.pending()
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
-    assert stage.acquisition.place_now(request, {WorkerId("a")}).worker.id == "b"
-
-
-def test_a_request_without_room_names_the_workers_that_it_waits_for():
-    stage = DispatchStage("a", "b", limits=with_limits(hold=0.1))
-    stage.policy.costs = {"a": 100.0, "b": 500.0}
-    stage.occupy("a")
-    request, closed = stage.pending(), set()
-    assert stage.acquisition.place_now(request, closed) is None
-    assert closed == {"a"}
-
-
 async def test_a_prompt_longer_than_the_window_goes_to_an_idle_worker_alone(stage):
     stage.occupy("a", 1)
     prompt = prompt_of(6400)
@@ -255,77 +238,6 @@ async def test_the_ticket_tells_the_queue_what_the_request_costs(stage):
     ticket = request.ticket
     assert (ticket.uncached_tokens, ticket.cached_tokens, ticket.worker) == (64, 576, "a")
     assert request.charged_units == ticket.cost == 64 + 0.1 * 576 + 2.0 * request.output_tokens
-
-
-# After a failure.
-
-
-def test_after_a_failure_no_room_is_needed():
-    stage = full()
-    request = stage.pending()
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
-    fail_at(request, "a")
-    assert stage.acquisition.place_now(request).worker.id == "b"
-
-
-def test_after_all_workers_have_failed_there_is_no_placement(stage):
-    request = stage.pending()
-    fail_at(request, "a", "b")
-    assert stage.acquisition.place_now(request) is None
-
-
-def test_after_a_failure_a_dearer_worker_will_do():
-    stage = DispatchStage("a", "b", "c", limits=with_limits(hold=0.0))
-    stage.policy.costs = {"b": 10.0, "c": 9000.0}
-    request = stage.pending()
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
-    fail_at(request, "a", "b")
-    assert stage.acquisition.place_now(request).worker.id == "c"
-
-
-# Several tenants.
-
-
-def contended(*names):
-    """Return a stage on which a tenant has requests waiting beside others that have none."""
-    stage = DispatchStage(*names, limits=with_limits(hold=0.0, release_window_tokens=16_384))
-    for name in names:
-        learnt_as(stage, name, 0.02)
-    stage.window.of_all.see("m", CHAT.ttft_seconds, "flood", crowds=True)
-    stage.window.of_all.see("m", CHAT.ttft_seconds, "victim", crowds=False)
-    return stage
-
-
-def turn_of(stage, tokens):
-    """Return the placement of a new request whose turn it is; None if it has to wait."""
-    request = stage.pending(prompt=prompt_of(tokens, first=tokens))
-    request.ticket = stage.rooms.of("m").ticket(stage.acquisition._queued(request, ()))
-    return stage.acquisition.place_now(request, set())
-
-
-@pytest.mark.parametrize("crowded", [False, True])
-def test_a_tenant_beside_one_that_crowds_does_not_wait_for_a_slightly_better_worker(crowded):
-    stage = contended("a", "b") if crowded else DispatchStage("a", "b", limits=with_limits(hold=0.0))
-    stage.policy.costs = {"a": 500.0, "b": 900.0}
-    stage.occupy("a", 20_000)
-    placement = turn_of(stage, 640)
-    assert (placement is not None and placement.worker.id == "b") is crowded
-
-
-def test_a_tenant_beside_one_that_crowds_leaves_no_cache_that_is_worth_a_wait():
-    stage = contended("a", "b")
-    stage.policy.costs = {"a": 500.0, "b": 1100.0}
-    stage.occupy("a", 20_000)
-    assert turn_of(stage, 640) is None
-
-
-def test_of_several_workers_a_long_prompt_leaves_one_open():
-    stage = contended("a", "b", "c", "d")
-    for name in ("a", "b"):
-        stage.occupy(name, 20_000)
-    assert turn_of(stage, 48_000).worker.id in ("c", "d")
-    assert turn_of(stage, 48_000) is None
-    assert turn_of(stage, 640).worker.id in ("c", "d")
 
 
 # Late requests.
@@ -555,7 +467,7 @@ async def test_a_second_placement_of_a_pair_uses_neither_of_its_workers():
     assert await stage.acquisition.second_placement(request, first) is None
 
 
-# Settling in the queue.
+# The charge in the queue.
 
 
 async def test_a_tenant_is_charged_in_the_queue_for_what_was_used(stage):
@@ -564,7 +476,7 @@ async def test_a_tenant_is_charged_in_the_queue_for_what_was_used(stage):
     changes = []
     used = ChargedTokens(prompt_tokens=640, cached_tokens=600, output_tokens=3)
     estimate = request.charged_units
-    stage.acquisition.settle(
+    stage.acquisition.end_turn(
         request, used, lambda change: changes.append(change) or stage.placements.end(placement, change)
     )
     assert changes == [40 + 0.1 * 600 + 2.0 * 3 - estimate]
@@ -577,216 +489,13 @@ async def test_a_request_that_used_nothing_gets_its_whole_charge_back(stage):
     assert stage.rooms.of("m").debts() == {}
 
 
-async def test_settling_twice_changes_nothing(stage):
+async def test_ending_a_turn_twice_changes_nothing(stage):
     request = stage.pending()
     await acquire(stage, request=request)
     used, changes = ChargedTokens(prompt_tokens=640), []
     for _ in range(2):
-        stage.acquisition.settle(request, used, lambda change: bool(changes.append(change)))
+        stage.acquisition.end_turn(request, used, lambda change: bool(changes.append(change)))
     assert changes[1] == 0.0
-
-
-# Shared with other gateways.
-
-
-@pytest.fixture
-def shared():
-    return DispatchStage("a", "b", shared=True)
-
-
-async def test_all_gateways_together_say_which_worker_it_is(shared):
-    shared.queue.turns.append("b")
-    placement = await acquire(shared)
-    assert placement.worker.id == "b"
-    assert [each.worker for each in shared.queue.placements] == ["b"]
-
-
-async def test_the_queue_hears_what_each_worker_would_cost(shared):
-    shared.policy.costs = {"a": 30.0, "b": 20.0}
-    await acquire(shared)
-    offered = shared.queue.offered[0]
-    assert [(route.worker, route.uncached_tokens, route.fixed_ms) for route in offered] == [
-        ("b", 640, 20.0),
-        ("a", 640, 30.0),
-    ]
-
-
-async def test_a_request_that_waits_for_the_others_is_counted_as_waiting(shared):
-    shared.queue.room.clear()
-    request = shared.pending()
-    waiting = acquire(shared, request=request)
-    await until_idle()
-    assert len(shared.rooms.of("m")) == 1
-    assert request.progress.queued_at is not None
-    shared.queue.room.set()
-    await waiting
-    assert len(shared.rooms.of("m")) == 0
-
-
-async def test_a_turn_is_asked_for_with_the_ranking_of_that_moment(shared):
-    shared.policy.costs = {"b": 500.0}
-    shared.queue.room.clear()
-    waiting = acquire(shared)
-    await until_idle()
-    shared.policy.costs = {"a": 500.0}
-    shared.queue.room.set()
-    assert (await waiting).worker.id == "b"
-
-
-async def test_a_request_asks_anew_where_the_queue_was_moved(shared):
-    shared.queue.turns.append(AskAnew())
-    assert (await acquire(shared)).worker.id == "a"
-    assert len(list(shared.queue.placements)) == 1
-
-
-async def test_a_request_that_asks_anew_keeps_its_number(shared):
-    request = shared.pending()
-    shared.queue.turns.append(AskAnew())
-    await acquire(shared, request=request)
-    assert request.ticket.number == 0
-    other = shared.pending()
-    await acquire(shared, request=other)
-    assert other.ticket.number == 1
-
-
-async def test_a_turn_on_a_worker_that_has_left_meanwhile_is_given_back_and_asked_anew(shared):
-    def leaves():
-        if WorkerId("a") in shared.fleet:
-            shared.fleet.remove(WorkerId("a"))
-
-    shared.queue.before_turn = leaves
-    placement = await acquire(shared)
-    assert placement.worker.id == "b"
-    (lost, change), *_ = shared.queue.left
-    assert (lost, change < 0) == ("g:1", True)
-    assert [each.worker for each in shared.queue.placements] == ["b"]
-
-
-async def test_a_request_without_any_route_has_no_worker(shared):
-    for name in ("a", "b"):
-        shared.fleet.drain(WorkerId(name))
-    with pytest.raises(NoWorker):
-        await acquire(shared)
-    assert shared.reserved() == {}
-
-
-async def test_a_turn_that_comes_too_late_for_its_target_is_given_back(shared):
-    def pass_time():
-        shared.clock.advance(10.0)
-        for name in ("a", "b"):
-            learnt_as(shared, name, 10.0)
-
-    shared.queue.before_turn = pass_time
-    with pytest.raises(TargetMissed):
-        await acquire(shared, service_class=VOICE)
-    assert shared.reserved() == {}
-
-
-async def test_where_turns_are_given_here_again_the_request_goes_on_alone(shared):
-    shared.queue.room.clear()
-    waiting = acquire(shared)
-    await until_idle()
-    shared.queue.turns.append(AskAnew())
-    shared.queue.shared = False
-    shared.queue.room.set()
-    assert (await waiting).worker.id == "a"
-
-
-async def test_a_second_placement_is_where_no_gateway_has_a_waiting_request(shared):
-    request = shared.pending()
-    first = await acquire(shared, request=request)
-    shared.queue.spares.append(WorkerId("b"))
-    assert (await shared.acquisition.second_placement(request, first)).worker.id == "b"
-
-
-async def test_without_spare_room_at_any_gateway_there_is_no_second_placement(shared):
-    request = shared.pending()
-    first = await acquire(shared, request=request)
-    assert await shared.acquisition.second_placement(request, first) is None
-    shared.placements.end(first, 0.0)
-    assert shared.reserved() == {}
-
-
-async def test_a_second_placement_on_a_worker_that_has_left_is_given_back(shared):
-    request = shared.pending()
-    first = await acquire(shared, request=request)
-    shared.queue.spares.append(WorkerId("b"))
-    shared.queue.before_turn = lambda: shared.fleet.remove(WorkerId("b"))
-    assert await shared.acquisition.second_placement(request, first) is None
-    shared.placements.end(first, 0.0)
-    assert shared.reserved() == {}
-
-
-async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
-    request = shared.pending()
-    placement = await acquire(shared, request=request)
-    end(shared, request, placement)
-    fail_at(request, "a")
-    again = shared.acquisition.place_now(request)
-    assert again.worker.id == "b"
-    assert shared.placements.end(again, 0.0)
-
-
-# Preemption of batch work.
-
-
-def sent_batch_work(stage, name, tokens):
-    """Let a batch request of so many tokens wait for its first byte on a worker."""
-    request = stage.pending(stage.context(BATCH), prompt_of(tokens, first=77))
-    request.ticket = stage.rooms.of(request.queue).ticket(stage.acquisition._queued(request, ()))
-    placement = stage.acquisition.place_now(request)
-    assert placement.worker.id == name
-    attempt = PreemptibleAttempt(placement)
-    stage.preemption.add(attempt)
-    return attempt
-
-
-async def waiting_with(stage, **context):
-    """Begin a request that finds no room; return it, and whether batch work was cut off for it."""
-    cut = []
-    for attempt in stage.preemption._attempts:
-        opening = asyncio.ensure_future(attempt.first_byte(asyncio.sleep(3600)))
-        cut.append(opening)
-    await until_idle()
-    waiting = acquire(stage, **context)
-    await until_idle()
-    await asyncio.sleep(0.01)
-    done = [opening.done() for opening in cut]
-    for opening in [*cut, waiting]:
-        opening.cancel()
-    await asyncio.gather(*cut, waiting, return_exceptions=True)
-    return done
-
-
-async def test_a_request_that_finds_no_room_takes_that_of_batch_work():
-    stage = DispatchStage("a", limits=with_limits(preempts=True))
-    sent_batch_work(stage, "a", 960)
-    assert await waiting_with(stage) == [True]
-
-
-async def test_batch_work_does_not_take_the_room_of_batch_work():
-    stage = DispatchStage("a", limits=with_limits(preempts=True))
-    sent_batch_work(stage, "a", 960)
-    assert await waiting_with(stage, service_class=BATCH) == [False]
-
-
-async def test_where_the_settings_do_not_say_so_batch_work_keeps_its_room():
-    stage = DispatchStage("a")
-    sent_batch_work(stage, "a", 960)
-    assert await waiting_with(stage) == [False]
-
-
-async def test_other_gateways_are_asked_for_room_where_this_one_has_no_batch_work():
-    stage = DispatchStage("a", shared=True, limits=with_limits(preempts=True))
-    stage.queue.room.clear()
-    await waiting_with(stage)
-    assert [(need.worker, need.tokens) for need in stage.needs.sent[0]] == [("a", 640)]
-
-
-async def test_a_gateway_that_is_alone_asks_no_other_for_room():
-    stage = full("a", limits=with_limits(preempts=True))
-    await waiting_with(stage)
-    assert stage.needs.sent == []
 
 
 async def test_a_failure_of_another_kind_leaves_the_worker_out_of_the_ranking(stage):

@@ -5,15 +5,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gateway.dispatch.limits import DispatchLimits
+from gateway.dispatch.acquisition.provider_overflow import ProviderOverflow
+from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.dispatch.provider_overflow import ProviderOverflow
 from gateway.dispatch.provider_quota import ProviderQuota
-from gateway.domain.context import RequestContext
 from gateway.domain.model import Model
 from gateway.domain.prompt_blocks import NO_HASHES, PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request_context import RequestContext
 from gateway.domain.tenant import Plan, Tenant
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.provider import Provider
@@ -22,7 +22,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.limit import concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
-from gateway.telemetry.record import Progress
+from gateway.telemetry.request_record import Progress
 from policies.queueing.cost_weights import CostWeights
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock

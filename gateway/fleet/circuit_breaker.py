@@ -1,4 +1,4 @@
-"""The health of one worker as a state machine: a pure table of transitions.
+"""The circuit breaker and the health of one worker as one state machine: a pure table of transitions.
 
     from        probe answered   began to answer   failed                            drained     resumed
     suspect     up               up                suspect; the third in a row: down draining    -

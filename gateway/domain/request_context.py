@@ -5,7 +5,7 @@ import msgspec
 from gateway.domain.model import Model
 from gateway.domain.request import InferenceRequest
 from gateway.domain.tenant import Tenant
-from gateway.quotas.quota import IdempotencyKey
+from gateway.quotas.quota_store import IdempotencyKey
 from policies.service_class import CHAT, ServiceClass
 from workers.carrier import Carrier
 

@@ -1,0 +1,69 @@
+"""The ranking of a request's workers as of now, and the request as the queue policy sees it."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from gateway.dispatch.acquisition.ttft_target import TtftTargets, target_at
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import prefill_worker_of
+from gateway.queueing.waiting_room import QueuedRequest
+from gateway.routing.router import Decision, Router
+from gateway.telemetry.request_events import ROUTES_MAX
+from policies.routing.protocol import Route
+from radix_cache.match import WorkerId
+
+
+class RequestRanking:
+    """Ranks the workers for a request; workers that failed at it are left out."""
+
+    def __init__(self, router: Router, targets: TtftTargets) -> None:
+        self.router = router
+        self._targets = targets
+
+    def rank(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
+        """Rank the workers as of now.
+
+        A service class that prefers another worker to being late gets the workers in time, if there are any.
+        """
+        failed = request.failed
+        decision = self.router.ranked(
+            request.ctx,
+            request.prompt,
+            sequence=request.sequence,
+            output_tokens=request.output_tokens,
+            session=request.session,
+            without={*failed, *without} if without else failed,
+            waits=request.waits,
+            by_shadow=request.by_shadow,
+        )
+        if request.service_class.late == "wait" or (failed and request.had_its_turn):
+            request.progress.ranking = decision.routes[:ROUTES_MAX]
+            return decision
+        routes = self._targets.routes_in_time(request, decision.routes) or decision.routes
+        request.progress.ranking = routes[:ROUTES_MAX]
+        return msgspec.structs.replace(decision, routes=routes)
+
+
+def queued_request(request: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:
+    """Return what the queue policy may know of the request, by its ranking."""
+    prompt_tokens, best, tenant = request.prompt.prompt_tokens, None, request.ctx.tenant
+    cached = 0
+    if routes:
+        best = routes[0]
+        cached = min(best.matched_tokens, prompt_tokens)
+    uncached = prompt_tokens - cached
+    service_class = request.service_class
+    return QueuedRequest(
+        tenant=tenant.id,
+        weight=tenant.plan.weight,
+        cost=request.limits.cost_weights.units(
+            uncached_tokens=uncached, cached_tokens=cached, output_tokens=request.output_tokens
+        ),
+        uncached_tokens=uncached,
+        cached_tokens=cached,
+        worker=prefill_worker_of(best) if best is not None and cached else "",
+        deadline=target_at(request),
+        service_class=service_class.name,
+        level=service_class.level,
+    )

@@ -1,0 +1,127 @@
+"""Placements in turns that all gateways give together: Redis says when, and on which of the ranked workers."""
+
+from collections.abc import Callable
+
+from gateway.dispatch.acquisition.request_ranking import RequestRanking
+from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, uncached_tokens
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
+from gateway.domain.errors import GatewayError, NoWorker
+from gateway.fleet.fleet import Fleet
+from gateway.queueing.shared.queue_store import ROUTES_MAX, SharedRoute, SharedTicket
+from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
+from gateway.queueing.shared.shared_turns import SharedTurns
+from gateway.queueing.waiting_rooms import WaitingRooms
+from gateway.routing.router import Decision
+from policies.queueing.protocol import Ticket
+from policies.routing.protocol import Route
+from radix_cache.match import WorkerId
+
+
+class SharedTurnPlacements:
+    """Places requests in turns of all gateways. `clock`: seconds on the monotonic clock."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        ranking: RequestRanking,
+        targets: TtftTargets,
+        queue: SharedTurns,
+        rooms: WaitingRooms[Placement],
+        placements: Placements,
+        clock: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._ranking = ranking
+        self._targets = targets
+        self._queue = queue
+        self._rooms = rooms
+        self._placements = placements
+        self._clock = clock
+
+    async def place_in_turn(
+        self,
+        request: PendingRequest,
+        ticket: Ticket,
+        decision: Decision,
+        waits: Callable[[PendingRequest, Decision], None],
+    ) -> Placement:
+        """Return a placement in the request's turn.
+
+        `decision`: the ranking as of this moment. `waits` is called when the request begins to wait. Raises AskAnew
+        where the turns are given elsewhere by now, NoWorker, and what TtftTargets.check raises.
+        """
+        known = dict[WorkerId, Route]()
+        assert request.ticket is not None
+        shared = self._queue.ticket(request.ticket, request.queue, request.kv_tokens)
+        asked = False
+
+        def begin_to_wait() -> None:
+            self._rooms.of(request.queue).waits(ticket)
+            waits(request, decision)
+
+        def routes() -> list[SharedRoute]:
+            nonlocal asked, decision
+            if asked:
+                decision = self._ranking.rank(request)
+            asked = True
+            return self._shared_routes(request, decision, known)
+
+        try:
+            turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
+        except NoRoute:
+            raise NoWorker(request.ctx.model.name) from None
+        route = known[turn.worker]
+        try:
+            # The turn was asked for when all of these workers were in the fleet.
+            if not in_fleet(self._fleet, route):
+                raise AskAnew
+            left = tuple(each for each in decision.routes if in_fleet(self._fleet, each))
+            self._targets.check(request, left, self._rooms.of(request.queue))
+        except (GatewayError, Demoted, AskAnew):
+            self._queue.leave(shared, -shared.cost)
+            raise
+        self._ranking.router.shadowed(decision)
+        return self._place(request, route, turn.uncached_tokens, shared, decision)
+
+    async def place_second(
+        self, request: PendingRequest, ticket: SharedTicket, decision: Decision
+    ) -> Placement | None:
+        """Return one more placement for the same request, where no request of any gateway waits; None without."""
+        known = dict[WorkerId, Route]()
+        turn = await self._queue.spare(ticket, self._shared_routes(request, decision, known))
+        if turn is None:
+            return None
+        if not in_fleet(self._fleet, known[turn.worker]):
+            self._queue.leave(ticket, 0.0)
+            return None
+        return self._place(request, known[turn.worker], turn.uncached_tokens, ticket, decision)
+
+    def _place(
+        self, request: PendingRequest, route: Route, uncached: int, ticket: SharedTicket, decision: Decision
+    ) -> Placement:
+        return self._placements.place(
+            request, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
+        )
+
+    def _shared_routes(
+        self, request: PendingRequest, decision: Decision, known: dict[WorkerId, Route]
+    ) -> list[SharedRoute]:
+        """Return the routes as Redis knows them: one for each worker that prefills, the better one of two."""
+        ranking = {prefill_worker_of(route): route for route in reversed(decision.routes)}
+        known.update(ranking)
+        return [
+            self._shared_route(request, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]
+        ]
+
+    def _shared_route(self, request: PendingRequest, route: Route) -> SharedRoute:
+        """Return a route with a cost that Redis can compute for any number of tokens queued at the turn."""
+        worker = prefill_worker_of(route)
+        queued = self._fleet[worker].load.all_tokens_queued
+        return SharedRoute(
+            worker,
+            uncached_tokens(request.prompt.prompt_tokens, route),
+            route.cost_ms - route.ms_per_queued_token * queued,
+            route.ms_per_queued_token,
+        )

@@ -1,0 +1,59 @@
+"""Preemption for one urgent request: batch requests give up their room, here or else at another gateway."""
+
+from collections.abc import Callable
+from functools import partial
+
+from gateway.dispatch.acquisition.ttft_target import TtftTargets, uncached_tokens
+from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import in_fleet, prefill_worker_of
+from gateway.dispatch.preemption import Preemption
+from gateway.fleet.fleet import Fleet
+from gateway.queueing.shared.preemption_requests import Need, PreemptionRequests
+from gateway.queueing.shared.queue_store import ROUTES_MAX
+from gateway.queueing.shared.shared_turns import SharedTurns
+from policies.routing.protocol import Ranking, Route
+
+
+class UrgentPreemption:
+    """Makes batch requests give up room for a request of another class."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        queue: SharedTurns,
+        targets: TtftTargets,
+        preemption: Preemption,
+        elsewhere: PreemptionRequests,
+    ) -> None:
+        self._fleet = fleet
+        self._queue = queue
+        self._targets = targets
+        self._preemption = preemption
+        self._elsewhere = elsewhere
+
+    def make_room_in_time(self, request: PendingRequest, routes: Ranking) -> bool:
+        """Make batch requests give up room if no route meets the target; return whether that is enough."""
+        if not routes or self._targets.routes_in_time(request, routes):
+            return False
+        return self.make_room(request, routes, partial(self._targets.tokens_in_time, request))
+
+    def make_room(self, request: PendingRequest, routes: Ranking, window_of: Callable[[Route], int]) -> bool:
+        """Make batch requests give up room for this one, if that is enough: here, or else at another gateway.
+
+        `window_of` returns the tokens that the route's worker may have ahead. Returns whether they do so here.
+        """
+        needs = [
+            Need(
+                prefill_worker_of(route),
+                uncached_tokens(request.prompt.prompt_tokens, route),
+                self._fleet[prefill_worker_of(route)].load.all_tokens_queued,
+                window_of(route),
+            )
+            for route in routes[:ROUTES_MAX]
+            if in_fleet(self._fleet, route)  # A worker may have left while Redis was asked.
+        ]
+        if self._preemption.make_room(needs):
+            return True
+        if self._queue.membership_of(request.queue).shared:
+            self._elsewhere.send(needs)
+        return False

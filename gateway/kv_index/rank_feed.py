@@ -1,0 +1,55 @@
+"""The KV event feed of one data-parallel rank: what was heard of it; and the interface of what learns of ranks."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from radix_cache.blocks import Hashes
+from radix_cache.follower import CacheFollower
+from radix_cache.match import WorkerId
+from workers.kv_events.subscriber import KvEventSubscriber
+
+
+@dataclass(slots=True)
+class RankFeed:
+    """The feed of one data-parallel rank of a worker."""
+
+    subscriber: KvEventSubscriber
+    follower: CacheFollower
+    rank: int = 0
+    task: "asyncio.Task[None] | None" = None
+    caught_up: bool = False
+    """The replay of earlier events is done."""
+    heard_from_start: bool = False
+    """Every event since the engine started, or since its cache was empty, was heard."""
+    batches: int = 0
+    losses: int = 0
+    """How often events were lost for good."""
+    lag_seconds: float = 0.0
+    """How long the last batch took from the engine to this gateway."""
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether events are heard that do not tell everything that the worker holds."""
+        return self.batches > 0 and not self.trusted
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the events tell everything that the worker holds."""
+        return self.heard_from_start and self.follower.covers_all
+
+
+class RankObserver(Protocol):
+    """Is notified which KV blocks each data-parallel rank of a worker stores and evicts."""
+
+    def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
+        """Note that the rank, one of `ranks`, holds this path."""
+        ...
+
+    def removed(self, worker: WorkerId, rank: int, hashes: Hashes) -> None:
+        """Note that the rank no longer holds these blocks."""
+        ...
+
+    def cleared(self, worker: WorkerId, rank: int) -> None:
+        """Note that the rank holds nothing."""
+        ...

@@ -1,0 +1,118 @@
+"""Gauges of the way of requests to workers: waiting rooms, retries, hedging, preemption, the shadow policy."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from gateway.dispatch.dispatch import Dispatch
+from gateway.dispatch.hedging import OUTCOMES
+from gateway.dispatch.placement import Placement
+from gateway.queueing.waiting_room import WaitingRoom
+from gateway.routing.shadow_policy import ShadowPolicy
+from gateway.telemetry.gauge_collector import Gauge
+from gateway.wiring.gauge_kinds import Reading, single_gauge
+from policies.service_class import BATCH, CHAT, CODE, VOICE
+
+CLASSES = tuple(each.name for each in (VOICE, CODE, CHAT, BATCH))
+
+
+def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
+    """Return the gauges of a gateway's dispatch. `models`: those that are shown also without a waiting request."""
+
+    def waiting() -> list[Reading]:
+        # Models and classes without waiting requests are shown with 0: an autoscaler takes no series for no answer.
+        counts = Counter({(model, name): 0 for model in models() for name in CLASSES})
+        for room in dispatch.rooms.all().values():
+            counts.update({(room.model, name): 0 for name in CLASSES})
+            counts.update((room.model, ticket.service_class) for ticket in room.waiting())
+        counts.update(dispatch.acquisition.first_worker.counts())
+        return [(labels, float(count)) for labels, count in counts.items()]
+
+    def queue_gauge(
+        name: str, text: str, read: Callable[[WaitingRoom[Placement]], float], *, idle: float = 0.0
+    ) -> Gauge:
+        """`idle`: the value of a model that no request was sent to yet."""
+
+        def read_all() -> list[Reading]:
+            rooms = dispatch.rooms.all()
+            unused = [((model,), idle) for model in models() if model not in rooms]
+            return [*unused, *(((queue,), read(room)) for queue, room in rooms.items())]
+
+        return Gauge(name=name, text=text, labels=("queue",), read=read_all)
+
+    def shadow_gauge(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> Gauge:
+        def read_it() -> list[Reading]:
+            return [((), read(second))] if (second := dispatch.router.shadow) is not None else []
+
+        return Gauge(name=name, text=text, read=read_it, counter=True)
+
+    return (
+        Gauge(
+            name="waiting_requests",
+            text="Requests in the waiting room, by model and service class.",
+            labels=("model", "class"),
+            read=waiting,
+        ),
+        queue_gauge(
+            "waiting_tokens", "Uncached prompt tokens in the waiting room.", lambda room: room.tokens
+        ),
+        queue_gauge(
+            "queue_drain_units_per_second",
+            "Cost units per second that left the waiting room for a worker, over the last half minute.",
+            lambda room: room.drained_per_second(),
+        ),
+        queue_gauge(
+            "queue_evenness",
+            "Jain's fairness index of service per weight among waiting tenants; 1 is perfectly fair.",
+            lambda room: room.evenness(),
+            idle=1.0,
+        ),
+        single_gauge(
+            "queue_shared",
+            "Mode of the queue: 1 if all gateways share one order in Redis, 0 if this gateway orders alone.",
+            lambda: dispatch.queue.shared,
+        ),
+        single_gauge("queue_gateways", "Live gateways, this one included.", lambda: dispatch.queue.gateways),
+        single_gauge(
+            "preemptions",
+            "Batch requests that gave up their placement before a first token, for a request of another class.",
+            lambda: dispatch.preemption.count,
+            counter=True,
+        ),
+        single_gauge(
+            "retries",
+            "Retries of requests on another worker, after an attempt without a first byte.",
+            lambda: dispatch.retries.spent,
+            counter=True,
+        ),
+        single_gauge(
+            "retries_refused",
+            "Retries refused by the retry budget (`requests.retries`).",
+            lambda: dispatch.retries.refused,
+            counter=True,
+        ),
+        Gauge(
+            name="hedges",
+            text="Hedged requests (sent to a second worker as the first was late), by outcome of the second: "
+            "`won`, `lost`, `failed`, or `left` by the client.",
+            labels=("outcome",),
+            read=lambda: [((name,), float(dispatch.hedging.outcomes[name])) for name in OUTCOMES],
+            counter=True,
+        ),
+        shadow_gauge("shadow_compared", "Requests that the shadow policy ranked.", lambda s: s.compared),
+        shadow_gauge(
+            "shadow_differed",
+            "Requests for which the shadow policy chose another worker than the policy.",
+            lambda s: s.differed,
+        ),
+        shadow_gauge("shadow_failures", "Rankings at which the shadow policy failed.", lambda s: s.failures),
+        shadow_gauge(
+            "shadow_regret_seconds",
+            "Seconds of predicted time to first token that the shadow policy's choices would have added.",
+            lambda s: s.regret_seconds,
+        ),
+        shadow_gauge(
+            "shadow_gain_seconds",
+            "Seconds of predicted time to first token that the shadow policy's choices would have saved.",
+            lambda s: s.gain_seconds,
+        ),
+    )

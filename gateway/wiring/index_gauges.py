@@ -1,0 +1,140 @@
+"""Gauges of the prefix index, and of the KV events of workers that it is made of."""
+
+from collections.abc import Callable
+from heapq import nlargest
+from operator import itemgetter
+
+from gateway.dispatch.dispatch import Dispatch
+from gateway.fleet.fleet import Fleet
+from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.rank_feed import RankFeed
+from gateway.kv_index.shared_index_parts import SharedIndexParts
+from gateway.telemetry.gauge_collector import Gauge
+from gateway.wiring.gauge_kinds import Reading, single_gauge, worker_gauge
+from radix_cache.shared.feed_leases import FeedKnowledge
+
+GROUPS_MAX = 1000
+
+
+def index_gauges(
+    fleet: Fleet, dispatch: Dispatch, index: SharedIndexParts, feeds: KvEventFeeds
+) -> tuple[Gauge, ...]:
+    """Return the gauges of a gateway's copy of the prefix index, and of the events that it receives."""
+
+    def feed_gauge(
+        name: str, text: str, read: Callable[[RankFeed], float], *, counter: bool = False
+    ) -> Gauge:
+        def read_all() -> list[Reading]:
+            return [
+                ((w.id,), sum(map(read, feeds.rank_feeds(w.id)))) for w in fleet if feeds.rank_feeds(w.id)
+            ]
+
+        return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
+
+    def group_blocks() -> list[Reading]:
+        largest = nlargest(GROUPS_MAX, dispatch.index_quota.blocks_by_group().items(), key=itemgetter(1))
+        return [((group,), float(blocks)) for group, blocks in largest]
+
+    return (
+        feed_gauge(
+            "worker_events",
+            "Batches of KV events received from the worker.",
+            lambda f: f.batches,
+            counter=True,
+        ),
+        feed_gauge(
+            "worker_events_lag_seconds",
+            "Age in seconds of the worker's last batch of KV events on arrival.",
+            lambda f: f.lag_seconds,
+        ),
+        feed_gauge(
+            "worker_events_gaps",
+            "Gaps in the worker's KV events for which a replay was asked.",
+            lambda f: f.subscriber.gaps,
+            counter=True,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_events_uncertain",
+            "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
+            lambda w: bool(feeds.knowledge(w.id) & FeedKnowledge.UNCERTAIN),
+        ),
+        worker_gauge(
+            fleet,
+            "worker_events_role",
+            "Role of this gateway for the worker's KV events: 2 as their writer, 1 as the next writer, "
+            "which follows, 0 if neither.",
+            lambda w: feeds.role(w.id),
+        ),
+        worker_gauge(
+            fleet,
+            "worker_credit_ratio",
+            "Share of the worker's indexed blocks that routing counts on; below 1 after contradicting reports.",
+            lambda w: feeds.match_confidence.of(w.id),
+        ),
+        feed_gauge(
+            "worker_events_lost",
+            "Gaps in the worker's KV events that no replay could fill.",
+            lambda f: f.losses,
+            counter=True,
+        ),
+        feed_gauge("worker_pages", "KV pages that the worker reports to hold.", lambda f: len(f.follower)),
+        single_gauge("index_blocks", "Blocks in the prefix index.", lambda: index.index.replica.blocks),
+        single_gauge(
+            "index_memory_bytes",
+            "Approximate bytes of memory that this process's copy of the prefix index takes.",
+            lambda: index.memory_bytes,
+        ),
+        Gauge(
+            name="index_group_blocks",
+            text="Blocks in the prefix index by isolation group, for the thousand largest groups.",
+            labels=("group",),
+            read=group_blocks,
+        ),
+        single_gauge(
+            "index_unrecorded",
+            "Prompts not recorded in the prefix index because their tenant had reached `cache_blocks_max`.",
+            lambda: dispatch.index_quota.unrecorded_paths,
+            counter=True,
+        ),
+        single_gauge("index_nodes", "Nodes of the prefix index.", lambda: len(index.index.replica.nodes)),
+        single_gauge(
+            "index_predictions",
+            "Predictions in the prefix index of what workers are about to cache, of all gateways.",
+            lambda: index.index.replica.predictions,
+        ),
+        single_gauge(
+            "index_up",
+            "Copy of the prefix index: 1 if it follows Redis, 0 if it stands still.",
+            lambda: index.reader.up,
+        ),
+        single_gauge(
+            "index_keeper",
+            "Maintenance of the prefix index: 1 if this gateway keeps it within its bounds, else 0.",
+            lambda: index.maintenance.is_leader,
+        ),
+        single_gauge(
+            "index_gaps",
+            "Gaps in the changes of the prefix index, whose shard was read again.",
+            lambda: index.reader.gaps,
+            counter=True,
+        ),
+        single_gauge(
+            "index_snapshots",
+            "Shards of the prefix index that were read completely.",
+            lambda: index.reader.snapshots,
+            counter=True,
+        ),
+        single_gauge(
+            "index_corrections",
+            "Corrections of the prefix index after a worker reported fewer cached tokens than indexed.",
+            lambda: index.index.corrections,
+            counter=True,
+        ),
+        single_gauge(
+            "index_refused",
+            "Changes of the prefix index that Redis refused.",
+            lambda: index.index.refused,
+            counter=True,
+        ),
+    )

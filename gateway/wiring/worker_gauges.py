@@ -1,0 +1,123 @@
+"""Gauges of workers and providers: health, circuit, load, speed."""
+
+from collections.abc import Callable
+
+from gateway.dispatch.dispatch import Dispatch
+from gateway.fleet.fleet import Fleet
+from gateway.telemetry.gauge_collector import Gauge
+from gateway.wiring.gauge_kinds import Reading, worker_gauge
+from workers.worker import Health
+
+
+def worker_gauges(
+    fleet: Fleet, dispatch: Dispatch, models: Callable[[], frozenset[str]]
+) -> tuple[Gauge, ...]:
+    """Return the gauges of the workers of a fleet. `models`: those that are shown also without a worker."""
+
+    def streams() -> list[Reading]:
+        counts = dict.fromkeys(models(), 0)
+        for each in fleet:
+            for model in each.models if each.provider is None else ():
+                counts[model] = counts.get(model, 0) + each.load.streams
+        return [((model,), float(count)) for model, count in counts.items()]
+
+    def health() -> list[Reading]:
+        return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
+
+    return (
+        Gauge(
+            name="worker_health",
+            text="Health of the worker: 1 for its present state, 0 for the other states.",
+            labels=("worker", "state"),
+            read=health,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_streams",
+            "Requests of this gateway that the worker is serving.",
+            lambda w: w.load.streams,
+        ),
+        Gauge(
+            name="model_streams",
+            text="Requests of this gateway on workers of the model, including requests for their other models.",
+            labels=("model",),
+            read=streams,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_queued_tokens",
+            "Estimated uncached prompt tokens of requests that the worker has not sent a first token for.",
+            lambda w: w.load.tokens_queued,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_kv_tokens",
+            "Tokens in KV memory of the requests that the worker is serving, by estimate.",
+            lambda w: w.load.kv_tokens,
+        ),
+        Gauge(
+            name="worker_kv_tokens_max",
+            text="Tokens that fit into the worker's KV memory, of workers that report it.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.report.kv_tokens_max)) for w in fleet if w.report.kv_tokens_max is not None
+            ],
+        ),
+        worker_gauge(
+            fleet,
+            "worker_load_heard",
+            "Source of the worker's load: 1 if its load feed is heard, 0 if it is probed or not known.",
+            lambda w: w.load.is_heard,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_failures",
+            "Requests that the worker failed to answer.",
+            lambda w: w.failures,
+            counter=True,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_circuit_open",
+            "Circuit of the worker: 1 if it is open (too many requests failed, though probes succeed), else 0.",
+            lambda w: w.health.circuit_open,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_circuit_openings",
+            "Openings of the worker's circuit.",
+            lambda w: w.openings,
+            counter=True,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_step_seconds",
+            "Learnt seconds between the tokens of a stream on the worker.",
+            lambda w: w.speed.step_ms / 1000,
+        ),
+        worker_gauge(
+            fleet,
+            "worker_prefill_seconds_per_token",
+            "Learnt seconds of prefill per uncached prompt token on the worker.",
+            lambda w: w.speed.ms_per_token / 1000,
+        ),
+        Gauge(
+            name="provider_resting",
+            text="Backoff of the provider: 1 while it gets no requests after it answered 429, else 0.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(w.rests_until > fleet.now())) for w in fleet if w.provider is not None
+            ],
+        ),
+        Gauge(
+            name="provider_limited",
+            text="Requests not sent to the provider because one of its limits was reached.",
+            labels=("worker",),
+            read=lambda: [
+                ((w.id,), float(dispatch.provider_quota.refused[w.id]))
+                for w in fleet
+                if w.provider is not None
+            ],
+            counter=True,
+        ),
+    )

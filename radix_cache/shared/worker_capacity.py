@@ -1,0 +1,61 @@
+"""The capacity of workers in the shared index: blocks beyond it are cut, the least recently used first."""
+
+import asyncio
+from collections.abc import Set
+
+from radix_cache.match import WorkerId
+from radix_cache.redis.call import ScriptAnswer, ignore_result
+from radix_cache.shared.keys import NamespaceId
+from radix_cache.shared.node import ReplicaNode
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
+
+CAPACITY_SLACK = 20
+"""A worker that is over its capacity loses a twentieth of it at once, so that this happens rarely."""
+
+
+class WorkerCapacity:
+    """How many blocks each worker has room for. `followed`: workers that report by themselves what they lose."""
+
+    def __init__(self, store: TreeStore, replica: TreeReplica, followed: Set[WorkerId]) -> None:
+        self._store = store
+        self._replica = replica
+        self._followed = followed
+        self._blocks_max: dict[WorkerId, int] = {}
+        self._being_cut: set[WorkerId] = set()
+
+    def change(self, worker: WorkerId, blocks_max: int) -> bool:
+        """Note how many blocks a worker has room for; return whether that is news."""
+        if self._blocks_max.get(worker) == blocks_max:
+            return False
+        self._blocks_max[worker] = blocks_max
+        return True
+
+    def cut_excess(self, worker: WorkerId) -> None:
+        """Cut what the worker holds beyond its capacity, by the replica."""
+        room, tenure = self._blocks_max.get(worker), self._replica.tenures.get(worker)
+        if room is None or tenure is None or worker in self._being_cut or worker in self._followed:
+            return
+        excess = self._replica.held.get(tenure, 0) - room
+        if excess <= 0:
+            return
+        by_namespace: dict[NamespaceId, list[tuple[ReplicaNode, int, int]]] = {}
+        for node, keep in self._replica.least_recently_used(tenure, excess + room // CAPACITY_SLACK):
+            by_namespace.setdefault(node.namespace, []).append((node, tenure, keep))
+        self._being_cut.add(worker)
+        last: asyncio.Future[ScriptAnswer] | None = None
+        for namespace, cuts in by_namespace.items():
+            last = cut(self._store, namespace, cuts)
+        if last is not None:
+            last.add_done_callback(lambda _: self._being_cut.discard(worker))
+
+
+def cut(
+    store: TreeStore, namespace: NamespaceId, cuts: list[tuple[ReplicaNode, int, int]]
+) -> "asyncio.Future[ScriptAnswer] | None":
+    """Cut nodes to so many blocks under a tenure, and return the last of the calls; None if there is none."""
+    last = None
+    for at in range(0, len(cuts), NODES_PER_CALL_MAX):
+        last = store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])
+        ignore_result(last)
+    return last

@@ -1,0 +1,62 @@
+"""Tenures of workers in the shared index: a worker enters the index with one, and leaves it when the tenure ends.
+
+Blocks are recorded under a tenure, so that all blocks of a worker are gone at once when its tenure ends.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from radix_cache.match import WorkerId
+from radix_cache.redis.call import ScriptAnswer
+from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.tree_store import TreeStore
+
+INSTANCE_CHARACTERS_MAX = 200
+
+
+class WorkerTenures:
+    """Requests tenures in Redis, and ends them."""
+
+    def __init__(self, store: TreeStore, replica: TreeReplica) -> None:
+        self.on_enrolled: Callable[[WorkerId], None] = lambda worker: None
+        """Called when a worker has got the tenure that was requested."""
+        self._store = store
+        self._replica = replica
+        self._enrolling: dict[WorkerId, str] = {}
+        self._ending: dict[WorkerId, int] = {}
+
+    def enrol(self, worker: WorkerId, instance: str) -> None:
+        """Request a tenure for `worker` if it has none, or if another instance has it."""
+        instance = instance[:INSTANCE_CHARACTERS_MAX]
+        known, ends = self._replica.instances.get(worker), self._ending.get(worker, 0)
+        if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
+            return
+        if known:
+            self._replica.drop_worker(worker)
+        self._await_tenure(worker, self._store.tenure(worker, instance, ends), instance)
+
+    def end(self, worker: WorkerId) -> None:
+        """End the worker's tenure, so that it holds nothing, and request another one."""
+        tenure = self._replica.tenures.get(worker)
+        if tenure is not None:
+            instance = self._replica.instances.get(worker, "")
+            # Kept until Redis has taken it: otherwise the tenure would continue with its outdated blocks.
+            self._ending[worker] = tenure
+            self._replica.drop_worker(worker)
+            self._await_tenure(worker, self._store.tenure(worker, ends=tenure), instance)
+
+    def _await_tenure(self, worker: WorkerId, call: "asyncio.Future[ScriptAnswer]", instance: str) -> None:
+        self._enrolling[worker] = instance
+
+        def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
+            self._enrolling.pop(worker, None)
+            if not answer.cancelled() and answer.exception() is None:
+                result = answer.result()
+                assert isinstance(result, int)
+                if result != self._ending.get(worker):
+                    self._ending.pop(worker, None)
+                # A message of the registry says the same a moment later.
+                self._replica.enrol(worker, result, instance)
+                self.on_enrolled(worker)
+
+        call.add_done_callback(answered)

@@ -1,0 +1,104 @@
+"""Placements in turns that this gateway gives: which worker a request takes, or waits for."""
+
+import pytest
+
+from gateway.dispatch.acquisition.request_ranking import queued_request
+from policies.service_class import CHAT
+from radix_cache.match import WorkerId
+from tests.fakes.dispatch_stage import (
+    DispatchStage,
+    prompt_of,
+    with_limits,
+)
+from tests.unit.gateway.dispatch.acquisition.test_worker_acquisition import fail_at, full, learnt_as
+
+
+@pytest.fixture
+def stage():
+    return DispatchStage("a", "b")
+
+
+def test_a_worker_that_an_earlier_request_waits_for_is_not_taken(stage):
+    request = stage.pending()
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    assert stage.acquisition.own_turns.place_now(request, {WorkerId("a")}).worker.id == "b"
+
+
+def test_a_request_without_room_names_the_workers_that_it_waits_for():
+    stage = DispatchStage("a", "b", limits=with_limits(hold=0.1))
+    stage.policy.costs = {"a": 100.0, "b": 500.0}
+    stage.occupy("a")
+    request, closed = stage.pending(), set()
+    assert stage.acquisition.own_turns.place_now(request, closed) is None
+    assert closed == {"a"}
+
+
+# After a failure.
+
+
+def test_after_a_failure_no_room_is_needed():
+    stage = full()
+    request = stage.pending()
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    fail_at(request, "a")
+    assert stage.acquisition.own_turns.place_now(request).worker.id == "b"
+
+
+def test_after_all_workers_have_failed_there_is_no_placement(stage):
+    request = stage.pending()
+    fail_at(request, "a", "b")
+    assert stage.acquisition.own_turns.place_now(request) is None
+
+
+def test_after_a_failure_a_dearer_worker_will_do():
+    stage = DispatchStage("a", "b", "c", limits=with_limits(hold=0.0))
+    stage.policy.costs = {"b": 10.0, "c": 9000.0}
+    request = stage.pending()
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    fail_at(request, "a", "b")
+    assert stage.acquisition.own_turns.place_now(request).worker.id == "c"
+
+
+# Several tenants.
+
+
+def contended(*names):
+    """Return a stage on which a tenant has requests waiting beside others that have none."""
+    stage = DispatchStage(*names, limits=with_limits(hold=0.0, release_window_tokens=16_384))
+    for name in names:
+        learnt_as(stage, name, 0.02)
+    stage.window.of_all.see("m", CHAT.ttft_seconds, "flood", crowds=True)
+    stage.window.of_all.see("m", CHAT.ttft_seconds, "victim", crowds=False)
+    return stage
+
+
+def turn_of(stage, tokens):
+    """Return the placement of a new request whose turn it is; None if it has to wait."""
+    request = stage.pending(prompt=prompt_of(tokens, first=tokens))
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    return stage.acquisition.own_turns.place_now(request, set())
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_tenant_beside_one_that_crowds_does_not_wait_for_a_slightly_better_worker(crowded):
+    stage = contended("a", "b") if crowded else DispatchStage("a", "b", limits=with_limits(hold=0.0))
+    stage.policy.costs = {"a": 500.0, "b": 900.0}
+    stage.occupy("a", 20_000)
+    placement = turn_of(stage, 640)
+    assert (placement is not None and placement.worker.id == "b") is crowded
+
+
+def test_a_tenant_beside_one_that_crowds_leaves_no_cache_that_is_worth_a_wait():
+    stage = contended("a", "b")
+    stage.policy.costs = {"a": 500.0, "b": 1100.0}
+    stage.occupy("a", 20_000)
+    assert turn_of(stage, 640) is None
+
+
+def test_of_several_workers_a_long_prompt_leaves_one_open():
+    stage = contended("a", "b", "c", "d")
+    for name in ("a", "b"):
+        stage.occupy(name, 20_000)
+    assert turn_of(stage, 48_000).worker.id in ("c", "d")
+    assert turn_of(stage, 48_000) is None
+    assert turn_of(stage, 640).worker.id in ("c", "d")

@@ -1,0 +1,151 @@
+"""Placements in turns that all gateways give together."""
+
+import pytest
+
+from gateway.domain.errors import NoWorker, TargetMissed
+from gateway.queueing.shared.shared_queue import AskAnew
+from policies.service_class import VOICE
+from radix_cache.match import WorkerId
+from tests.fakes.dispatch_stage import (
+    DispatchStage,
+    until_idle,
+)
+from tests.unit.gateway.dispatch.acquisition.test_worker_acquisition import acquire, end, fail_at, learnt_as
+
+
+@pytest.fixture
+def shared():
+    return DispatchStage("a", "b", shared=True)
+
+
+async def test_all_gateways_together_say_which_worker_it_is(shared):
+    shared.queue.turns.append("b")
+    placement = await acquire(shared)
+    assert placement.worker.id == "b"
+    assert [each.worker for each in shared.queue.placements] == ["b"]
+
+
+async def test_the_queue_hears_what_each_worker_would_cost(shared):
+    shared.policy.costs = {"a": 30.0, "b": 20.0}
+    await acquire(shared)
+    offered = shared.queue.offered[0]
+    assert [(route.worker, route.uncached_tokens, route.fixed_ms) for route in offered] == [
+        ("b", 640, 20.0),
+        ("a", 640, 30.0),
+    ]
+
+
+async def test_a_request_that_waits_for_the_others_is_counted_as_waiting(shared):
+    shared.queue.room.clear()
+    request = shared.pending()
+    waiting = acquire(shared, request=request)
+    await until_idle()
+    assert len(shared.rooms.of("m")) == 1
+    assert request.progress.queued_at is not None
+    shared.queue.room.set()
+    await waiting
+    assert len(shared.rooms.of("m")) == 0
+
+
+async def test_a_turn_is_asked_for_with_the_ranking_of_that_moment(shared):
+    shared.policy.costs = {"b": 500.0}
+    shared.queue.room.clear()
+    waiting = acquire(shared)
+    await until_idle()
+    shared.policy.costs = {"a": 500.0}
+    shared.queue.room.set()
+    assert (await waiting).worker.id == "b"
+
+
+async def test_a_request_asks_anew_where_the_queue_was_moved(shared):
+    shared.queue.turns.append(AskAnew())
+    assert (await acquire(shared)).worker.id == "a"
+    assert len(list(shared.queue.placements)) == 1
+
+
+async def test_a_request_that_asks_anew_keeps_its_number(shared):
+    request = shared.pending()
+    shared.queue.turns.append(AskAnew())
+    await acquire(shared, request=request)
+    assert request.ticket.number == 0
+    other = shared.pending()
+    await acquire(shared, request=other)
+    assert other.ticket.number == 1
+
+
+async def test_a_turn_on_a_worker_that_has_left_meanwhile_is_given_back_and_asked_anew(shared):
+    def leaves():
+        if WorkerId("a") in shared.fleet:
+            shared.fleet.remove(WorkerId("a"))
+
+    shared.queue.before_turn = leaves
+    placement = await acquire(shared)
+    assert placement.worker.id == "b"
+    (lost, change), *_ = shared.queue.left
+    assert (lost, change < 0) == ("g:1", True)
+    assert [each.worker for each in shared.queue.placements] == ["b"]
+
+
+async def test_a_request_without_any_route_has_no_worker(shared):
+    for name in ("a", "b"):
+        shared.fleet.drain(WorkerId(name))
+    with pytest.raises(NoWorker):
+        await acquire(shared)
+    assert shared.reserved() == {}
+
+
+async def test_a_turn_that_comes_too_late_for_its_target_is_given_back(shared):
+    def pass_time():
+        shared.clock.advance(10.0)
+        for name in ("a", "b"):
+            learnt_as(shared, name, 10.0)
+
+    shared.queue.before_turn = pass_time
+    with pytest.raises(TargetMissed):
+        await acquire(shared, service_class=VOICE)
+    assert shared.reserved() == {}
+
+
+async def test_where_turns_are_given_here_again_the_request_goes_on_alone(shared):
+    shared.queue.room.clear()
+    waiting = acquire(shared)
+    await until_idle()
+    shared.queue.turns.append(AskAnew())
+    shared.queue.shared = False
+    shared.queue.room.set()
+    assert (await waiting).worker.id == "a"
+
+
+async def test_a_second_placement_is_where_no_gateway_has_a_waiting_request(shared):
+    request = shared.pending()
+    first = await acquire(shared, request=request)
+    shared.queue.spares.append(WorkerId("b"))
+    assert (await shared.acquisition.second_placement(request, first)).worker.id == "b"
+
+
+async def test_without_spare_room_at_any_gateway_there_is_no_second_placement(shared):
+    request = shared.pending()
+    first = await acquire(shared, request=request)
+    assert await shared.acquisition.second_placement(request, first) is None
+    shared.placements.end(first, 0.0)
+    assert shared.reserved() == {}
+
+
+async def test_a_second_placement_on_a_worker_that_has_left_is_given_back(shared):
+    request = shared.pending()
+    first = await acquire(shared, request=request)
+    shared.queue.spares.append(WorkerId("b"))
+    shared.queue.before_turn = lambda: shared.fleet.remove(WorkerId("b"))
+    assert await shared.acquisition.second_placement(request, first) is None
+    shared.placements.end(first, 0.0)
+    assert shared.reserved() == {}
+
+
+async def test_a_placement_after_a_failure_is_told_to_the_others(shared):
+    request = shared.pending()
+    placement = await acquire(shared, request=request)
+    end(shared, request, placement)
+    fail_at(request, "a")
+    again = shared.acquisition.own_turns.place_now(request)
+    assert again.worker.id == "b"
+    assert shared.placements.end(again, 0.0)

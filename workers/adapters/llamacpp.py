@@ -1,0 +1,30 @@
+"""The adapter of kind `llamacpp`, for llama-server of llama.cpp."""
+
+import re
+
+import msgspec
+
+from workers.adapters.metered import MeteredAdapter
+
+
+class GenerationSettings(msgspec.Struct):
+    """The object `default_generation_settings` of llama.cpp's /props."""
+
+    n_ctx: int | None = None
+
+
+class ServerProperties(msgspec.Struct):
+    """The answer of llama.cpp's /props."""
+
+    default_generation_settings: GenerationSettings = msgspec.field(default_factory=GenerationSettings)
+
+
+class LlamaCppAdapter(MeteredAdapter):
+    """The WorkerAdapter of kind `llamacpp`: llama-server of llama.cpp."""
+
+    gauges = re.compile(rb"^llamacpp:requests_(?:processing|deferred)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
+
+    async def longest_context(self) -> int | None:
+        """Return the context of one slot."""
+        properties: ServerProperties = await self.http.get_json("props", ServerProperties)
+        return properties.default_generation_settings.n_ctx
