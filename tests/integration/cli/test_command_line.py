@@ -258,15 +258,14 @@ async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(se
             1,
             f"radixgate: cannot listen on {socket}: Address already in use",
         )
-        serving.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(serving.process.wait, 60) == 0
-    assert not socket.exists()
-    with Serving(path) as serving:  # What a kill leaves is no obstacle.
         serving.process.kill()
         serving.process.wait()
     assert socket.exists()
-    with Serving(path) as serving:
+    with Serving(path) as serving:  # What a kill leaves is no obstacle.
         assert serving.url == f"unix:{socket}"
+        serving.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(serving.process.wait, 60) == 0
+    assert not socket.exists()
 
 
 def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, monkeypatch):
