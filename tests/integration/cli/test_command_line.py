@@ -425,7 +425,7 @@ def test_a_gateway_starts_without_torch_and_grpc(tmp_path):
     ],
 )
 def test_what_the_demo_cannot_do_is_said_before_it_begins(tmp_path, arguments, expected):
-    code, output, errors = run_process("demo", "--exit", "--directory", tmp_path, *arguments)
+    code, output, errors = run_command("demo", "--exit", "--directory", tmp_path, *arguments)
     assert (code, output) == (2, "")
     assert expected in errors
     assert len(errors.strip().splitlines()) == 1
@@ -437,7 +437,7 @@ def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
     (tmp_path / "gateway.yaml").write_text("of the first")
     with open(tmp_path / "demo.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, _, errors = run_process("demo", "--exit", "--directory", tmp_path)
+        code, _, errors = run_command("demo", "--exit", "--directory", tmp_path)
     assert (code, errors) == (1, f"radixgate: --directory: another demo is running in {tmp_path}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
     assert (tmp_path / "gateway.yaml").read_text() == "of the first"
