@@ -1,6 +1,6 @@
 """Answers as an SDK's own types read them, strictly: `sdk_answers.py` with the SDK on the path.
 
-Takes lines of [module, type, answer] and writes a line of faults for each.
+Takes lines of [module, type, answer] and writes a line of faults for each at once, until its input ends.
 """
 
 import importlib
@@ -16,4 +16,4 @@ for line in sys.stdin:
         TypeAdapter(getattr(importlib.import_module(module), name)).validate_python(answer)
     except ValidationError as err:
         faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in err.errors()]
-    sys.stdout.write(json.dumps(faults) + "\n")
+    print(json.dumps(faults), flush=True)

@@ -1,4 +1,6 @@
-"""Bodies with every field that an SDK knows, as JSON lines: `sdk_fields.py MODULE TYPE`, with the SDK on the path.
+"""Bodies with every field that an SDK knows: `sdk_fields.py "MODULE TYPE" ...`, with the SDK on the path.
+
+Writes JSON lines, each with a type as it was given and one body of it.
 
 Each text says where it stands (`<tools.function.name>`), so that it can be looked for in what becomes of the body.
 Where a type has alternatives, each of them is in one of the bodies.
@@ -51,6 +53,7 @@ def fields(kind: Any, path: str, depth: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    module, name = sys.argv[1:]
-    for body in fields(getattr(importlib.import_module(module), name), "", 0):
-        sys.stdout.write(json.dumps(body) + "\n")
+    for kind in sys.argv[1:]:
+        module, name = kind.split()
+        for body in fields(getattr(importlib.import_module(module), name), "", 0):
+            sys.stdout.write(json.dumps([kind, body]) + "\n")

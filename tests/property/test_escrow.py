@@ -6,7 +6,7 @@ from collections import Counter
 from unittest import mock
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.quotas import escrow, escrow_policy
@@ -149,7 +149,6 @@ bursts = st.lists(
 )
 
 
-@settings(max_examples=200)
 @given(script=bursts)
 def test_a_window_of_the_calendar_has_what_was_used_in_it(script):
     limit = Limit(unit="requests", amount=FEW, window=Window.of("second", "calendar"))
@@ -158,7 +157,6 @@ def test_a_window_of_the_calendar_has_what_was_used_in_it(script):
     assert all(count <= FEW for count in Counter(map(int, uses)).values())
 
 
-@settings(max_examples=200)
 @given(script=steps)
 def test_nothing_is_sold_twice_and_everything_comes_back(script):
     near = {"LEFT_MIN": 2, "LEFT_OF_LONG_MIN": 2, "LEFT_CONCURRENT_SHARE": 0.0, "CONCURRENT_EACH": 1}

@@ -164,5 +164,5 @@ class EngineMachine(RuleBasedStateMachine):
 def test_follower_and_engine_agree(ratio):
     run_state_machine_as_test(
         type("Machine", (EngineMachine,), {"ratio": ratio}),
-        settings=settings(max_examples=80, stateful_step_count=40, deadline=None),
+        settings=settings(max_examples=settings.default.max_examples // 2, stateful_step_count=40),
     )

@@ -119,4 +119,4 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TestTree = TreeMachine.TestCase
-TestTree.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestTree.settings = settings(stateful_step_count=40)

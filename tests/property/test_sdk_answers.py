@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -35,20 +37,32 @@ USAGE = {
 }
 
 
-def faults(sdk, kind, found):
-    """What the SDK's type does not take, with what was given."""
-    if not (TOOLS / sdk).is_dir():
-        pytest.skip(f"{sdk} is not installed; `make test` puts it into .tools")
-    read = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("sdk_answers.py"))],
-        input="\n".join(json.dumps([*kind.split(), answer]) for answer in found).encode(),
-        env={**os.environ, "PYTHONPATH": str(TOOLS / sdk)},
-        capture_output=True,
-        check=True,
-    ).stdout
-    told = [json.loads(line) for line in read.splitlines()]
-    assert len(told) == len(found)
-    return [(fault, answer) for fault, answer in zip(told, found, strict=True) if fault]
+@pytest.fixture(scope="module")
+def faults():
+    """Return a function that says what an SDK's type does not take; each SDK is imported once, by a process."""
+    with ExitStack() as stack:
+
+        @cache
+        def reader(sdk):
+            if not (TOOLS / sdk).is_dir():
+                pytest.skip(f"{sdk} is not installed; `make test` puts it into .tools")
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("sdk_answers.py"))],
+                env={**os.environ, "PYTHONPATH": str(TOOLS / sdk)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            return stack.enter_context(process)
+
+        def found_by(sdk, kind, answers):
+            told = []
+            for answer in answers:
+                print(json.dumps([*kind.split(), answer]), file=reader(sdk).stdin, flush=True)
+                told.append(json.loads(reader(sdk).stdout.readline()))
+            return [(fault, answer) for fault, answer in zip(told, answers, strict=True) if fault]
+
+        yield found_by
 
 
 def chat(**choice):
@@ -57,12 +71,12 @@ def chat(**choice):
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "content_filter"])
-def test_a_message(finish):
+def test_a_message(faults, finish):
     made = messages.message_object(chat(finish_reason=finish), "msg_1", ())
     assert faults("anthropic", "anthropic.types Message", [made]) == []
 
 
-def test_a_messages_events():
+def test_a_messages_events(faults):
     made = [
         event
         for name, event in test_events.translated(*test_events.STREAM)
@@ -72,7 +86,7 @@ def test_a_messages_events():
     assert faults("anthropic", "anthropic.types RawMessageStreamEvent", made) == []
 
 
-def test_an_error():
+def test_an_error(faults):
     made = json.loads(anthropic_error_body(Overloaded(1), "req-1"))
     assert faults("anthropic", "anthropic.types ErrorResponse", [made]) == []
 
@@ -106,7 +120,7 @@ ASKED = wire.ResponsesBody(
 
 @pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
 @pytest.mark.parametrize("body", [wire.ResponsesBody(model="m", input="hi"), ASKED], ids=["bare", "full"])
-def test_a_response_and_its_events(sdk, body):
+def test_a_response_and_its_events(faults, sdk, body):
     tools = ChatTools(msgspec.to_builtins(body.tools))
     opening = responses.new_response("resp_1", 1.0, body, tools.offered, stored=True)
     output, choice = responses.output_items(chat(), "resp_1", tools)
@@ -137,7 +151,7 @@ def test_a_response_and_its_events(sdk, body):
 
 
 @pytest.mark.parametrize("sdk", ["openai-2", "openai-3"])
-def test_the_input_items_of_a_response(sdk):
+def test_the_input_items_of_a_response(faults, sdk):
     image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     given = [
         *({"role": role, "content": "Hi"} for role in ("user", "assistant", "system", "developer")),

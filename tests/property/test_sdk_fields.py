@@ -42,13 +42,19 @@ RESPONSES = "openai.types.responses.response_create_params ResponseCreateParamsN
 TEXT = re.compile(r"<[^<>\s]+>")
 
 
-@cache
 def bodies(sdk, kind):
     """Every alternative of every field is in one of them."""
+    return [body for found, body in bodies_of_all_kinds(sdk) if found == kind]
+
+
+@cache
+def bodies_of_all_kinds(sdk):
+    """The type and the body, of all the SDK's types that are looked at: it is imported once."""
+    kinds = [MESSAGES] if sdk == "anthropic" else [*PASSED_ON.values(), RESPONSES]
     if not (TOOLS / sdk).is_dir():
         pytest.skip(f"{sdk} is not installed; `make test` puts it into .tools")
     written = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("sdk_fields.py")), *kind.split()],
+        [sys.executable, str(Path(__file__).with_name("sdk_fields.py")), *kinds],
         env={**os.environ, "PYTHONPATH": str(TOOLS / sdk)},
         capture_output=True,
         check=True,

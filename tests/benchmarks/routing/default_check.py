@@ -44,13 +44,13 @@ def _workload(kind: str, rate: float, requests: int) -> TraceSource:
 
 
 ROWS: Mapping[str, CheckedRow] = {
-    "conversation": CheckedRow(TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=700), 4, 2_100_000),
-    "claude code": CheckedRow(TraceSource(path=CLAUDE_CODE, speed=3.0, requests_max=600), 8, 1_000_000),
-    "teams": CheckedRow(_workload("teams", 1.0, 600), 4, 2_100_000),
-    "giant": CheckedRow(_workload("giant", 40.0, 600), 4, 1_000_000),
-    "stampede": CheckedRow(_workload("stampede", 8.0, 600), 4, 1_000_000),
-    "drift": CheckedRow(_workload("drift", 40.0, 600), 4, 524_288),
-    "tiny": CheckedRow(_workload("tiny", 300.0, 800), 4, 524_288),
+    "conversation": CheckedRow(TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=500), 4, 2_100_000),
+    "claude code": CheckedRow(TraceSource(path=CLAUDE_CODE, speed=3.0, requests_max=400), 8, 1_000_000),
+    "teams": CheckedRow(_workload("teams", 1.0, 400), 4, 2_100_000),
+    "giant": CheckedRow(_workload("giant", 40.0, 400), 4, 1_000_000),
+    "stampede": CheckedRow(_workload("stampede", 8.0, 400), 4, 1_000_000),
+    "drift": CheckedRow(_workload("drift", 40.0, 400), 4, 524_288),
+    "tiny": CheckedRow(_workload("tiny", 300.0, 500), 4, 524_288),
 }
 
 

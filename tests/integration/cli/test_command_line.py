@@ -258,15 +258,14 @@ async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(se
             1,
             f"radixgate: cannot listen on {socket}: Address already in use",
         )
-        serving.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(serving.process.wait, 60) == 0
-    assert not socket.exists()
-    with Serving(path) as serving:  # What a kill leaves is no obstacle.
         serving.process.kill()
         serving.process.wait()
     assert socket.exists()
-    with Serving(path) as serving:
+    with Serving(path) as serving:  # What a kill leaves is no obstacle.
         assert serving.url == f"unix:{socket}"
+        serving.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(serving.process.wait, 60) == 0
+    assert not socket.exists()
 
 
 def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, monkeypatch):
@@ -426,7 +425,7 @@ def test_a_gateway_starts_without_torch_and_grpc(tmp_path):
     ],
 )
 def test_what_the_demo_cannot_do_is_said_before_it_begins(tmp_path, arguments, expected):
-    code, output, errors = run_process("demo", "--exit", "--directory", tmp_path, *arguments)
+    code, output, errors = run_command("demo", "--exit", "--directory", tmp_path, *arguments)
     assert (code, output) == (2, "")
     assert expected in errors
     assert len(errors.strip().splitlines()) == 1
@@ -438,7 +437,7 @@ def test_a_second_demo_leaves_the_files_of_the_first_alone(tmp_path):
     (tmp_path / "gateway.yaml").write_text("of the first")
     with open(tmp_path / "demo.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, _, errors = run_process("demo", "--exit", "--directory", tmp_path)
+        code, _, errors = run_command("demo", "--exit", "--directory", tmp_path)
     assert (code, errors) == (1, f"radixgate: --directory: another demo is running in {tmp_path}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"gateway.yaml", "demo.lock"}
     assert (tmp_path / "gateway.yaml").read_text() == "of the first"

@@ -26,9 +26,20 @@ def small_of(checkpoint, tmp_path):
         worker.kill()
 
 
+@pytest.fixture(scope="module")
+def small_for_all(checkpoint, tmp_path_factory):
+    options = ("--kv-tokens", str(64 * PAGE_SIZE))
+    worker = EmbeddedWorker(checkpoint, tmp_path_factory.mktemp("small") / "worker.log", *options)
+    worker.start()
+    yield worker
+    worker.kill()
+
+
 @pytest.fixture
-def small(small_of):
-    return small_of()
+def small(small_for_all):
+    """A worker with room for 1,024 tokens and nothing in its cache, for tests that leave it running."""
+    small_for_all.flush()
+    return small_for_all
 
 
 def index_of(running):
@@ -153,7 +164,8 @@ async def test_a_gateway_that_comes_later_is_told_what_was_before(gateway, small
         assert len(feed_of(second).follower) == pages == held(second)
 
 
-async def test_a_worker_that_begins_anew_is_noticed_by_its_events(gateway, small, model_settings):
+async def test_a_worker_that_begins_anew_is_noticed_by_its_events(gateway, small_of, model_settings):
+    small = small_of()
     async with gateway(small, kind="embedded", **model_settings) as running:
         await ask(running, conversation(1))
         await heard(running)

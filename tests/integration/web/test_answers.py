@@ -13,7 +13,6 @@ from backports import zstd
 from prometheus_client.registry import Collector
 
 from tests.fakes.scripted_worker import Script, ScriptedWorker
-from workers.engine import tiny_checkpoint
 
 
 def frames(text):
@@ -542,9 +541,8 @@ async def test_other_refusals_of_a_worker_are_no_answer_and_no_illness(gateway, 
         assert only.health.health.value == "up"
 
 
-async def test_tools_and_template_arguments_reach_a_worker_whose_tokenizer_is_known(gateway, tmp_path):
-    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
-    models = json.dumps([{"name": "m", "tokenizer": str(directory)}])
+async def test_tools_and_template_arguments_reach_a_worker_whose_tokenizer_is_known(gateway, checkpoint):
+    models = json.dumps([{"name": "m", "tokenizer": str(checkpoint)}])
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
         for more in (
@@ -561,9 +559,8 @@ async def test_tools_and_template_arguments_reach_a_worker_whose_tokenizer_is_kn
             assert await error_of(response) == (400, "invalid_request", "chat_template_kwargs")
 
 
-async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, tmp_path):
-    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
-    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+async def test_prompts_that_are_too_long_are_refused_before_they_cost_anything(gateway, checkpoint):
+    models = json.dumps([{"name": "m", "tokenizer": str(checkpoint), "context_length": 100}])
     limits = [{"requests": 5, "per": "day"}]
     async with ScriptedWorker() as worker, gateway(worker, models=models, limits=limits) as running:
         async with running.chat("word " * 200) as response:
@@ -615,9 +612,8 @@ async def asked(running, worker, **fields):
     return worker.seen[-1].body.get("max_tokens")
 
 
-async def test_a_plan_bounds_answers_that_the_client_does_not(gateway, tmp_path):
-    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
-    exact = json.dumps([{"name": "m", "tokenizer": str(directory)}])
+async def test_a_plan_bounds_answers_that_the_client_does_not(gateway, checkpoint):
+    exact = json.dumps([{"name": "m", "tokenizer": str(checkpoint)}])
     for models in (exact, "[]"):
         async with (
             ScriptedWorker() as worker,

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.engine import tiny_checkpoint
 
 BODY = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
 
@@ -80,9 +79,8 @@ async def test_a_message_of_no_tokens_warms_the_cache_and_says_nothing(gateway):
     assert '"stop_reason":"max_tokens"' in text
 
 
-async def test_a_prompt_that_is_too_long_is_counted(gateway, tmp_path):
-    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
-    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+async def test_a_prompt_that_is_too_long_is_counted(gateway, checkpoint):
+    models = json.dumps([{"name": "m", "tokenizer": str(checkpoint), "context_length": 100}])
     async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
         for words, least in ((10, 10), (200, 200)):
             turn = [{"role": "user", "content": "word " * words}]
@@ -94,9 +92,8 @@ async def test_a_prompt_that_is_too_long_is_counted(gateway, tmp_path):
             assert await error_of(response) == (400, "invalid_request_error")
 
 
-async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path):
-    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
-    models = json.dumps([{"name": "m", "tokenizer": str(directory), "context_length": 100}])
+async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, checkpoint):
+    models = json.dumps([{"name": "m", "tokenizer": str(checkpoint), "context_length": 100}])
     async with ScriptedWorker() as worker, gateway(worker, models=models) as running:
         async with post(running, max_tokens=32_000) as response:
             whole = await response.json()
@@ -128,10 +125,9 @@ async def test_an_answer_may_be_as_long_as_its_context_leaves(gateway, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
-async def test_workers_say_how_long_their_context_is(gateway, tmp_path, kind):
-    directory = tiny_checkpoint.build(tmp_path / "tiny", hidden=32, layers=1)
+async def test_workers_say_how_long_their_context_is(gateway, checkpoint, kind):
     listed = {"object": "list", "data": [{"id": "m", "max_model_len": 100}, {"id": "other"}]}
-    counted, estimated = json.dumps([{"name": "m", "tokenizer": str(directory)}]), "[]"
+    counted, estimated = json.dumps([{"name": "m", "tokenizer": str(checkpoint)}]), "[]"
     for models in (counted, estimated):
         async with ScriptedWorker() as worker:
             worker.listed = json.dumps(listed).encode()

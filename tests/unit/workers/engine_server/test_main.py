@@ -14,7 +14,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.unit.workers.engine_server.conftest import Serve
 from workers import engine_server
+from workers.engine_server.__main__ import main
 
 ROOT = Path(engine_server.__file__).parents[2]
 LONG = {"prompt": "The gateway", "max_tokens": 6000, "ignore_eos": True, "stream": True}
@@ -96,15 +98,17 @@ async def test_a_taken_port_is_one_line_and_exit_code_one(model: Path) -> None:
     assert b"cannot listen on 127.0.0.1:" in err
 
 
-async def test_a_worker_that_speculates_says_the_same_and_counts_its_drafts(model: Path) -> None:
+async def test_a_worker_that_speculates_says_the_same_and_counts_its_drafts(
+    model: Path, serving: Serve
+) -> None:
     body = {"prompt": "one two one two one two", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
-    texts = []
-    for arguments in ((), ("--speculative-method", "ngram", "--speculative-num-tokens", "2")):
-        async with worker(model, *arguments) as (_, url), aiohttp.ClientSession() as session:
-            texts.append(json.loads(await ask(session, url, body))["choices"])
-            async with session.get(f"{url}/metrics") as response:
-                metrics = await response.text()
-    assert texts[0] == texts[1]
+    async with serving() as plain:
+        wanted = (await plain.post("/v1/completions", body))[1]["choices"]
+    arguments = ("--speculative-method", "ngram", "--speculative-num-tokens", "2")
+    async with worker(model, *arguments) as (_, url), aiohttp.ClientSession() as session:
+        assert json.loads(await ask(session, url, body))["choices"] == wanted
+        async with session.get(f"{url}/metrics") as response:
+            metrics = await response.text()
     drafts = re.search(r"^vllm:spec_decode_num_draft_tokens_total{.*} (\S+)$", metrics, re.MULTILINE)
     assert drafts is not None
     assert float(drafts[1]) > 0
@@ -119,11 +123,15 @@ async def test_a_worker_that_speculates_says_the_same_and_counts_its_drafts(mode
         (["--speculative-exit-layer", "1"], 2),
     ],
 )
-async def test_what_cannot_start_says_why(tmp_path: Path, arguments: list[str], code: int) -> None:
-    process = await start("--model", str(tmp_path), "--port", "0", *arguments)
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert (code, b"") == (process.returncode, out)
-    assert b"Traceback" not in err
+def test_what_cannot_start_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    try:
+        found: object = main(["--model", str(tmp_path), "--port", "0", *arguments])
+    except SystemExit as end:
+        found = end.code
+    out, err = capsys.readouterr()
+    assert (code, "") == (found, out)
     assert (
-        b"block_size" if "--page-size" in arguments else b"speculative" if arguments else b"config.json"
+        "block_size" if "--page-size" in arguments else "speculative" if arguments else "config.json"
     ) in err

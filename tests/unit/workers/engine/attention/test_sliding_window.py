@@ -22,6 +22,8 @@ from workers.engine.tiny_checkpoint import build
 WINDOW = 24
 NEW_TOKENS = 30
 LENGTHS = (1, 5, 23, 24, 25, 48, 70, 100)
+LENGTHS_BY_SINGLE_TOKENS = LENGTHS[:6]
+"""Of a prompt whose tokens are computed one a step, two windows are enough."""
 SLIDING = {
     "every layer": {"architecture": "mistral", "kv_heads": 2},
     "every layer, one key head": {"architecture": "mistral", "kv_heads": 1},
@@ -91,10 +93,11 @@ def test_tokens_beyond_the_window_are_those_of_transformers_cold_and_from_the_ca
     expected: Callable[[str], list[list[int]]],
 ) -> None:
     engine = engine_of(sliding(kind), chunk_tokens=budget, block_size=block_size)
+    lengths = LENGTHS_BY_SINGLE_TOKENS if budget == 1 else LENGTHS
     for name in ("cold", "warm"):
-        answers = finish_all(engine, requests(name))
-        assert expected(kind) == [answer.tokens for answer in answers.values()]
-        wanted = [0 if name == "cold" else (length - 1) // block_size * block_size for length in LENGTHS]
+        answers = finish_all(engine, requests(name)[: len(lengths)])
+        assert expected(kind)[: len(lengths)] == [answer.tokens for answer in answers.values()]
+        wanted = [0 if name == "cold" else (length - 1) // block_size * block_size for length in lengths]
         assert wanted == [answer.cached_tokens for answer in answers.values()]
 
 

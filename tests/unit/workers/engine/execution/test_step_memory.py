@@ -15,6 +15,7 @@ from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.request import Request
 
 CONTEXT = 512
+RUNNING = 4
 
 
 def peak_bytes(engine: Engine) -> int:
@@ -45,12 +46,12 @@ def peak_bytes(engine: Engine) -> int:
 def test_no_step_takes_more_than_was_planned(
     load: Callable[..., Engine], checkpoint: Callable[..., Any], variant: str, settings: dict[str, Any]
 ) -> None:
-    engine = load(variant, running_max=8, kv_tokens=8 * CONTEXT, prefix_caching=False, **settings)
-    config = EngineConfig(model=checkpoint(variant), running_max=8, **settings)
+    engine = load(variant, running_max=RUNNING, kv_tokens=RUNNING * CONTEXT, prefix_caching=False, **settings)
+    config = EngineConfig(model=checkpoint(variant), running_max=RUNNING, **settings)
     spec = ModelSpec.from_directory(config.model)
     codec = kv_codec(config.kv_dtype, torch.float32)
     planned = step_bytes(config, spec, context_length=CONTEXT, codec=codec, dtype=torch.float32)
-    for number in range(8):
+    for number in range(RUNNING):
         prompt = [16 + (number + place) % 400 for place in range(CONTEXT - 8)]
         engine.submit(Request(id=str(number), prompt=prompt, params=greedy(8)))
     peak = peak_bytes(engine)

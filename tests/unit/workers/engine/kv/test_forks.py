@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.workers.engine.conftest import Answer, finish_all, greedy
+from workers.engine.config.engine_config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.kv.block_pool import BlockPool
 from workers.engine.kv.block_table import BlockTable
@@ -16,6 +18,7 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 SIZE = 4
 CHOICES = 5
+Alone = Callable[[list[Request]], list[list[int]]]
 
 
 def tree_of(capacity: int) -> PrefixTree:
@@ -108,18 +111,30 @@ def choices(name: str, length: int, params: SamplingParams, *, forked: bool) -> 
     ]
 
 
-def alone(load: Callable[..., Engine], requests: list[Request]) -> list[list[int]]:
-    return [finish_all(load(), [request])[request.id].tokens for request in requests]
+@pytest.fixture(scope="module")
+def alone(checkpoint: Callable[[str], Path]) -> Alone:
+    """What each request is answered alone and from an empty cache; asked once."""
+    engine = Engine.load(EngineConfig(model=checkpoint("llama-gqa"), seed=0))
+    known: dict[str, list[int]] = {}
+
+    def answer(asked: Request) -> list[int]:
+        name = repr((asked.prompt, asked.params))
+        if name not in known:
+            engine.flush_cache()
+            known[name] = finish_all(engine, [asked])[asked.id].tokens
+        return known[name]
+
+    return lambda requests: [answer(asked) for asked in requests]
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 30, 33, 50])
 @pytest.mark.parametrize("budget", [6, 512])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_choices_are_those_of_independent_sequences_with_the_same_seeds(
-    length: int, budget: int, temperature: float, load: Callable[..., Engine]
+    length: int, budget: int, temperature: float, load: Callable[..., Engine], alone: Alone
 ) -> None:
     params = SamplingParams(max_tokens=20, temperature=temperature)
-    wanted = alone(load, choices("a", length, params, forked=False))
+    wanted = alone(choices("a", length, params, forked=False))
     engine = load(chunk_tokens=budget, kv_tokens=1024)
     answers = finish_all(engine, choices("a", length, params, forked=True))
     assert wanted == [answer.tokens for answer in answers.values()]
@@ -150,10 +165,12 @@ def test_without_forks_the_rest_of_the_last_block_is_computed_for_each(load: Cal
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_leader_that_is_aborted_takes_nobody_with_it(steps: int, load: Callable[..., Engine]) -> None:
+def test_a_leader_that_is_aborted_takes_nobody_with_it(
+    steps: int, load: Callable[..., Engine], alone: Alone
+) -> None:
     params = SamplingParams(max_tokens=12, temperature=1.0)
     requests = choices("a", 22, params, forked=True)
-    wanted = alone(load, choices("a", 22, params, forked=False))
+    wanted = alone(choices("a", 22, params, forked=False))
     engine = load(chunk_tokens=9)
     answers = {request.id: Answer() for request in requests}
     for request in requests:
@@ -170,9 +187,11 @@ def test_a_leader_that_is_aborted_takes_nobody_with_it(steps: int, load: Callabl
     assert engine.tree.available_blocks == engine.tree.pool.capacity
 
 
-def test_forks_are_preempted_and_finish_with_the_same_tokens(load: Callable[..., Engine]) -> None:
+def test_forks_are_preempted_and_finish_with_the_same_tokens(
+    load: Callable[..., Engine], alone: Alone
+) -> None:
     params = SamplingParams(max_tokens=40, temperature=1.0)
-    wanted = alone(load, choices("a", 10, params, forked=False))
+    wanted = alone(choices("a", 10, params, forked=False))
     engine = load(block_size=4, kv_tokens=64)
     _, copies, answers = computed_tokens(engine, choices("a", 10, params, forked=True))
     assert wanted == [answer.tokens for answer in answers]

@@ -190,7 +190,6 @@ class WindowedOwnership(Ownership):
 
 
 SETTINGS = settings(
-    max_examples=150,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -19,6 +19,8 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 NEW_TOKENS = 20
 LENGTHS = (1, 3, 15, 16, 17, 33, 48, 70)
+LENGTHS_BY_SINGLE_TOKENS = LENGTHS[:6]
+"""Of a prompt whose tokens are computed one a step, two blocks of the largest size are enough."""
 ALL_VARIANTS = [f"{a}-{h}" for a in ("llama", "qwen2", "qwen3", "mistral") for h in ("mha", "gqa", "mqa")]
 BUDGETS, BLOCK_SIZES = (1, 7, 48, 100_000), (1, 4, 16)
 """One variant runs with each pair of these, the others with each budget and each block size."""
@@ -93,10 +95,11 @@ def test_a_ragged_batch_gets_the_same_tokens_cold_and_from_the_cache(
     expected: Callable[[str], list[list[int]]],
 ) -> None:
     engine = load(variant, chunk_tokens=budget, block_size=block_size, kv_tokens=2048)
+    lengths = LENGTHS_BY_SINGLE_TOKENS if budget == 1 else LENGTHS
     for name in ("cold", "warm"):
-        answers = finish(engine, greedy_requests(name))
-        assert expected(variant) == [answer.tokens for answer in answers.values()]
-        wanted = [0 if name == "cold" else (length - 1) // block_size * block_size for length in LENGTHS]
+        answers = finish(engine, greedy_requests(name)[: len(lengths)])
+        assert expected(variant)[: len(lengths)] == [answer.tokens for answer in answers.values()]
+        wanted = [0 if name == "cold" else (length - 1) // block_size * block_size for length in lengths]
         assert wanted == [answer.cached_tokens for answer in answers.values()]
 
 

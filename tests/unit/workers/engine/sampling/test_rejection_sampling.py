@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.engine.sampling.rejection_sampling import count_agreed, residual_weights, verify_drafts
@@ -270,7 +270,6 @@ def test_the_likeliest_token_must_not_be_judged_as_if_it_had_been_drawn() -> Non
     assert max(abs(found[text] - probability(tables, text)) for text in texts(3, 1)) > 1e-2
 
 
-@settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), drafts=st.lists(st.integers(0, 4), min_size=1, max_size=5))
 def test_a_sequence_gets_the_same_tokens_alone_and_beside_others(seed: int, drafts: list[int]) -> None:
     chance = np.random.default_rng(seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     LogitsProcessorList,
@@ -101,7 +101,6 @@ Rows = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=1, max_size=6))
 def test_every_row_has_the_distribution_of_the_plain_reference(seed: int, rows: list[SamplingRow]) -> None:
     # Steps of an eighth: equal scores come up, and no rounding decides where a nucleus ends.
@@ -111,7 +110,6 @@ def test_every_row_has_the_distribution_of_the_plain_reference(seed: int, rows: 
         np.testing.assert_allclose(got, plain(of.astype(np.float32), wanted), atol=2e-6)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     temperature=st.floats(0.2, 3.0),
@@ -146,7 +144,6 @@ def test_the_order_of_the_filters_is_that_of_transformers(
     np.testing.assert_allclose(distribution(logits, [ours]).numpy(), theirs.numpy(), atol=1e-6)
 
 
-@settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=2, max_size=6))
 def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[SamplingRow]) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), VOCAB)).astype(np.float32))
@@ -154,7 +151,6 @@ def test_a_row_gets_the_same_token_alone_and_in_a_batch(seed: int, rows: list[Sa
     assert alone == sample_tokens(logits, rows)
 
 
-@settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), rows=st.lists(Rows, min_size=1, max_size=6))
 def test_a_token_is_drawn_from_the_distribution_by_its_own_chance(seed: int, rows: list[SamplingRow]) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), VOCAB)).astype(np.float32))

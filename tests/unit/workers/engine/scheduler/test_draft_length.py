@@ -1,7 +1,7 @@
 """The pace of speculation: how many tokens are worth drafting."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.engine.scheduler.draft_length import (
@@ -22,7 +22,6 @@ def test_tokens_expected_of_a_step(drafts: int, tokens: float) -> None:
     assert (expected_tokens(1.0, drafts), expected_tokens(0.0, drafts)) == (drafts + 1, 1)
 
 
-@settings(max_examples=200, deadline=None)
 @given(acceptance=st.floats(0, 1), cost=st.floats(0, 1), most=st.integers(0, 12), better=st.floats(0, 1))
 def test_the_best_length_is_best_and_grows_with_acceptance(
     acceptance: float, cost: float, most: int, better: float

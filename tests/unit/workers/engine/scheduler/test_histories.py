@@ -143,7 +143,6 @@ def prefix(sequence: Sequence, position: int) -> Prefix:
 
 
 SETTINGS = settings(
-    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -1,7 +1,7 @@
 """The order of requests, the start of a batch, the size of a step: plans under every policy, on a fake clock."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.model_free_scheduler import ModelFreeScheduler, text_of
@@ -217,7 +217,6 @@ Arrival = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     arrivals=st.lists(Arrival, min_size=1, max_size=10),
     blocks=st.integers(3, 12),
@@ -271,7 +270,6 @@ def test_under_every_policy_all_finish_none_is_lost_and_the_budget_holds(
     assert blocks == runs.tree.available_blocks == runs.tree.pool.free_blocks + runs.tree.cached_blocks
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     arrivals=st.lists(st.integers(0, 6), min_size=2, max_size=9).map(sorted),
     prompt=st.integers(1, 14),

@@ -144,7 +144,6 @@ Prompt = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 Arrival = st.tuples(st.integers(0, 6), Prompt, st.integers(1, 8), st.sampled_from(["", "s"]))
 
 
-@settings(max_examples=250, deadline=None)
 @given(
     arrivals=st.lists(Arrival, min_size=1, max_size=10),
     blocks=st.integers(1, 12),

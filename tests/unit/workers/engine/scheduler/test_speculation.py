@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.model_free_scheduler import ModelFreeScheduler, text_of
@@ -141,7 +141,6 @@ Prompt = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 Arrival = st.tuples(st.integers(0, 6), Prompt, st.integers(1, 9))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     arrivals=st.lists(Arrival, min_size=1, max_size=8),
     blocks=st.integers(2, 12),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.engine.sampling.sampling_params import SamplingParams
@@ -19,7 +19,6 @@ def looked_up(tokens: list[int], shortest: int, longest: int) -> int | None:
     return None
 
 
-@settings(max_examples=500, deadline=None)
 @given(tokens=st.lists(st.integers(0, 2), max_size=14), shortest=st.integers(1, 3), more=st.integers(0, 3))
 def test_looking_up_finds_the_earliest_place_of_the_longest_end(
     tokens: list[int], shortest: int, more: int

@@ -1,4 +1,4 @@
-"""The whole path once more, drawn: model, draft model, KV, processors, chances. 8,000 texts against their odds.
+"""The whole path once more, drawn: model, draft model, KV, processors, chances. 3,000 texts against their odds.
 
 That the rule is right is proved in `test_rejection_sampling.py`. Here its parts are put together wrongly, if they
 are: a processor that does not see the drafts, a chance used twice, KV of another text. Looks K + 2 tokens deep
@@ -35,7 +35,7 @@ from workers.engine.scheduler.speculation import SpeculationController
 from workers.engine.speculative.draft_kv import DraftKV
 from workers.engine.speculative.model_drafter import ModelDrafter, early_exit
 
-DRAWS = 8_000
+DRAWS = 3_000
 DRAFTS = 2
 DEPTH = DRAFTS + 2
 PROMPT = [0, 1, 2, 1, 0]

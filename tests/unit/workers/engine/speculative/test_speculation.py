@@ -34,7 +34,7 @@ Speculate = Callable[..., Engine]
 
 
 def request(name: str, prompt: list[int], **params: Any) -> Request:
-    settings = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True, **params}
+    settings = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True, **params}
     return Request(id=name, prompt=prompt, params=SamplingParams(**settings))
 
 
@@ -298,7 +298,7 @@ def test_a_draft_model_that_agrees_is_accepted_after_hits_pauses_and_preemption_
         kv_tokens=260,
         chunk_tokens=24,
     )
-    params = {"temperature": 0.9} if sampled else {}
+    params = {"max_tokens": 40, **({"temperature": 0.9} if sampled else {})}
     for _ in range(3):
         # At times more than three decode, so that no drafts are made; at times the pool is full.
         finish(engine, some(**params))

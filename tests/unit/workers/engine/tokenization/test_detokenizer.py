@@ -16,7 +16,7 @@ from workers.engine.tokenization.detokenizer import Detokenizer, StopStringMatch
 from workers.engine.tokenization.token_bytes import TokenBytes, is_byte_level
 from workers.engine.tokenization.tokenizer import LONG_TEXT_CHARS, Tokenizer
 
-QUIET = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

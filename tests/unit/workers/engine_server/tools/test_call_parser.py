@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.engine_server.tools.call_parser import CallDelta, CallParser
@@ -60,7 +60,6 @@ Arguments = st.dictionaries(
 Calls = st.lists(st.tuples(st.sampled_from(sorted(NAMES)), Arguments), min_size=1, max_size=3)
 
 
-@settings(max_examples=300, deadline=None)
 @given(form=st.sampled_from(FORMS), calls=Calls, places=st.lists(st.integers(0, 10_000), max_size=30))
 def test_calls_are_read_the_same_however_the_text_is_cut(
     form: CallFormat, calls: list[tuple[str, Any]], places: list[int]
@@ -70,7 +69,6 @@ def test_calls_are_read_the_same_however_the_text_is_cut(
     assert (text, found) == ("", expected)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     form=st.sampled_from(FORMS),
     text=st.text('{}[]":;, \nab<>/_|', max_size=40)
