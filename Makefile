@@ -22,7 +22,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
 	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-fleet bench-isolation bench-quotas bench-engine ladder docs \
-	demo-model docs-site docs-plot clean images test-observability test-browser test-envoy docs-screenshots audit proto
+	demo-model docs-site docs-plot clean images test-images test-observability test-browser test-envoy docs-screenshots audit proto
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ test-helm: .venv/.dev ## Lint and render the chart with a real helm
 
 images: ## Build the images of gateway and worker for the chart, with buildah, docker or podman (IMAGE_REGISTRY, IMAGE_TAG)
 	helm/images/build
+
+test-images: .venv/.dev ## Build both images with buildah, push them to a registry, pull and start them, and send a request (needs root)
+	@if tests/images/prepare .tools/images; then \
+		$(BIN)/python -m pytest tests/images --timeout 1800 $(PYTEST_ARGS); \
+	else \
+		echo "SKIPPED: test-images, for the reason above"; \
+	fi
 
 test-observability: .venv/.dev ## Test alerts with promtool, and every query of dashboard and alerts on a real Prometheus
 	@if tests/debian_prometheus .tools/prometheus; then \
