@@ -13,6 +13,8 @@ Changes that the replica does not show yet, or that Redis could not take, are ke
         +----------------+
 
 A match takes the largest of the three. Nothing here waits for Redis, and no request fails because Redis is away.
+Redis counts as away for a shard that the replica cannot follow, also if it takes calls: a tree that no gateway sees
+is not kept within its bound.
 """
 
 import asyncio
@@ -33,12 +35,14 @@ from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.shared.unsent_paths import UnsentPath, UnsentPaths
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
 
-UNSENT_MAX = 8192
-UNSEEN_MAX = 65536
+UNSEEN_MAX = 1024
+"""Changes of one shard that were sent and that the replica does not show yet; the oldest are dropped."""
+
 INSTANCE_CHARACTERS_MAX = 200
 USED_SECONDS = 60
 CAPACITY_SLACK = 20
@@ -68,11 +72,12 @@ class SharedIndex:
         store: Changes the tree in Redis.
         replica: Shows the tree.
         clock: Seconds that never run backwards.
-        blocks_max: How many blocks are kept in this process beside the replica; the tree in Redis is bounded by
-            index maintenance.
+        blocks_max: How many blocks are kept in this process beside the replica, in each of `own` and `away`; the
+            tree in Redis is bounded by index maintenance.
         predicted_seconds: How long a prediction counts.
         idle_seconds_max: Paths in this process that were not used for longer are dropped.
         predictions_max: Predictions of this process at one time.
+        node_blocks: How many blocks every node counts in addition, for its own memory.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class SharedIndex:
         predicted_seconds: float,
         idle_seconds_max: float,
         predictions_max: int = 65536,
+        node_blocks: int = 0,
     ) -> None:
         self.store = store
         self.replica = replica
@@ -109,6 +115,7 @@ class SharedIndex:
                 predicted_seconds=predicted_seconds,
                 idle_seconds_max=idle_seconds_max,
                 predictions_max=predictions_max,
+                node_blocks=node_blocks,
             )
 
         self._new_local = local
@@ -121,7 +128,8 @@ class SharedIndex:
         self.prediction_prefix = os.urandom(8)
         """With these bytes begins the id of every prediction of this process."""
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
-        self._unsent_paths: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
+        self._unsent_paths = UnsentPaths()
+        self._lost_shards: Collection[int] = ()
         self._enrolling: dict[WorkerId, str] = {}
         self._ending: dict[WorkerId, int] = {}
         self._workers_missed: set[WorkerId] = set()
@@ -232,8 +240,8 @@ class SharedIndex:
     ) -> None:
         """Note that `worker` holds this path in this tier or a faster one."""
         tenure = self.replica.tenures.get(worker)
-        if tenure is None:
-            self._learn_while_away(namespace, hashes, worker, tier)
+        if tenure is None or (self._lost_shards and self._is_lost(namespace)):
+            self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
             return
         used_since = self.replica.server_seconds() - USED_SECONDS
         walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
@@ -257,7 +265,7 @@ class SharedIndex:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
                 self._own.withdraw(worker, claim)
-                self._learn_while_away(namespace, hashes, worker, tier)
+                self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
                 return
             result = answer.result()
             assert isinstance(result, int)
@@ -271,7 +279,7 @@ class SharedIndex:
     ) -> None:
         """Shorten the worker's path if it had less cached than was known, and nothing has changed there since."""
         before, tenure = self._known_at_record.get((worker, writer)), self.replica.tenures.get(worker)
-        if before is None or tenure is None or blocks >= before.held:
+        if before is None or tenure is None or blocks >= before.held or self._is_lost(namespace):
             return
         node = self.replica.node_at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
@@ -340,9 +348,7 @@ class SharedIndex:
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)
-        self._unsent_paths = deque(
-            (item for item in self._unsent_paths if item[2] != worker), maxlen=UNSENT_MAX
-        )
+        self._unsent_paths.take(lambda path: path.worker == worker)
         if tenure is not None:
             instance = self.replica.instances.get(worker, "")
             # Kept until Redis has taken it: otherwise the tenure would continue with its outdated blocks.
@@ -366,33 +372,34 @@ class SharedIndex:
 
     def replica_compared(self, lost: Collection[int]) -> None:
         """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
+        self._lost_shards = lost
         self.replica_changed()
         if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):
             return
-        shard_of = self.store.keys.shard
-        unsent: list[tuple[Namespace, Hashes, WorkerId, Tier]] = []
-        staying: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
-        for item in self._unsent_paths:
-            (staying if shard_of(namespace_id(item[0])) in lost else unsent).append(item)
-        self._unsent_paths = staying
+        unsent = self._unsent_paths.take(lambda path: not self._is_lost(path.namespace))
         missed, self._workers_missed = self._workers_missed, set()
-        if not staying:
+        if not self._unsent_paths:
             self._away = None
         if not unsent and not missed:
             return
         log.info("sending %d paths to Redis that were learnt while it was away", len(unsent))
-        for namespace, hashes, worker, tier in unsent:
-            if worker not in self.followed:
-                self.hold(namespace, hashes, worker, tier=tier)
-        for worker in (missed | {worker for _, _, worker, _ in unsent}) & self.followed:
+        for path in unsent:
+            if path.worker not in self.followed:
+                self.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
+        for worker in (missed | {path.worker for path in unsent}) & self.followed:
             self.on_changes_lost(worker)
 
-    def _learn_while_away(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, tier: Tier) -> None:
+    def _is_lost(self, namespace: Namespace) -> bool:
+        """Return whether the replica cannot follow the namespace; without the registry it follows none."""
+        lost = self._lost_shards
+        return bool(lost) and (REGISTRY in lost or self.store.keys.shard(namespace_id(namespace)) in lost)
+
+    def _learn_while_away(self, path: UnsentPath) -> None:
         """Remember a path that could not be sent to Redis."""
         if self._away is None:
             self._away = self._new_local()
-        self._away.hold(namespace, hashes, worker, tier=tier)
-        self._unsent_paths.append((namespace, hashes, worker, tier))
+        self._away.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
+        self._unsent_paths.add(path)
 
     def _await_replica(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
         known = self.replica.shards.get(shard)
