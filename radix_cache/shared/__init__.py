@@ -1,6 +1,6 @@
 """The prefix index that all gateways share: one tree in Redis, and a replica of it in the memory of every process.
 
 Read in this order: keys, lua/tree.lua, log_records, node, node_table, predictions, replica, tree_store,
-replica_reader, shared_index, index_maintenance; then the tools that inspect it from outside: tree_dump,
-index_counts, tree_drawing, audit, repair. feed_leases are the leases on the workers' KV events.
+replica_reader, sent_predictions, unsent_paths, shared_index, index_maintenance; then the tools that inspect it from
+outside: tree_dump, index_counts, tree_drawing, audit, repair. feed_leases are the leases on the workers' KV events.
 """

@@ -18,9 +18,7 @@ is not kept within its bound.
 """
 
 import asyncio
-import hashlib
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,6 +32,7 @@ from radix_cache.redis.call import ScriptAnswer
 from radix_cache.shared.keys import REGISTRY, NamespaceId, namespace_id
 from radix_cache.shared.node import PathMatch, ReplicaNode
 from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.sent_predictions import SentPredictions
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 from radix_cache.shared.unsent_paths import UnsentPath, UnsentPaths
 from radix_cache.tiers import Tier
@@ -55,14 +54,6 @@ class _KnownAtRecord:
 
     held: int
     sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class _SentPrediction:
-    """A prediction that was sent to Redis."""
-
-    shard: int
-    identity: bytes
 
 
 class SharedIndex:
@@ -124,9 +115,7 @@ class SharedIndex:
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
-        self._sent_predictions: dict[tuple[WorkerId, str], _SentPrediction] = {}
-        self.prediction_prefix = os.urandom(8)
-        """With these bytes begins the id of every prediction of this process."""
+        self.sent_predictions = SentPredictions(store, replica, predictions_max)
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         self._unsent_paths = UnsentPaths()
         self._lost_shards: Collection[int] = ()
@@ -189,13 +178,7 @@ class SharedIndex:
                 del self._known_at_record[next(iter(self._known_at_record))]
             self._known_at_record[worker, writer] = _KnownAtRecord(held, shard.sequence)
         self._own.record(namespace, hashes, worker, writer)
-        if (worker, writer) in self._sent_predictions:
-            self._withdraw_sent(worker, writer)
-        if len(self._sent_predictions) >= self._predictions_max:
-            self._withdraw_sent(*next(iter(self._sent_predictions)))
-        number = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=8).digest()
-        identity = self.prediction_prefix + number
-        self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
+        identity = self.sent_predictions.add(worker, writer, shard_number)
         above, depth = path.last_node(held)
         _ignore_result(
             self.store.predict(
@@ -207,8 +190,8 @@ class SharedIndex:
         """Take the request `writer` off the count: it has ended, or goes to another worker."""
         self._known_at_record.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
-        if (worker, writer) in self._sent_predictions:
-            self._withdraw_sent(worker, writer)
+        if (worker, writer) in self.sent_predictions.by_writer:
+            self.sent_predictions.withdraw(worker, writer)
 
     def wait(self, namespace: Namespace, hashes: Hashes, writer: str) -> None:
         """Count the request `writer`, which waits for a worker, at this gateway."""
@@ -374,6 +357,7 @@ class SharedIndex:
         """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
         self._lost_shards = lost
         self.replica_changed()
+        self.sent_predictions.compared(lost=bool(lost))
         if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):
             return
         unsent = self._unsent_paths.take(lambda path: not self._is_lost(path.namespace))
@@ -409,11 +393,6 @@ class SharedIndex:
         else:
             # A change that never appears is dropped when its prediction ends.
             self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
-
-    def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
-        sent = self._sent_predictions.pop((worker, writer), None)
-        if sent is not None:
-            _ignore_result(self.store.withdraw(sent.shard, [sent.identity]))
 
     def _within_capacity(self, worker: WorkerId) -> None:
         room, tenure = self._capacity.get(worker), self.replica.tenures.get(worker)
