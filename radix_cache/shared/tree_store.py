@@ -7,7 +7,6 @@ shard's sequence number after the change) or not; the answer raises RedisDown.
 import asyncio
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
 from struct import Struct
 
 from radix_cache.blocks import Hashes
@@ -193,17 +192,22 @@ def _or_else(
     """Return the answer of `called`, or that of `instead` if the server was too full to load the library."""
     answer: asyncio.Future[ScriptAnswer] = asyncio.get_running_loop().create_future()
 
-    def take(done: "asyncio.Future[ScriptAnswer]", *, full_before: bool = False) -> None:
+    def take(done: "asyncio.Future[ScriptAnswer]") -> None:
         error = done.exception()
-        if error is not None and not full_before and "OOM" in str(error):
-            instead().add_done_callback(partial(take, full_before=True))
-        elif answer.done():
+        if answer.done():
             return
-        elif error is None:
+        if error is None:
             answer.set_result(done.result())
         else:
             answer.set_exception(error)
             answer.exception()  # Fetched here, because a caller that does not wait never fetches it.
 
-    called.add_done_callback(take)
+    def answered(done: "asyncio.Future[ScriptAnswer]") -> None:
+        full = done.exception() is not None and "OOM" in str(done.exception())
+        if full:
+            instead().add_done_callback(take)
+        else:
+            take(done)
+
+    called.add_done_callback(answered)
     return answer
