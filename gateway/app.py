@@ -182,7 +182,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
         loads = LoadFeeds(ranks, fleet.reported_speed)
         stack.push_async_callback(loads.close)
         told = AnnouncedDispatches(fleet, index.index.replica.workers.get)
-        index.index.replica.tell_predictions(told, index.index.prediction_prefix)
+        index.index.replica.tell_predictions(told, index.index.sent_predictions.prefix)
         fleet.subscribe(IndexFollowsFleet(catalogue, index, feeds, loads, told))
         dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
 

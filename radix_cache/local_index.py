@@ -32,6 +32,7 @@ class LocalIndex:
         predicted_seconds: How long a prediction counts.
         idle_seconds_max: Paths that were not used for longer are dropped.
         predictions_max: Predictions at one time; beyond that the oldest is dropped.
+        node_blocks: How many blocks every node counts in addition, for its own memory.
     """
 
     def __init__(
@@ -42,12 +43,17 @@ class LocalIndex:
         predicted_seconds: float,
         idle_seconds_max: float,
         predictions_max: int = 65536,
+        node_blocks: int = 0,
     ) -> None:
         self._clock = clock
         self._blocks_max = blocks_max
+        self._node_blocks = node_blocks
         self._predicted_seconds = predicted_seconds
         self._idle_seconds_max = idle_seconds_max
-        self._predictions_max = predictions_max
+        # A prediction has at most one node of its own, and one more where its path leaves that of another one.
+        self._predictions_max = (
+            max(1, min(predictions_max, blocks_max // (2 * node_blocks))) if node_blocks else predictions_max
+        )
         self._confirmed: RadixTree[WorkerId] = RadixTree()
         self._in_flight: InFlightTree[WorkerId] = InFlightTree()
         self._last_nodes: dict[Prediction, InFlightNode[WorkerId] | None] = {}
@@ -156,8 +162,7 @@ class LocalIndex:
         self._confirmed.record(hashes, worker, now, tier)
         if worker in self._capacity:
             self._confirmed.evict(worker, self._capacity[worker])
-        if self._confirmed.blocks > self._blocks_max:
-            self._confirmed.shrink(self._blocks_max)
+        self._confirmed.shrink(self._blocks_max, self._node_blocks)
         if now >= self._idle_check_at:
             self._idle_check_at = now + self._idle_seconds_max / IDLE_CHECKS_PER_LIFE
             self._confirmed.evict_idle(now - self._idle_seconds_max)

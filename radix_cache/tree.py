@@ -228,13 +228,19 @@ class RadixTree(Generic[Holder]):
             while (oldest := _oldest(tenure)) is not None and oldest < before:
                 self._evict_oldest(tenure, tenure.blocks)
 
-    def shrink(self, blocks_max: int) -> None:
-        """Shrink the tree to `blocks_max` blocks: remains of forgotten holders go first, then the least used."""
-        while self.blocks > blocks_max and self._ended:
+    def shrink(self, blocks_max: int, node_blocks: int = 0) -> None:
+        """Shrink the tree to `blocks_max` blocks: remains of forgotten holders go first, then the least used.
+
+        Every node counts `node_blocks` blocks in addition.
+        """
+        nodes = self._nodes
+        while self.blocks + node_blocks * len(nodes) > blocks_max and self._ended:
             self.sweep(SWEPT_PER_RECORD_MAX)
-        while self.blocks > blocks_max and (tenures := [t for t in self._tenures.values() if t.blocks]):
-            stalest = min(tenures, key=lambda tenure: _oldest(tenure) or 0.0)
-            self._evict_oldest(stalest, self.blocks - blocks_max)
+        while (over := self.blocks + node_blocks * len(nodes) - blocks_max) > 0:
+            tenures = [tenure for tenure in self._tenures.values() if tenure.blocks]
+            if not tenures:
+                return
+            self._evict_oldest(min(tenures, key=lambda tenure: _oldest(tenure) or 0.0), over)
 
     def sweep(self, nodes_max: int) -> None:
         """Remove remains of forgotten holders from at most `nodes_max` nodes."""

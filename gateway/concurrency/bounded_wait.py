@@ -19,10 +19,11 @@ async def bounded_wait(answer: "asyncio.Future[Answer]", seconds: float) -> Answ
     try:
         if not await wait.in_time:
             raise TimeoutError
+        return answer.result()
     finally:
         wait.end()
         answer.remove_done_callback(wait.answered)
-    return answer.result()
+        del answer  # Its error refers to this frame: see _Wait.
 
 
 class _Wait:

@@ -25,8 +25,15 @@ BLOCK_BYTES, NODE_BYTES = 16, 1152
 `make bench-index` measures 8.9 to 16 bytes for each block of a run, and 950 to 1,100 for each node.
 """
 
+NODE_BLOCKS = NODE_BYTES // BLOCK_BYTES
+
 FOLLOWERS_SHARE = 2
 """The pages of followed workers may take this fraction (one half) of the index's memory, in addition to it."""
+
+OWN_SHARE = 4
+"""What the replica does not show yet, and what is learnt while Redis is away, may take this fraction (one quarter)
+each, in addition to it.
+"""
 
 LOAD_SECONDS_MAX = 20.0
 
@@ -54,7 +61,8 @@ class SharedIndexParts:
             store,
             replica,
             time.monotonic,
-            blocks_max=blocks_max,
+            blocks_max=max(1, blocks_max // OWN_SHARE),
+            node_blocks=NODE_BLOCKS,
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
         )
@@ -66,7 +74,7 @@ class SharedIndexParts:
             store,
             replica,
             blocks_max=blocks_max,
-            node_blocks=NODE_BYTES // BLOCK_BYTES,
+            node_blocks=NODE_BLOCKS,
             idle_seconds_max=settings.idle_seconds_max,
             lost_shards=lambda: reader.lost_shards,
         )

@@ -220,6 +220,7 @@ class WaitingRoom(Generic[Placed]):
             finally:
                 if placed is None:
                     self._leave(waiter)
+                del waiter  # The error of its turn refers to this frame, which would be a reference cycle.
 
     async def wait_with_all(
         self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None

@@ -169,6 +169,8 @@ class FailoverQuotaStore:
             self._go_away(err)
         while True:
             await asyncio.sleep(PING_SECONDS)
+            # Also once the shared store is back: requests ask this one only while it is away.
+            self._local.sweep()
             if not self.away and not self._unsettled and not self._unheard:
                 continue
             try:

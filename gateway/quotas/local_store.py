@@ -77,7 +77,7 @@ class LocalQuotaStore:
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """See QuotaStore; every reservation is decided at once."""
         now = self._clock()
-        self._sweep(now)
+        self.sweep(now)
         known = self._leases.get(_name(reservation))
         again = known is not None and known.reservation_id == reservation.id
         if again and known is not None and not known.ends:
@@ -109,7 +109,7 @@ class LocalQuotaStore:
     async def renew(self, leases: Sequence[Lease]) -> None:
         """See QuotaStore."""
         until = self._clock() + LEASE_SECONDS
-        self._sweep(self._clock())
+        self.sweep()
         for lease in leases:
             held = self._leases.get(_name(lease.reservation))
             if held is None or held.reservation_id != lease.reservation.id or not held.ends:
@@ -134,6 +134,18 @@ class LocalQuotaStore:
             mine = self._usage(account, limit, now)
             if seen.used > mine.used:
                 self._put(account, limit, seen, now)
+
+    def sweep(self, now: float | None = None) -> None:
+        """Drop what has ended by itself, once a minute, so that memory follows what is in use."""
+        now = self._clock() if now is None else now
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_SECONDS
+        self._leases = {name: held for name, held in self._leases.items() if held.known_until > now}
+        self._accounts = {name: a for name, a in self._accounts.items() if a.used_until > now}
+        for account in self._accounts.values():
+            for limit, running in account.running.items():
+                account.running[limit] = {name: until for name, until in running.items() if until > now}
 
     def _opened(self, reservation: Reservation, known: LeaseRecord | None, now: float) -> LeaseRecord:
         """Return the record of a new lease. Raises RepeatedReservationRefused if the attempt may not be made."""
@@ -282,17 +294,6 @@ class LocalQuotaStore:
             for scope in reservation.scopes
             for limit in scope.limits
         ]
-
-    def _sweep(self, now: float) -> None:
-        """Drop what has ended by itself, once a minute, so that memory follows what is in use."""
-        if now < self._sweep_at:
-            return
-        self._sweep_at = now + SWEEP_SECONDS
-        self._leases = {name: held for name, held in self._leases.items() if held.known_until > now}
-        self._accounts = {name: a for name, a in self._accounts.items() if a.used_until > now}
-        for account in self._accounts.values():
-            for limit, running in account.running.items():
-                account.running[limit] = {name: until for name, until in running.items() if until > now}
 
 
 def _name(reservation: Reservation) -> tuple[str, str]:

@@ -98,6 +98,8 @@ class RedisQuotaStore:
                 if isinstance(err, TimeoutError):
                     raise QuotaUnavailable("no decision in time") from err
                 raise
+            finally:
+                del asked  # Its error refers to this frame, which would be a reference cycle.
             if not isinstance(answer, list):
                 raise QuotaUnavailable("Redis gave an answer of another shape")
             if restorer is None or answer[0] != LOST:

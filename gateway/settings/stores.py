@@ -96,8 +96,8 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
     memory_bytes_max: Annotated[
         Positive,
         Meta(
-            description="Memory in bytes for the index, and half as much again for caches whose KV events are "
-            "followed."
+            description="Memory in bytes for the index, half as much again for caches whose KV events are "
+            "followed, and as much as that for what Redis does not have yet."
         ),
     ] = 2 * 1024**3
     predicted_seconds: Annotated[

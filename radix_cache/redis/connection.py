@@ -10,6 +10,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
@@ -77,15 +78,11 @@ class RedisConnection(asyncio.Protocol):
         """Send a command and return its reply. Raises ConnectionLost."""
         future: asyncio.Future[Reply] = self._loop.create_future()
 
-        def on_reply(reply: Reply | ConnectionLost) -> None:
-            if not future.done():
-                if isinstance(reply, ConnectionLost):
-                    future.set_exception(reply)
-                else:
-                    future.set_result(reply)
-
-        self.ask(command, on_reply)
-        return await future
+        self.ask(command, partial(_set_reply, future))
+        try:
+            return await future
+        finally:
+            del future  # Its error refers to this frame, which would be a reference cycle.
 
     def close(self) -> None:
         """Close the connection; open requests get ConnectionLost."""
@@ -213,3 +210,12 @@ class RedisAddress:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _set_reply(future: "asyncio.Future[Reply]", reply: Reply | ConnectionLost) -> None:
+    if future.done():
+        return
+    if isinstance(reply, ConnectionLost):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)

@@ -1,7 +1,7 @@
 """The prefix index that all gateways share: one tree in Redis, and a replica of it in the memory of every process.
 
 Read in this order: keys, lua/tree.lua, log_records, node, node_table, predictions, replica, tree_store,
-replica_reader, worker_tenures (a worker enters and leaves the index), worker_capacity, shared_index,
-index_maintenance; then the tools that inspect it from outside: tree_dump, index_counts, tree_drawing, audit and
-repair. feed_leases are the leases on the workers' KV events.
+replica_reader, worker_tenures (a worker enters and leaves the index), worker_capacity, sent_predictions,
+unsent_paths, shared_index, index_maintenance; then the tools that inspect it from outside: tree_dump, index_counts,
+tree_drawing, audit and repair. feed_leases are the leases on the workers' KV events.
 """

@@ -27,6 +27,11 @@ ACQUIRE_LEASE = Script.from_file("radix_cache.shared", "keep")
 
 LEASE_MS = 5000
 ROUND_SECONDS = 1.0
+LOST_ROUNDS = 8
+"""A gateway that cannot follow some shard asks for the lease once in so many rounds. In between the lease expires,
+so that a gateway that follows all shards gets it, and only otherwise the first gateway again.
+"""
+
 SWEPT_PER_ROUND_MAX = 4096
 EVICTED_PER_ROUND_MAX = 16384
 EVICTIONS_AT_ONCE_MAX = 16
@@ -76,14 +81,14 @@ class IndexMaintenance:
         self._lost_shards = lost_shards
         self._identity = identity or os.urandom(8)
         self._rounds = 0
+        self._lost_rounds = 0
 
     async def run(self) -> None:
         """Run a round every ROUND_SECONDS while this gateway has the lease, until cancelled."""
         while True:
             await asyncio.sleep(ROUND_SECONDS)
             try:
-                # Without the registry it is not known which tenures have ended.
-                self.is_leader = REGISTRY not in self._lost_shards() and await self._acquire_lease()
+                self.is_leader = self._is_candidate() and await self._acquire_lease()
                 if self.is_leader:
                     await self.run_round()
             except RedisDown as err:
@@ -100,6 +105,13 @@ class IndexMaintenance:
             await self._evict(over)
         if self._rounds % AGE_ROUNDS == 1:
             await drop_older_layouts(self._redis, self._store.keys)
+
+    def _is_candidate(self) -> bool:
+        """Return whether this gateway may have the lease in this round."""
+        lost_shards = self._lost_shards()
+        self._lost_rounds = self._lost_rounds + 1 if lost_shards else 0
+        # Without the registry it is not known which tenures have ended.
+        return REGISTRY not in lost_shards and self._lost_rounds % LOST_ROUNDS == 0
 
     async def _acquire_lease(self) -> bool:
         """Acquire or renew the lease, and return whether this gateway has it."""

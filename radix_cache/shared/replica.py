@@ -60,6 +60,8 @@ class TreeReplica:
         self.shards: dict[int, ShardReplica] = {}
         self.version = 0
         """Rises with every change, so that a match is known to be as of now."""
+        self.loads = 0
+        """How many snapshots were loaded."""
         self.tenures: dict[WorkerId, int] = {}
         self.workers: dict[int, WorkerId] = {}
         """The worker of each current tenure."""
@@ -253,6 +255,7 @@ class TreeReplica:
             self._predict(shard, prediction)
             yield
         shard.loaded = True
+        self.loads += 1
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
         """Set a worker's tenure and instance; blocks of its former tenure do not count any more."""

@@ -39,6 +39,7 @@ CHECK_SECONDS = 2.0
 SCAN_COUNT = 512
 AGAIN_SECONDS = 0.1
 INBOX_MAX = 65536
+INBOX_BYTES_MAX = 16 * 1024**2
 CATCH_UP_MAX = 2048
 SNAPSHOT_ATTEMPTS_MAX = 5
 NONE = bytes(8)
@@ -52,7 +53,8 @@ class ReplicaReader:
         keys: The names of the keys.
         replica: The replica to feed.
         changed: Called after every batch of changes.
-        checked: Called after every comparison, with the shards that cannot be heard or read.
+        checked: Called after every comparison, and when Redis is lost, with the shards that cannot be heard or
+            read.
         clock: Seconds that never run backwards.
         check_seconds: How often tips are compared.
     """
@@ -84,6 +86,7 @@ class ReplicaReader:
         self._shard_of_channel = {keys.tag(shard).encode(): shard for shard in self._shards}
         self._registry_tip = b""
         self._inbox: deque[tuple[int, int, bytes]] = deque()
+        self._inbox_bytes = 0
         self._messages_heard = 0
         self._read_after: dict[int, int] = {}
         self._lagging: dict[int, tuple[tuple[bytes, int], int]] = {}
@@ -107,11 +110,13 @@ class ReplicaReader:
                     )
                     self.ready.set()
                 self.lost_shards = frozenset(self._shards)
+                self._checked(self.lost_shards)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _listen(self) -> None:
         """Follow all shards until no server can be heard any more. Raises RedisDown, ConnectionLost."""
         self._inbox.clear()
+        self._inbox_bytes = 0
         loop = asyncio.get_running_loop()
         due = at_once = True
 
@@ -148,6 +153,7 @@ class ReplicaReader:
                 yielder = LoopYielder()
                 while self._inbox and not due:
                     message, number, data = self._inbox.popleft()
+                    self._inbox_bytes -= len(data)
                     if message > self._read_after.get(number, 0):
                         await self._apply_message(number, LogEntry.decode(data))
                     await yielder.yield_if_due()
@@ -173,10 +179,12 @@ class ReplicaReader:
         self.lost_shards = astray.union(unread)
 
     def _on_message(self, channel: bytes, data: bytes) -> None:
-        if len(self._inbox) >= INBOX_MAX:
-            self._inbox.popleft()  # This is noticed as a gap, and the entry is read from the log.
         self._messages_heard += 1
         self._inbox.append((self._messages_heard, self._shard_of_channel[channel], data))
+        self._inbox_bytes += len(data)
+        while len(self._inbox) > INBOX_MAX or self._inbox_bytes > INBOX_BYTES_MAX:
+            # This is noticed as a gap, and the entry is read from the log.
+            self._inbox_bytes -= len(self._inbox.popleft()[2])
         self._wake.set()
 
     async def _apply_message(self, number: int, entry: LogEntry) -> None:

@@ -13,12 +13,12 @@ Changes that the replica does not show yet, or that Redis could not take, are ke
         +----------------+
 
 A match takes the largest of the three. Nothing here waits for Redis, and no request fails because Redis is away.
+Redis counts as away for a shard that the replica cannot follow, also if it takes calls: a tree that no gateway sees
+is not kept within its bound.
 """
 
 import asyncio
-import hashlib
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,15 +32,17 @@ from radix_cache.redis.call import ScriptAnswer, ignore_result
 from radix_cache.shared.keys import REGISTRY, namespace_id
 from radix_cache.shared.node import PathMatch
 from radix_cache.shared.replica import TreeReplica
+from radix_cache.shared.sent_predictions import SentPredictions
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
+from radix_cache.shared.unsent_paths import UnsentPath, UnsentPaths
 from radix_cache.shared.worker_capacity import WorkerCapacity, cut
 from radix_cache.shared.worker_tenures import WorkerTenures
 from radix_cache.tiers import Tier
 
 log = logging.getLogger(__name__)
 
-UNSENT_MAX = 8192
-UNSEEN_MAX = 65536
+UNSEEN_MAX = 1024
+"""Changes of one shard that were sent and that the replica does not show yet; the oldest are dropped."""
 USED_SECONDS = 60
 
 
@@ -52,14 +54,6 @@ class _KnownAtRecord:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class _SentPrediction:
-    """A prediction that was sent to Redis."""
-
-    shard: int
-    identity: bytes
-
-
 class SharedIndex:
     """A PrefixIndex on the tree in Redis; call it from the event loop's thread only.
 
@@ -67,11 +61,12 @@ class SharedIndex:
         store: Changes the tree in Redis.
         replica: Shows the tree.
         clock: Seconds that never run backwards.
-        blocks_max: How many blocks are kept in this process beside the replica; the tree in Redis is bounded by
-            index maintenance.
+        blocks_max: How many blocks are kept in this process beside the replica, in each of `own` and `away`; the
+            tree in Redis is bounded by index maintenance.
         predicted_seconds: How long a prediction counts.
         idle_seconds_max: Paths in this process that were not used for longer are dropped.
         predictions_max: Predictions of this process at one time.
+        node_blocks: How many blocks every node counts in addition, for its own memory.
     """
 
     def __init__(
@@ -84,6 +79,7 @@ class SharedIndex:
         predicted_seconds: float,
         idle_seconds_max: float,
         predictions_max: int = 65536,
+        node_blocks: int = 0,
     ) -> None:
         self.store = store
         self.replica = replica
@@ -108,6 +104,7 @@ class SharedIndex:
                 predicted_seconds=predicted_seconds,
                 idle_seconds_max=idle_seconds_max,
                 predictions_max=predictions_max,
+                node_blocks=node_blocks,
             )
 
         self._new_local = local
@@ -116,11 +113,10 @@ class SharedIndex:
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
-        self._sent_predictions: dict[tuple[WorkerId, str], _SentPrediction] = {}
-        self.prediction_prefix = os.urandom(8)
-        """With these bytes begins the id of every prediction of this process."""
+        self.sent_predictions = SentPredictions(store, replica, predictions_max)
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
-        self._unsent_paths: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
+        self._unsent_paths = UnsentPaths()
+        self._lost_shards: Collection[int] = ()
         self._workers_missed: set[WorkerId] = set()
         self._workers_grown: set[WorkerId] = set()
         self._number = 0
@@ -176,13 +172,7 @@ class SharedIndex:
                 del self._known_at_record[next(iter(self._known_at_record))]
             self._known_at_record[worker, writer] = _KnownAtRecord(held, shard.sequence)
         self._own.record(namespace, hashes, worker, writer)
-        if (worker, writer) in self._sent_predictions:
-            self._withdraw_sent(worker, writer)
-        if len(self._sent_predictions) >= self._predictions_max:
-            self._withdraw_sent(*next(iter(self._sent_predictions)))
-        number = hashlib.blake2b(f"{worker}\0{writer}".encode(), digest_size=8).digest()
-        identity = self.prediction_prefix + number
-        self._sent_predictions[worker, writer] = _SentPrediction(shard_number, identity)
+        identity = self.sent_predictions.add(worker, writer, shard_number)
         above, depth = path.last_node(held)
         ignore_result(
             self.store.predict(
@@ -194,8 +184,8 @@ class SharedIndex:
         """Take the request `writer` off the count: it has ended, or goes to another worker."""
         self._known_at_record.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
-        if (worker, writer) in self._sent_predictions:
-            self._withdraw_sent(worker, writer)
+        if (worker, writer) in self.sent_predictions.by_writer:
+            self.sent_predictions.withdraw(worker, writer)
 
     def wait(self, namespace: Namespace, hashes: Hashes, writer: str) -> None:
         """Count the request `writer`, which waits for a worker, at this gateway."""
@@ -227,8 +217,8 @@ class SharedIndex:
     ) -> None:
         """Note that `worker` holds this path in this tier or a faster one."""
         tenure = self.replica.tenures.get(worker)
-        if tenure is None:
-            self._learn_while_away(namespace, hashes, worker, tier)
+        if tenure is None or (self._lost_shards and self._is_lost(namespace)):
+            self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
             return
         used_since = self.replica.server_seconds() - USED_SECONDS
         walk_start = self.replica.match(hashes).walk_start(worker, len(hashes), tier, used_since)
@@ -252,7 +242,7 @@ class SharedIndex:
             if answer.cancelled() or answer.exception() is not None:
                 self.refused += 1
                 self._own.withdraw(worker, claim)
-                self._learn_while_away(namespace, hashes, worker, tier)
+                self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
                 return
             result = answer.result()
             assert isinstance(result, int)
@@ -266,7 +256,7 @@ class SharedIndex:
     ) -> None:
         """Shorten the worker's path if it had less cached than was known, and nothing has changed there since."""
         before, tenure = self._known_at_record.get((worker, writer)), self.replica.tenures.get(worker)
-        if before is None or tenure is None or blocks >= before.held:
+        if before is None or tenure is None or blocks >= before.held or self._is_lost(namespace):
             return
         node = self.replica.node_at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
@@ -327,9 +317,7 @@ class SharedIndex:
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)
-        self._unsent_paths = deque(
-            (item for item in self._unsent_paths if item[2] != worker), maxlen=UNSENT_MAX
-        )
+        self._unsent_paths.take(lambda path: path.worker == worker)
         self.tenures.end(worker)
 
     # Called by the reader of the replica.
@@ -348,33 +336,35 @@ class SharedIndex:
 
     def replica_compared(self, lost: Collection[int]) -> None:
         """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
+        self._lost_shards = lost
         self.replica_changed()
+        self.sent_predictions.compared(lost=bool(lost))
         if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):
             return
-        shard_of = self.store.keys.shard
-        unsent: list[tuple[Namespace, Hashes, WorkerId, Tier]] = []
-        staying: deque[tuple[Namespace, Hashes, WorkerId, Tier]] = deque(maxlen=UNSENT_MAX)
-        for item in self._unsent_paths:
-            (staying if shard_of(namespace_id(item[0])) in lost else unsent).append(item)
-        self._unsent_paths = staying
+        unsent = self._unsent_paths.take(lambda path: not self._is_lost(path.namespace))
         missed, self._workers_missed = self._workers_missed, set()
-        if not staying:
+        if not self._unsent_paths:
             self._away = None
         if not unsent and not missed:
             return
         log.info("sending %d paths to Redis that were learnt while it was away", len(unsent))
-        for namespace, hashes, worker, tier in unsent:
-            if worker not in self.followed:
-                self.hold(namespace, hashes, worker, tier=tier)
-        for worker in (missed | {worker for _, _, worker, _ in unsent}) & self.followed:
+        for path in unsent:
+            if path.worker not in self.followed:
+                self.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
+        for worker in (missed | {path.worker for path in unsent}) & self.followed:
             self.on_changes_lost(worker)
 
-    def _learn_while_away(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, tier: Tier) -> None:
+    def _is_lost(self, namespace: Namespace) -> bool:
+        """Return whether the replica cannot follow the namespace; without the registry it follows none."""
+        lost = self._lost_shards
+        return bool(lost) and (REGISTRY in lost or self.store.keys.shard(namespace_id(namespace)) in lost)
+
+    def _learn_while_away(self, path: UnsentPath) -> None:
         """Remember a path that could not be sent to Redis."""
         if self._away is None:
             self._away = self._new_local()
-        self._away.hold(namespace, hashes, worker, tier=tier)
-        self._unsent_paths.append((namespace, hashes, worker, tier))
+        self._away.hold(path.namespace, path.hashes, path.worker, tier=path.tier)
+        self._unsent_paths.add(path)
 
     def _await_replica(self, shard: int, sequence: int, worker: WorkerId, claim: str) -> None:
         known = self.replica.shards.get(shard)
@@ -384,8 +374,3 @@ class SharedIndex:
         else:
             # A change that never appears is dropped when its prediction ends.
             self._unseen_changes.setdefault(shard, deque(maxlen=UNSEEN_MAX)).append((sequence, worker, claim))
-
-    def _withdraw_sent(self, worker: WorkerId, writer: str) -> None:
-        sent = self._sent_predictions.pop((worker, writer), None)
-        if sent is not None:
-            ignore_result(self.store.withdraw(sent.shard, [sent.identity]))

@@ -46,7 +46,7 @@ WINDOW_TOKENS = 48
 """One prompt at a time is computed at a worker: both gateways give turns to waiting requests all the time."""
 
 PREDICTED_SECONDS = 15
-"""A prediction whose withdrawal was lost, with its gateway or in Redis, lapses after so long."""
+"""A prediction of a gateway that was killed lapses after so long, within the time in which all has to be well."""
 
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9

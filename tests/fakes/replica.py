@@ -75,7 +75,7 @@ async def replica(
     scripts = ScriptCaller(url)
     store = TreeStore(scripts, keys, library=library)
     copy = TreeReplica(clock, bounds["predicted_seconds"])
-    index = SharedIndex(store, copy, clock, **bounds)
+    index = SharedIndex(store, copy, clock, node_blocks=node_blocks, **bounds)
     reader = ReplicaReader(
         scripts,
         keys,

@@ -32,7 +32,7 @@ from tests.benchmarks.subjects import run_to_its_end
 from tests.soak.callers import Tally, call
 from tests.soak.lengths import every_length
 from tests.soak.samples import Sample, Verdict, counted, verdict
-from tests.soak.streams import ROUNDS_MIN, WARM_ROUNDS, Round, growth, stream_round
+from tests.soak.streams import ROUNDS_MIN, Round, growth, stream_round, warm_rounds
 from tests.soak.traffic import ENGINE, TEXT, TOKENS, Traffic
 from tests.stage.processes import (
     EmbeddedProcess,
@@ -254,7 +254,7 @@ async def soak_streams(
         flat = risen <= allowed
         console.print(
             f"{gateway.name}: {'flat' if flat else 'NOT FLAT'} over rounds of streams: {risen / 1024**2:+.1f} MiB "
-            f"from round {WARM_ROUNDS + 1} on; allowed {allowed / 1024**2:.1f} MiB"
+            f"from round {warm_rounds(len(rounds)) + 1} on; allowed {allowed / 1024**2:.1f} MiB"
         )
         failed += [] if flat else [f"{gateway.name} grows with each round of streams"]
     for each in failed:

@@ -201,6 +201,7 @@ class SharedQueue:
             if placed is None:
                 waiter.turn.cancel()
                 self.leave(shared, -shared.cost)
+            del waiter  # The error of its turn refers to this frame, which would be a reference cycle.
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
         """Return a place that no request of any gateway waits for; None without one, or without an answer."""

@@ -77,10 +77,10 @@ class _Counts(NamedTuple):
         return self.containers * CONTAINER_BYTES + self.keys * KEY_BYTES + self.commas * VALUE_BYTES
 
 
-def check_size(body: bytes) -> int:
+def check_size(body: bytes, value_copies: int = 1) -> int:
     """Return an estimate of the memory that a request takes once its body is decoded; mostly it is too high.
 
-    Raises BadRequest for a body of too many values.
+    `value_copies`: how often its values are in memory at one time. Raises BadRequest for a body of too many values.
     """
     size = len(body)
     if size <= SMALL_BODY_BYTES_MAX:
@@ -94,7 +94,7 @@ def check_size(body: bytes) -> int:
             raise _too_many("The body has")
     if size > SHORT_BYTES_MAX:
         _check_numbers(body)
-    return SMALL_REQUEST_BYTES + texts + values
+    return SMALL_REQUEST_BYTES + texts + values * value_copies
 
 
 def check_parsed_strings(strings: Sequence[str], param: str) -> None:

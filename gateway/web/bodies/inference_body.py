@@ -4,7 +4,7 @@ import asyncio
 from array import array
 
 from gateway.domain.memory_budget import MemoryLease
-from gateway.domain.request import InferenceRequest
+from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies.body_decoding import LONG_BYTES
 from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
@@ -12,6 +12,9 @@ from gateway.web.dialect import Dialect
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some clients write it before the JSON of a body."""
+
+ITEM_COPIES = 2
+"""The items of a response are in memory as they came, to be stored, and as messages for the worker."""
 
 
 async def decode_inference_body(
@@ -30,7 +33,9 @@ async def decode_inference_body(
     if body[:3] == BYTE_ORDER_MARK:
         body = body[3:]
     # Before it is decoded: what a body becomes may be many times as large.
-    memory.resize(check_size(body) if len(body) <= LONG_BYTES else await asyncio.to_thread(check_size, body))
+    copies = ITEM_COPIES if dialect.surface is Surface.RESPONSES else 1
+    long = len(body) > LONG_BYTES
+    memory.resize(await asyncio.to_thread(check_size, body, copies) if long else check_size(body, copies))
     request = await dialect.decode_request(body, tenant)
     if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
         # An array takes less than the estimate for a list of numbers.

@@ -167,6 +167,35 @@ async def test_while_a_shard_is_away_the_others_are_kept_within_the_bound(valkey
     await one.close()
 
 
+async def test_a_gateway_that_cannot_follow_a_shard_leaves_the_lease_to_one_that_follows_all(
+    valkey, monkeypatch
+):
+    """Else no gateway would evict anything of that shard."""
+    monkeypatch.setattr("radix_cache.shared.index_maintenance.ROUND_SECONDS", 0.02)
+    monkeypatch.setattr("radix_cache.shared.index_maintenance.LEASE_MS", 60)
+    keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
+    bounds = {"blocks_max": 30, "predicted_seconds": 10, "idle_seconds_max": 1000}
+    one, other = [await replica(valkey.url, keys, time.monotonic, **bounds) for _ in range(2)]
+    maintaining = [asyncio.create_task(one.maintenance.run())]
+
+    async def until(condition):
+        async with asyncio.timeout(60):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    await until(lambda: one.maintenance.is_leader)
+    one.maintenance._lost_shards = lambda: {0}
+    # Alone it goes on with the other shards, now and then.
+    await until(lambda: not one.maintenance.is_leader)
+    await until(lambda: one.maintenance.is_leader)
+    maintaining.append(asyncio.create_task(other.maintenance.run()))
+    await until(lambda: other.maintenance.is_leader)
+    for task in maintaining:
+        task.cancel()
+    await asyncio.gather(*maintaining, return_exceptions=True)
+    await asyncio.gather(one.close(), other.close())
+
+
 @pytest.mark.parametrize("forgets", [False, True], ids=["known", "new"])
 async def test_a_server_without_room_still_lets_go_of_what_nobody_holds(own_valkey, forgets):
     """Also one that does not know this version of the functions yet, and has no room for them."""

@@ -1,6 +1,8 @@
 """Scripts on a real Valkey: batched, loaded when unknown, failed cleanly when it is away."""
 
 import asyncio
+import contextlib
+import gc
 import signal
 
 import pytest
@@ -247,3 +249,23 @@ async def test_a_server_that_answers_but_cannot_write_is_not_back(scripts, own_v
             await store.check()
         await client.config_set("maxmemory", "0")
     await store.check()
+
+
+async def test_a_decision_that_fails_leaves_no_reference_cycle(scripts, own_valkey):
+    """The error of a future refers to the frames that it passed, and must find no reference back there."""
+    store = RedisQuotaStore(scripts, 10.0)
+    await scripts.ping()
+    own_valkey.kill()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            with contextlib.suppress(QuotaUnavailable):
+                await store.reserve(reservation(f"fails {number}"))
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [each for each in gc.garbage if isinstance(each, RedisDown | Reservation)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

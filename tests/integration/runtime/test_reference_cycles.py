@@ -93,3 +93,35 @@ async def left_by(ask):
 def name_of(thing):
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+ONE_AT_A_TIME = {"queueing.release_window_tokens": "1", "queueing.within": "fcfs"}
+WAITING = 3
+
+
+async def test_requests_that_ask_anew_for_their_turn_leave_no_cycles_behind(gateway):
+    """Else all requests that wait stay in memory when the shared queue is lost under load."""
+    async with (
+        ScriptedWorker() as worker,
+        gateway(worker, **ONE_AT_A_TIME) as running,
+        gateway(worker, **ONE_AT_A_TIME),  # Only among several gateways is the queue shared.
+    ):
+        dispatch = running.here.gateway.services.dispatch
+        membership = dispatch.queue.only_membership
+
+        async def ask_anew():
+            await running.until(lambda: dispatch.queue.shared)
+            release = asyncio.Event()
+            worker.then(until=release)
+            calls = [asyncio.create_task(read(running.chat(stream=True))) for _ in range(1 + WAITING)]
+            # First of the shared queue's waits, then of those in this gateway, which end when it is back.
+            await running.until(lambda: len(dispatch.rooms.of("m")) == WAITING)
+            membership.go_away("for once")
+            await running.until(lambda: len(dispatch.rooms.of("m").waiters) == WAITING)
+            await running.until(lambda: dispatch.queue.shared)
+            release.set()
+            assert await asyncio.gather(*calls) == [200] * (1 + WAITING)
+            await running.until(lambda: running.idle)
+            await asyncio.sleep(0.01)
+
+        assert await left_by(ask_anew) == {}

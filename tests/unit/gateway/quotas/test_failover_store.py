@@ -11,7 +11,7 @@ from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota_store import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import LEASE_SECONDS, Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
@@ -356,3 +356,18 @@ async def test_what_was_seen_of_a_limit_is_kept_to_that_limit(store, shared):
     shared.away = True
     changed = await store.reserve(ask(3, (LIMIT, wide)))
     assert [status.remaining for status in changed.limit_statuses] == [2, 6]
+
+
+async def test_what_was_granted_here_is_forgotten_after_redis_is_back(shared, monkeypatch):
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
+    now = 0.0
+    local = LocalQuotaStore(lambda: now)
+    store = FailoverQuotaStore(shared, local, shared.ping, lambda: now)
+    await goes_away(store, shared)
+    watching = asyncio.create_task(store.run())
+    await until(lambda: not store.away)
+    assert local._leases
+    assert local._accounts
+    now += LIMIT.window.seconds + LEASE_SECONDS
+    await until(lambda: not local._leases and not local._accounts)
+    watching.cancel()
