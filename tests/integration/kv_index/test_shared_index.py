@@ -25,6 +25,14 @@ def where(*workers):
     return [len(worker.seen) for worker in workers]
 
 
+async def published(running):
+    """Wait until the gateway's changes are in Redis, and its own copy shows them."""
+    scripts = index_of(running).scripts
+    await running.until(lambda: not scripts.busy)
+    for _ in range(3):  # Meanwhile the copy gets what was published before the answers came.
+        await scripts.ping()
+
+
 async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
     async with (
         ScriptedWorker() as a,
@@ -34,7 +42,10 @@ async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
     ):
         assert await asked(one, LONG) == 200
         (first,) = [at for at, seen in enumerate(where(a, b)) if seen]
-        await other.until(lambda: index_of(other).index.replica.blocks > 0)
+        await published(one)
+        await other.until(
+            lambda: 0 < index_of(one).index.replica.blocks == index_of(other).index.replica.blocks
+        )
         for number in range(4):
             assert await asked(one if number % 2 else other, f"{LONG}{number}") == 200
         assert where(a, b)[1 - first] == 0
@@ -45,10 +56,7 @@ async def test_a_gateway_that_starts_knows_the_whole_tree_before_it_serves(gatew
         async with gateway(worker, **{"redis.url": redis_url}) as first:
             for number in range(20):
                 assert await asked(first, f"{number} {LONG}") == 200
-            scripts = index_of(first).scripts
-            await first.until(lambda: not scripts.busy)
-            for _ in range(3):  # Meanwhile the copy gets what was published before the answers came.
-                await scripts.ping()
+            await published(first)
             blocks = index_of(first).index.replica.blocks
             assert blocks > 20
         async with gateway(worker, **{"redis.url": redis_url}) as second:

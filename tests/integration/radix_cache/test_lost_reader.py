@@ -83,7 +83,7 @@ async def test_what_a_gateway_learns_without_its_reader_stays_within_the_bound_a
     assert 0 < kept.blocks + NODE_BLOCKS * kept.nodes <= BOUNDS["blocks_max"]
     undo()
     await until(lambda: one.reader.up)
-    await one.settled()
+    await one.caught_up()
     assert one.index.match(SPACE, path(PREFIXES - 1)).confirmed == {W: 1}
     assert 0 < await nodes_in_redis(one) * (1 + NODE_BLOCKS) <= BOUNDS["blocks_max"]
 
@@ -96,7 +96,7 @@ async def test_paths_that_wait_to_be_sent_are_bounded_in_blocks(deaf, monkeypatc
     assert len(one.index._unsent_paths) == 2
     undo()
     await until(lambda: one.reader.up)
-    await one.arrived()
+    await one.caught_up()
     assert one.index.replica.blocks == 10
 
 
