@@ -6,7 +6,7 @@ CHAOS_ARGS ?=
 SOAK_ARGS ?=
 PYTEST_ARGS ?=
 SCREENSHOT_ARGS ?=
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # Tests start hundreds of Python processes: without bytecode files each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 TORCH ?= cpu
