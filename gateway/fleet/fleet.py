@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from random import Random
 from typing import Protocol
 
@@ -96,6 +96,10 @@ class Fleet:
     def models_of(self, worker: WorkerId) -> frozenset[str]:
         """Return the models that a worker serves."""
         return self._workers[worker].models
+
+    def adapters_of(self, worker: WorkerId) -> Collection[str]:
+        """Return the LoRA adapters that a worker reports."""
+        return self._workers[worker].report.parents.keys()
 
     def get(self, worker: WorkerId) -> Worker | None:
         """Return the worker of this id, or None if it is not in the fleet."""

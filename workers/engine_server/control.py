@@ -71,16 +71,17 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
-    """Answer GET /v1/models: the list of the one served model."""
-    return _json_response({"object": "list", "data": [_model(request.app[WORKER])]})
+    """Answer GET /v1/models: the served model, and its LoRA adapters."""
+    worker = request.app[WORKER]
+    names = [worker.options.model_name, *dict(worker.options.lora_modules)]
+    return _json_response({"object": "list", "data": [_model(worker, name) for name in names]})
 
 
 async def model(request: web.Request) -> web.Response:
-    """Answer GET /v1/models/{model}; 404 for any other model than the served one."""
+    """Answer GET /v1/models/{model}; 404 for a model that is not served."""
     worker, name = request.app[WORKER], request.match_info["model"]
-    if name != worker.options.model_name:
-        raise ApiError(404, f"The model {name!r} does not exist.", param="model", code="model_not_found")
-    return _json_response(_model(worker))
+    worker.requested_lora(name)
+    return _json_response(_model(worker, name))
 
 
 async def tokenize(request: web.Request) -> web.Response:
@@ -171,13 +172,16 @@ def _loads_of_rank(worker: EngineWorker, now: str) -> dict[str, Any]:
     }
 
 
-def _model(worker: EngineWorker) -> dict[str, Any]:
+def _model(worker: EngineWorker, name: str) -> dict[str, Any]:
+    """Return the entry of a served model; `root` and `parent` are vLLM's fields."""
+    adapters = dict(worker.options.lora_modules)
     return {
-        "id": worker.options.model_name,
+        "id": name,
         "object": "model",
         "created": worker.created,
         "owned_by": "radixgate",
-        "root": str(worker.options.model),
+        "root": str(adapters.get(name, worker.options.model)),
+        "parent": worker.options.model_name if name in adapters else None,
         "max_model_len": worker.engine.info.context_length,
     }
 
