@@ -182,6 +182,44 @@ def test_blocks_of_one_adapter_are_no_hits_for_another_or_for_the_model(
     assert [cached(2, name) for name in NAMES] == [48] * len(NAMES)
 
 
+def test_preempted_requests_of_adapters_get_the_same_tokens(
+    load: Callable[..., Engine],
+    finish: Callable[..., Any],
+    adapters: Callable[[str], tuple[tuple[str, Path], ...]],
+    expected: Expected,
+) -> None:
+    engine = load(lora=LoraConfig(adapters=adapters("llama-gqa")), kv_tokens=96, block_size=4)
+    found = finish(engine, requests("tight"))
+    assert expected("llama-gqa") == answers_by_request("tight", found)
+    assert engine.metrics.preemptions > 0
+
+
+def test_a_choice_of_another_adapter_shares_no_prefill(
+    load: Callable[..., Engine],
+    finish: Callable[..., Any],
+    adapters: Callable[[str], tuple[tuple[str, Path], ...]],
+    expected: Expected,
+) -> None:
+    engine = load(lora=LoraConfig(adapters=adapters("llama-gqa")))
+    last = len(PROMPT_LENGTHS) - 1
+    params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
+    names = ("all", "all", "rslora", "")
+    forks = [
+        Request(
+            id=str(number),
+            prompt=prompts()[last],
+            params=params,
+            lora=name,
+            fork_of="0" if number else None,
+        )
+        for number, name in enumerate(names)
+    ]
+    found = finish(engine, forks)
+    assert [found[request.id].tokens for request in forks] == [
+        expected("llama-gqa")[name, last] for name in names
+    ]
+
+
 def test_equal_prompts_of_two_adapters_do_not_wait_for_each_other(
     load: Callable[..., Engine], adapters: Callable[[str], tuple[tuple[str, Path], ...]]
 ) -> None:
