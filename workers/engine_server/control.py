@@ -14,6 +14,7 @@ from aiohttp import web
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.metrics import CONTENT_TYPE, exposition
 from workers.engine_server.requests import AbortBody, DetokenizeBody, TokenizeBody, read
+from workers.engine_server.served_models import model_entries, requested_lora
 from workers.engine_server.worker import WORKER, EngineWorker
 
 
@@ -73,15 +74,14 @@ async def metrics(request: web.Request) -> web.Response:
 async def models(request: web.Request) -> web.Response:
     """Answer GET /v1/models: the served model, and its LoRA adapters."""
     worker = request.app[WORKER]
-    names = [worker.options.model_name, *dict(worker.options.lora_modules)]
-    return _json_response({"object": "list", "data": [_model(worker, name) for name in names]})
+    return _json_response({"object": "list", "data": model_entries(worker)})
 
 
 async def model(request: web.Request) -> web.Response:
     """Answer GET /v1/models/{model}; 404 for a model that is not served."""
     worker, name = request.app[WORKER], request.match_info["model"]
-    worker.requested_lora(name)
-    return _json_response(_model(worker, name))
+    requested_lora(worker, name)
+    return _json_response(next(entry for entry in model_entries(worker) if entry["id"] == name))
 
 
 async def tokenize(request: web.Request) -> web.Response:
@@ -169,20 +169,6 @@ def _loads_of_rank(worker: EngineWorker, now: str) -> dict[str, Any]:
         "gen_throughput": round(loads.generated_per_second, 2),
         "cache_hit_rate": round(loads.cache_hit_rate, 4),
         "disaggregation": worker.disaggregation.counts(),
-    }
-
-
-def _model(worker: EngineWorker, name: str) -> dict[str, Any]:
-    """Return the entry of a served model; `root` and `parent` are vLLM's fields."""
-    adapters = dict(worker.options.lora_modules)
-    return {
-        "id": name,
-        "object": "model",
-        "created": worker.created,
-        "owned_by": "radixgate",
-        "root": str(adapters.get(name, worker.options.model)),
-        "parent": worker.options.model_name if name in adapters else None,
-        "max_model_len": worker.engine.info.context_length,
     }
 
 

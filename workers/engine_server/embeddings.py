@@ -17,6 +17,7 @@ from workers.engine.errors import RequestRefused
 from workers.engine.scheduler.limits import Limits
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import read
+from workers.engine_server.served_models import requested_lora
 from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 TEXTS_MAX = 2048
@@ -37,7 +38,7 @@ async def embeddings(request: web.Request) -> web.Response:
     """Answer POST /v1/embeddings with one vector of length one for each text."""
     worker = request.app[WORKER]
     body = await read(request, EngineEmbeddingBody)
-    lora = worker.requested_lora(body.model)
+    lora = requested_lora(worker, body.model)
     _check(body)
     prompts = await _prompts(worker, body.input)
     with worker.live_requests.enter(request_name(request, body.rid)):

@@ -34,6 +34,7 @@ from workers.engine_server.requests import (
 )
 from workers.engine_server.responses import Outputs, merged_outputs, send_stream, send_whole
 from workers.engine_server.sampling import sampling_params
+from workers.engine_server.served_models import requested_lora
 from workers.engine_server.structured_outputs import RequestedGrammar, requested_grammar
 from workers.engine_server.tools.plan import TEXT_ONLY, ToolPlan, tool_plan
 from workers.engine_server.worker import WORKER, EngineWorker, request_name
@@ -68,7 +69,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer POST /v1/chat/completions; without max_tokens the answer may fill the context."""
     worker = request.app[WORKER]
     body = await read_generation(request, EngineChatBody)
-    lora = worker.requested_lora(body.model)
+    lora = requested_lora(worker, body.model)
     _check_salt(body)
     tools = tool_plan(
         body.tools,
@@ -112,7 +113,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Answer POST /v1/completions."""
     worker = request.app[WORKER]
     body = await read_generation(request, EngineCompletionBody)
-    lora = worker.requested_lora(body.model)
+    lora = requested_lora(worker, body.model)
     _check_salt(body)
     if body.echo and body.logprobs is not None:
         raise bad_request(

@@ -90,18 +90,6 @@ class EngineWorker:
         """A name of the cache's content: it changes with every start and every flush, as both empty the cache."""
         return f"{self.instance_id}.{self.engine.cache_flushes}"
 
-    def requested_lora(self, model: str | None) -> str:
-        """Return the LoRA adapter that a request's `model` names; "" for the model itself.
-
-        Raises:
-            ApiError: There is no such model.
-        """
-        if model is None or model == self.options.model_name:
-            return ""
-        if model not in self.engine.loras:
-            raise ApiError(404, f"The model {model!r} does not exist.", param="model", code="model_not_found")
-        return model
-
     @property
     def ready(self) -> bool:
         """Whether a request that comes now would be served."""
