@@ -171,11 +171,15 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             quotas.events.on_alert.append(records.ledger.alert)
 
         for worker in fleet:
-            catalogue.add_reported(worker.models)
+            catalogue.add_reported(worker.models, worker.report.parents)
         prompt_hasher = PromptHasher(secret)
         salt_of = lru_cache(maxsize=4096)(partial(cache_salt, secret=secret))
         namespaces = NamespaceResolver(
-            fleet.models_of, catalogue, prompt_hasher, GroupsBySalt(records.tenants.groups, salt_of)
+            fleet.models_of,
+            fleet.adapters_of,
+            catalogue,
+            prompt_hasher,
+            GroupsBySalt(records.tenants.groups, salt_of),
         )
         ranks = Ranks()
         feeds = _feeds(index, namespaces.resolve, ranks, stack)

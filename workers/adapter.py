@@ -149,6 +149,8 @@ class WorkerReport:
 
     models: tuple[str, ...] = ()
     """Names of the models that it serves."""
+    parents: Mapping[str, str] = field(default_factory=dict)
+    """The models that its LoRA adapters change, by the adapter's name."""
     context_lengths: Mapping[str, int] = field(default_factory=dict)
     """Tokens of the longest prompt and answer together, by model."""
     kv_tokens_max: int | None = None

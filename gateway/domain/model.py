@@ -81,6 +81,8 @@ class Model:
     """Tokens that prompt and answer may have together; None where the worker decides."""
     created: int
     """Seconds since 1970, as clients see them in the list of models."""
+    parent: str = ""
+    """Of a LoRA adapter that the settings do not name: the model that it changes, which has the same tokens."""
     prices: Prices | None = None
     """None where usage costs nothing."""
     splits: tuple[tuple[str, float], ...] = ()

@@ -4,7 +4,7 @@ What a model's requests need to know is looked up once and kept, so that a reque
 is looked up anew when a worker joins, leaves, or changes its health, its models or its sleep.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from random import Random
 
 from gateway.fleet.least_loaded import LeastLoaded
@@ -47,6 +47,10 @@ class WorkerLookup:
     def models_of(self, worker: WorkerId) -> frozenset[str]:
         """Return the models that a worker serves."""
         return self._workers[worker].models
+
+    def adapters_of(self, worker: WorkerId) -> Collection[str]:
+        """Return the LoRA adapters that a worker reports."""
+        return self._workers[worker].report.parents.keys()
 
     def get(self, worker: WorkerId) -> Worker | None:
         """Return the worker of this id, or None if it is not in the fleet."""

@@ -36,7 +36,7 @@ class IndexFollowsFleet:
 
     def reported(self, worker: Worker) -> None:
         """Take over the worker's models, its cache's instance and size, and where it publishes its events."""
-        self._catalogue.add_reported(worker.models)
+        self._catalogue.add_reported(worker.models, worker.report.parents)
         if worker.provider is not None:
             return
         report = worker.report

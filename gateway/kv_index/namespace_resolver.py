@@ -36,32 +36,46 @@ class GroupsBySalt:
 
 
 class NamespaceResolver:
-    """Finds the namespace that a worker's KV events are of; `models` returns the models of a worker."""
+    """Finds the namespace that a worker's KV events are of.
+
+    Args:
+        models: Returns the models of a worker, its LoRA adapters among them.
+        adapters: Returns the LoRA adapters of a worker.
+        catalogue: The models that clients can request.
+        prompt_hasher: Makes the namespaces.
+        groups_by_salt: The isolation groups.
+    """
 
     def __init__(
         self,
         models: Callable[[WorkerId], Collection[str]],
+        adapters: Callable[[WorkerId], Collection[str]],
         catalogue: Catalogue,
         prompt_hasher: PromptHasher,
         groups_by_salt: GroupsBySalt,
     ) -> None:
         self._models = models
+        self._adapters = adapters
         self._catalogue = catalogue
         self._prompt_hasher = prompt_hasher
         self._groups_by_salt = groups_by_salt
 
     def resolve(self, worker: WorkerId, salt: str, adapter: str, page_size: int) -> HashedNamespace | None:
-        """Return the namespace of a cache; None if the gateway does not know the group or the model.
+        """Return the namespace of a cache; None if the gateway does not know the group, the adapter or the model.
 
         Raises UnusablePages if no blocks can be made of the pages: the block size is not a multiple of the page
         size, the model has no tokenizer here, or the worker has several models and does not say which.
         """
         models, group = self._models(worker), self._groups_by_salt.group(salt)
-        name = adapter if adapter in models else next(iter(models), "")
-        if group is None:
+        if group is None or (adapter and adapter not in models):
             return None
-        if not adapter and len(models) != 1:
-            raise UnusablePages
+        name = adapter
+        if not adapter:
+            adapters = self._adapters(worker)
+            without = [model for model in models if model not in adapters]
+            if len(without) != 1:
+                raise UnusablePages
+            name = without[0]
         try:
             model = self._catalogue.find(name)
         except ModelNotFound:

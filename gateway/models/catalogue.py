@@ -1,11 +1,12 @@
 """The catalogue of models that clients can request, by name and by alias.
 
-Models come from the settings, or are reported by workers; a reported model has no tokenizer in the gateway.
+Models come from the settings, or are reported by workers. A reported LoRA adapter has the tokenizer, the blocks and
+the prices of the model that it changes; any other reported model has no tokenizer in the gateway and is free.
 """
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,23 +165,47 @@ class Catalogue:
         """Return the names and aliases that the tenant may request, sorted."""
         return sorted(name for name, model in self.by_name_or_alias().items() if tenant.allows(model.name))
 
-    def add_reported(self, names: Iterable[str]) -> None:
-        """Add the models that a worker reports, unless they are known."""
-        for name in names:
+    def add_reported(self, names: Iterable[str], parents: Mapping[str, str]) -> None:
+        """Add the models that a worker reports, unless they are known.
+
+        `parents`: the models that LoRA adapters change, by the adapter's name.
+        """
+        # Adapters last: they are served as their parents are.
+        for name in sorted(names, key=parents.__contains__):
             if (
                 name in self._by_name
                 or name in self._aliases.shared.exact
                 or len(self._by_name) >= MODELS_FOUND_MAX
             ):
                 continue
+            parent = self._parent(parents.get(name))
+            if parent is not None and name not in self._encoders:
+                self._by_name[name] = replace(
+                    parent,
+                    name=name,
+                    parent=parent.name,
+                    splits=(),
+                    fallbacks=(),
+                    first_worker_seconds_max=0.0,
+                )
+                continue
             source, encoder = self._encoders.get(name, (ModelSettings(name=name), TextEncoder()))
             self._by_name[name] = self._model(name, source.block_size, encoder)
+
+    def _parent(self, name: str | None) -> Model | None:
+        """Return the model that an adapter changes; None if it is unknown or an adapter itself."""
+        if name is None:
+            return None
+        found = self._by_name.get(name) or self._by_name.get(self._aliases.shared.exact.get(name, ""))
+        return found if found is not None and not found.parent else None
 
     def _encoding_of(self, name: str) -> "tuple[ModelSettings, PromptEncoder] | None":
         """Return the settings and the encoder that make a model's blocks; None for a model that never existed."""
         found = self._by_name.get(name)
         if name in self._encoders or found is None:
             return self._encoders.get(name)
+        if found.parent in self._encoders:
+            return self._encoders[found.parent]
         return ModelSettings(name=name), found.encoder
 
     def _model(self, name: str, block_size: int, encoder: PromptEncoder, **more: Any) -> Model:

@@ -150,7 +150,7 @@ class Reloader:
         if taken.models != before.models:
             services.catalogue.replace_contents(prepared.models)
             for worker in gateway.fleet:
-                services.catalogue.add_reported(worker.models)
+                services.catalogue.add_reported(worker.models, worker.report.parents)
         if differ(before, taken, "organisations", "plans", "tenants"):
             warn_of_shared_caches(gateway.fleet, taken)
             directory = gateway.records.objects or gateway.records.tenants

@@ -87,6 +87,27 @@ def test_a_pool_that_may_be_empty_is_known_and_its_requests_wait(tmp_path: Path)
     assert model == {**known, "first_worker_seconds_max": 1800}
 
 
+def test_an_adapter_of_an_empty_pool_has_the_settings_of_the_pools_model() -> None:
+    known = {
+        "name": "llama-3.1",
+        "block_size": 32,
+        "tokenizer": "worker",
+        "prices": {"input": 1, "output": 2},
+    }
+    names = {"aliases": ["llama"], "fallbacks": ["small"]}
+    adapters = [{"name": "sql", "path": "/a"}, {"name": "chat", "path": "/b"}]
+    pool = {"name": "a", "model": {"name": "llama-3.1", "path": "o/m"}, "lora": adapters}
+    pool["autoscaling"] = {"enabled": True, "prometheus": PROMETHEUS}
+    own = {"name": "chat", "tokenizer": "text"}
+    models = yaml_models(render({"workers": {"pools": [pool]}, "models": [{**known, **names}, own]}))
+    wait = {"first_worker_seconds_max": 1800}
+    assert sorted(models, key=lambda model: str(model["name"])) == [
+        {**own, **wait},
+        {**known, **names, **wait},
+        {**known, **wait, "name": "sql"},
+    ]
+
+
 def yaml_models(objects: Objects) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])["models"]
     return found

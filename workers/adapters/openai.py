@@ -29,11 +29,13 @@ _RUNNING_USAGE = msgspec.Raw(b'{"include_usage":true,"continuous_usage_stats":tr
 
 
 class ModelEntry(msgspec.Struct):
-    """One model of /v1/models; `max_model_len` is vLLM's and SGLang's addition."""
+    """One model of /v1/models; `max_model_len` and `parent` are vLLM's and SGLang's additions."""
 
     id: str
     max_model_len: int | None = None
     owned_by: object = None
+    parent: object = None
+    """Of a LoRA adapter: the model that it changes."""
 
 
 class ModelList(msgspec.Struct):
@@ -53,11 +55,22 @@ class ModelList(msgspec.Struct):
 
     @property
     def context_lengths(self) -> dict[str, int]:
-        """Tokens of the longest prompt and answer together, by model, where its entry says so."""
-        return {
+        """Tokens of the longest prompt and answer together, by model, where its entry or its parent's says so."""
+        found = {
             model.id: model.max_model_len
             for model in self.data
             if model.max_model_len is not None and model.max_model_len > 0
+        }
+        inherited = {name: found[parent] for name, parent in self.parents.items() if parent in found}
+        return {**inherited, **found}
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The models that LoRA adapters change, by the adapter's name."""
+        return {
+            model.id: model.parent
+            for model in self.data
+            if isinstance(model.parent, str) and model.parent not in ("", model.id)
         }
 
 
@@ -111,7 +124,12 @@ class OpenAIAdapter:
     async def probe(self) -> WorkerReport:
         """Ask for the served models; see WorkerAdapter."""
         listed = await self.models()
-        return WorkerReport(models=listed.names, context_lengths=listed.context_lengths, engine=listed.engine)
+        return WorkerReport(
+            models=listed.names,
+            parents=listed.parents,
+            context_lengths=listed.context_lengths,
+            engine=listed.engine,
+        )
 
     def abandon(self) -> None:
         """Fail all calls that wait for a first byte; see WorkerAdapter."""

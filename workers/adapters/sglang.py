@@ -5,13 +5,13 @@ the load, which the load feed also publishes (workers/load_reports/load_feed.py)
 `--enable-cache-report`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
 
 from radix_cache.blocks import Tokens
-from workers.adapter import WorkerCall, WorkerReport, WorkerUnreachable
+from workers.adapter import WorkerCall, WorkerReport, WorkerTarget, WorkerUnreachable
 from workers.adapters import tokenize_endpoint
 from workers.adapters.http import PathNotFound
 from workers.adapters.openai import OpenAIAdapter
@@ -69,12 +69,20 @@ class SglangAdapter(OpenAIAdapter):
     chat_ids_field: str | None = "input_ids"
     """Field for the tokens of a chat prompt; None: the engine takes none."""
     streams_whole = True
+    lora_field: str | None = "lora_path"
+    """Field for the name of a LoRA adapter, as SGLang does not look at `model`; None: `model` is enough."""
+
+    def __init__(self, target: WorkerTarget) -> None:
+        super().__init__(target)
+        self._loras: Collection[str] = ()
 
     def body(self, call: WorkerCall) -> dict[str, object]:
         """Return the fields of the body, with SGLang's own."""
         fields = super().body(call)
         if call.prompt_ids is not None:
             fields = tokenize_endpoint.with_prompt_ids(fields, call, self.chat_ids_field)
+        if self.lora_field is not None and call.model in self._loras:
+            fields[self.lora_field] = call.model
         fields["rid"] = call.id
         if call.cache_salt:
             fields["cache_salt"] = call.cache_salt
@@ -90,8 +98,10 @@ class SglangAdapter(OpenAIAdapter):
             await self.http.get_json("ready", None)
         info = await self._info()
         listed = await self.models()
+        self._loras = listed.parents.keys()
         return WorkerReport(
             models=listed.names,
+            parents=listed.parents,
             engine=listed.engine,
             context_lengths=listed.context_lengths,
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
@@ -143,6 +153,7 @@ class EmbeddedAdapter(SglangAdapter):
     reports_running_usage = False
     lowest_first = True
     chat_ids_field = None
+    lora_field = None
 
 
 def _sources(events: KvEventsInfo, host: str) -> Iterator[EventSource]:

@@ -79,6 +79,7 @@ class VllmAdapter(OpenAIAdapter):
         listed = await self.models()
         return WorkerReport(
             models=listed.names,
+            parents=listed.parents,
             engine=listed.engine,
             context_lengths=listed.context_lengths,
             kv_tokens_max=self._kv_tokens_max,

@@ -126,6 +126,8 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.info: EngineInfo = engine.info
         self.limits: Limits = engine.limits
+        self.loras: frozenset[str] = engine.loras
+        """The names of the LoRA adapters."""
         self.tokenizer: Tokenizer = engine.tokenizer
         self.grammars = CompileQueue(engine.grammars)
         self.cache_flushes = 0

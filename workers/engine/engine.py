@@ -91,6 +91,8 @@ class Engine:
         self.info = info = parts.info
         self.store = parts.store
         self.embedder = parts.embedder
+        self.loras = frozenset(parts.loras)
+        """The names of the LoRA adapters."""
         self.tokenizer = parts.tokenizer
         self.grammars = GrammarCompiler(parts.tokenizer.to_json, info.vocab_size, parts.eos_ids)
         self.limits = Limits(
@@ -153,6 +155,8 @@ class Engine:
             raise RequestRefused(f"request {request.id} is running already", param="rid")
         request.check_limits(self.limits)
         check_priority_and_deadline(request.priority, request.deadline_seconds)
+        if request.lora and request.lora not in self.loras:
+            raise RequestRefused(f"there is no LoRA adapter {request.lora!r}", param="model")
         side = self.handoff_side if request.bootstrap else None
         sequence = self._sequence(request, side.role if side else None)
         self.scheduler.submit(sequence)
@@ -276,6 +280,7 @@ class Engine:
             # Without a seed of its own a request gets the engine's, plus one for each request before it.
             seed=self._seed + self._submitted if params.seed is None else params.seed,
             salt=request.salt,
+            lora=request.lora,
             stop_ids=params.stop_token_ids | (frozenset() if params.ignore_eos else self._eos_ids),
             arrival=now,
             priority=request.priority,
@@ -295,9 +300,11 @@ class Engine:
     def _leader(self, request: Request) -> Sequence | None:
         """Return the sequence that this request forks from; None when it has ended, or has another prompt."""
         running = self._requests.get(request.fork_of or "")
-        if running is None or running.sequence.salt != request.salt:
+        if running is None:
             return None
         sequence = running.sequence
+        if (sequence.salt, sequence.lora) != (request.salt, request.lora):
+            return None
         same = sequence.tokens[: sequence.num_prompt] == list(request.prompt)
         return sequence if same else None
 

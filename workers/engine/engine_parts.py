@@ -2,13 +2,15 @@
 
 config.json  -> spec ------+--> decoder ---+
 *.safetensors -------------+               +--> runner      runs the step plans
+LoRA adapters -----------------------------+
 tokenizer.json -> tokenizer                |
 settings -> codec -> pool size -> KV store +                stores keys and values
                               draft model -+--> drafter     proposes draft tokens, with speculation
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -23,6 +25,8 @@ from workers.engine.execution.step_memory import step_bytes
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.kv.pool_sizing import pool_blocks
+from workers.engine.model.lora import LoraAdapter
+from workers.engine.model.lora_loading import load_loras
 from workers.engine.model.weight_loading import load_decoder
 from workers.engine.scheduler.drafter import Drafter
 from workers.engine.scheduler.plan import SampledTokens, StepPlan
@@ -81,6 +85,8 @@ class EngineParts:
     """The drafter of speculative decoding; None without speculation."""
     embedder: Embedder | None = None
     """None with a runner without a model."""
+    loras: Mapping[str, LoraAdapter] = field(default_factory=dict)
+    """The LoRA adapters by name."""
 
 
 def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> EngineParts:
@@ -110,6 +116,7 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         device=device,
         quantization=config.quantization,
     )
+    loras = load_loras(config.lora, spec, dtype=dtype, device=device)
     codec = kv_codec(config.kv_dtype, dtype)
     draft = draft_spec(config.speculation, spec, context_length)
     largest_step = step_bytes(config, spec, context_length=context_length, codec=codec, dtype=dtype)
@@ -158,15 +165,16 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
     )
     drafter = watcher
     if config.speculation and not watcher:
-        drafter = load_drafter(config.speculation, target, draft)
+        drafter = load_drafter(config.speculation, target, draft, loras)
     return EngineParts(
         info=info,
-        runner=ModelRunner(decoder, attention, device, drafter),
+        runner=ModelRunner(decoder, attention, device, drafter, loras),
         store=store,
         tokenizer=tokenizer,
         eos_ids=spec.eos_ids,
         drafter=drafter,
-        embedder=Embedder(decoder, device),
+        embedder=Embedder(decoder, device, loras),
+        loras=loras,
     )
 
 

@@ -29,6 +29,8 @@ class Request:
     params: SamplingParams
     salt: str = ""
     """Requests with different cache salts share no cached block."""
+    lora: str = ""
+    """The name of the LoRA adapter that answers; empty: the model itself."""
     fork_of: str | None = None
     """The id of an earlier request with the same prompt and salt; its prefill is shared by this one."""
     bootstrap: Bootstrap | None = None

@@ -2,5 +2,5 @@
 
 Read in this order: `options`, `main`, `serving`, `app`, `worker`, `generation`, `requests`, `prompt_tokenizer`,
 `sampling`, `structured_outputs`, `tools`, `responses`, `choices`, `completion_formatters`, `logprobs`, `control`,
-`errors`.
+`served_models`, `errors`.
 """

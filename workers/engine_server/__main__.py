@@ -17,7 +17,7 @@ from workers.engine.config.speculation_config import Method
 from workers.engine.disaggregation.messages import Backend
 from workers.engine.errors import ConfigInvalid
 from workers.engine_server.main import run
-from workers.engine_server.options import DisaggregationMode, WorkerOptions
+from workers.engine_server.options import DisaggregationMode, WorkerOptions, parse_lora_module
 from workers.engine_server.tools.formats import FORMATS
 
 
@@ -80,12 +80,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--speculative-draft-model", type=Path, help="the draft model, or the Medusa heads")
     parser.add_argument("--speculative-exit-layer", type=int, help="early_exit: how many first layers draft")
     parser.add_argument("--speculative-disable-by-batch-size", type=int, help="no drafts in larger batches")
+    parser.add_argument(
+        "--lora-modules",
+        nargs="+",
+        action="extend",
+        metavar="NAME=PATH",
+        help="LoRA adapters in PEFT's format, each a model name of its own",
+    )
+    parser.add_argument("--max-loaded-loras", type=int, help="most LoRA adapters")
+    parser.add_argument("--max-lora-rank", type=int, help="largest rank of a LoRA adapter")
+    parser.add_argument("--lora-bytes-max", type=int, help="most bytes of all LoRA adapters")
     parser.add_argument("--kv-events-buffer-steps", type=int, help="batches of KV events kept for replay")
     parser.add_argument(
         "--drain-seconds", type=float, help="how long running requests may go on after SIGTERM"
     )
     values = vars(parser.parse_args(arguments))
     try:
+        if "lora_modules" in values:
+            values["lora_modules"] = tuple(map(parse_lora_module, values["lora_modules"]))
         options = WorkerOptions(**values)
         options.engine_config()
     except ConfigInvalid as err:

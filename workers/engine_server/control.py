@@ -14,6 +14,7 @@ from aiohttp import web
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.metrics import CONTENT_TYPE, exposition
 from workers.engine_server.requests import AbortBody, DetokenizeBody, TokenizeBody, read
+from workers.engine_server.served_models import model_entries, requested_lora
 from workers.engine_server.worker import WORKER, EngineWorker
 
 
@@ -71,16 +72,16 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
-    """Answer GET /v1/models: the list of the one served model."""
-    return _json_response({"object": "list", "data": [_model(request.app[WORKER])]})
+    """Answer GET /v1/models: the served model, and its LoRA adapters."""
+    worker = request.app[WORKER]
+    return _json_response({"object": "list", "data": model_entries(worker)})
 
 
 async def model(request: web.Request) -> web.Response:
-    """Answer GET /v1/models/{model}; 404 for any other model than the served one."""
+    """Answer GET /v1/models/{model}; 404 for a model that is not served."""
     worker, name = request.app[WORKER], request.match_info["model"]
-    if name != worker.options.model_name:
-        raise ApiError(404, f"The model {name!r} does not exist.", param="model", code="model_not_found")
-    return _json_response(_model(worker))
+    requested_lora(worker, name)
+    return _json_response(next(entry for entry in model_entries(worker) if entry["id"] == name))
 
 
 async def tokenize(request: web.Request) -> web.Response:
@@ -168,17 +169,6 @@ def _loads_of_rank(worker: EngineWorker, now: str) -> dict[str, Any]:
         "gen_throughput": round(loads.generated_per_second, 2),
         "cache_hit_rate": round(loads.cache_hit_rate, 4),
         "disaggregation": worker.disaggregation.counts(),
-    }
-
-
-def _model(worker: EngineWorker) -> dict[str, Any]:
-    return {
-        "id": worker.options.model_name,
-        "object": "model",
-        "created": worker.created,
-        "owned_by": "radixgate",
-        "root": str(worker.options.model),
-        "max_model_len": worker.engine.info.context_length,
     }
 
 

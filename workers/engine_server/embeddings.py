@@ -17,6 +17,7 @@ from workers.engine.errors import RequestRefused
 from workers.engine.scheduler.limits import Limits
 from workers.engine_server.errors import ApiError, bad_request
 from workers.engine_server.requests import read
+from workers.engine_server.served_models import requested_lora
 from workers.engine_server.worker import WORKER, EngineWorker, request_name
 
 TEXTS_MAX = 2048
@@ -37,10 +38,11 @@ async def embeddings(request: web.Request) -> web.Response:
     """Answer POST /v1/embeddings with one vector of length one for each text."""
     worker = request.app[WORKER]
     body = await read(request, EngineEmbeddingBody)
-    _check(worker, body)
+    lora = requested_lora(worker, body.model)
+    _check(body)
     prompts = await _prompts(worker, body.input)
     with worker.live_requests.enter(request_name(request, body.rid)):
-        vectors = [await _vector(worker, prompt) for prompt in prompts]
+        vectors = [await _vector(worker, prompt, lora) for prompt in prompts]
     tokens = sum(map(len, prompts))
     answer = {
         "object": "list",
@@ -48,17 +50,13 @@ async def embeddings(request: web.Request) -> web.Response:
             {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
             for index, vector in enumerate(vectors)
         ],
-        "model": worker.options.model_name,
+        "model": lora or worker.options.model_name,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
-def _check(worker: EngineWorker, body: EngineEmbeddingBody) -> None:
-    if body.model is not None and body.model != worker.options.model_name:
-        raise ApiError(
-            404, f"The model {body.model!r} does not exist.", param="model", code="model_not_found"
-        )
+def _check(body: EngineEmbeddingBody) -> None:
     if body.encoding_format not in (None, "float", "base64"):
         raise bad_request("encoding_format must be float or base64.", param="encoding_format")
     if body.dimensions is not None:
@@ -94,10 +92,10 @@ def _check_fits(limits: Limits, prompt: list[int]) -> None:
     unbound.check(prompt, 0)
 
 
-async def _vector(worker: EngineWorker, prompt: list[int]) -> list[float]:
+async def _vector(worker: EngineWorker, prompt: list[int], lora: str) -> list[float]:
     """Return the vector of one text. Raises EngineFailed, StepFailed."""
     assert worker.embedder is not None
-    embedding = worker.embedder.begin(prompt)
+    embedding = worker.embedder.begin(prompt, lora)
 
     def chunk() -> list[Any]:
         embedding.advance(worker.options.chunk_tokens)

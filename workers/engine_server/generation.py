@@ -25,7 +25,7 @@ from workers.engine_server.completion_formatters import (
     CompletionMetadata,
     TextCompletionFormatter,
 )
-from workers.engine_server.errors import ApiError, bad_request
+from workers.engine_server.errors import bad_request
 from workers.engine_server.requests import (
     EngineChatBody,
     EngineCompletionBody,
@@ -34,6 +34,7 @@ from workers.engine_server.requests import (
 )
 from workers.engine_server.responses import Outputs, merged_outputs, send_stream, send_whole
 from workers.engine_server.sampling import sampling_params
+from workers.engine_server.served_models import requested_lora
 from workers.engine_server.structured_outputs import RequestedGrammar, requested_grammar
 from workers.engine_server.tools.plan import TEXT_ONLY, ToolPlan, tool_plan
 from workers.engine_server.worker import WORKER, EngineWorker, request_name
@@ -52,6 +53,8 @@ class GenerationJob:
     """One request for completions, ready for the engine."""
 
     body: EngineChatBody | EngineCompletionBody
+    lora: str
+    """The LoRA adapter that answers; empty: the model itself."""
     prompts: list[list[int]]
     """The tokens of each prompt."""
     max_tokens: int
@@ -66,7 +69,8 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer POST /v1/chat/completions; without max_tokens the answer may fill the context."""
     worker = request.app[WORKER]
     body = await read_generation(request, EngineChatBody)
-    _check_body(worker, body)
+    lora = requested_lora(worker, body.model)
+    _check_salt(body)
     tools = tool_plan(
         body.tools,
         body.tool_choice,
@@ -89,6 +93,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
             request,
             GenerationJob(
                 body=body,
+                lora=lora,
                 prompts=[prompt],
                 max_tokens=max_tokens,
                 formatter=ChatCompletionFormatter,
@@ -108,7 +113,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     """Answer POST /v1/completions."""
     worker = request.app[WORKER]
     body = await read_generation(request, EngineCompletionBody)
-    _check_body(worker, body)
+    lora = requested_lora(worker, body.model)
+    _check_salt(body)
     if body.echo and body.logprobs is not None:
         raise bad_request(
             "logprobs of an echoed prompt are not supported by this worker.",
@@ -124,7 +130,12 @@ async def completions(request: web.Request) -> web.StreamResponse:
             worker.engine.limits.check(prompt, max_tokens)
         echoes = _prompt_texts(worker, body, prompts)
     job = GenerationJob(
-        body=body, prompts=prompts, max_tokens=max_tokens, formatter=TextCompletionFormatter, echoes=echoes
+        body=body,
+        lora=lora,
+        prompts=prompts,
+        max_tokens=max_tokens,
+        formatter=TextCompletionFormatter,
+        echoes=echoes,
     )
     return await (_generate if max_tokens or not body.echo else _echo)(request, job)
 
@@ -147,11 +158,7 @@ def _prompt_texts(
     return [worker.engine.tokenizer.decode(prompt) for prompt in prompts]
 
 
-def _check_body(worker: EngineWorker, body: GenerationBody) -> None:
-    if body.model is not None and body.model != worker.options.model_name:
-        raise ApiError(
-            404, f"The model {body.model!r} does not exist.", param="model", code="model_not_found"
-        )
+def _check_salt(body: GenerationBody) -> None:
     if body.cache_salt is not None and len(body.cache_salt) > CACHE_SALT_CHARS_MAX:
         raise bad_request(f"cache_salt has at most {CACHE_SALT_CHARS_MAX} characters.", param="cache_salt")
 
@@ -162,7 +169,7 @@ def _metadata(
     worker, body = request.app[WORKER], job.body
     return CompletionMetadata(
         rid=rid,
-        model=worker.options.model_name,
+        model=job.lora or worker.options.model_name,
         created=int(time.time()),
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
         choices_per_prompt=choices_per_prompt,
@@ -223,6 +230,7 @@ async def _generate(request: web.Request, job: GenerationJob) -> web.StreamRespo
                     # With one seed for all, all choices would be the same text.
                     params=params if params.seed is None else replace(params, seed=params.seed + number),
                     salt=body.cache_salt or "",
+                    lora=job.lora,
                     priority=body.priority or 0,
                     deadline_seconds=None if body.deadline_ms is None else body.deadline_ms / 1000,
                     streamed=bool(body.stream),

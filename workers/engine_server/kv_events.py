@@ -7,7 +7,7 @@ ROUTER   request: empty | first sequence         answers: empty | topic | sequen
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -29,7 +29,15 @@ class KvEventPublisher:
     `publish` is called from the event loop; `replay` runs as a task.
     """
 
-    def __init__(self, host: str, port: int, page_size: int, batches_kept_max: int, topic: str = "") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page_size: int,
+        batches_kept_max: int,
+        topic: str = "",
+        lora_ids: Mapping[str, int] | None = None,
+    ) -> None:
         """Bind both sockets.
 
         Args:
@@ -38,12 +46,14 @@ class KvEventPublisher:
             page_size: Tokens of a KV block.
             batches_kept_max: Batches that can be replayed.
             topic: The first frame of each message.
+            lora_ids: The numbers of the LoRA adapters by name, as events show them.
 
         Raises:
             OSError: A port is taken or the address is unknown.
         """
         self.topic = topic
         self._page_size = page_size
+        self._lora_ids = lora_ids or {}
         self._context = zmq.asyncio.Context()
         self._publisher: zmq.Socket[bytes] = zmq.Socket(self._context, zmq.PUB)
         self._replayer = self._context.socket(zmq.ROUTER)
@@ -63,7 +73,7 @@ class KvEventPublisher:
 
     def publish(self, events: Sequence[KVEvent]) -> None:
         """Send one batch; a subscriber that is too slow misses the batch and has to request a replay."""
-        payload = msgspec.msgpack.encode([time.time(), list(_encoded_events(events, self._page_size)), 0])
+        payload = msgspec.msgpack.encode([time.time(), list(self._encoded(events)), 0])
         self._kept.append((self._sequence, payload))
         frames = [self.topic.encode(), self._sequence.to_bytes(8, "big"), payload]
         self._sequence += 1
@@ -86,39 +96,48 @@ class KvEventPublisher:
         self._replayer.close()
         self._context.term()
 
+    def _encoded(self, events: Sequence[KVEvent]) -> Iterator[dict[str, Any]]:
+        """Yield events as they are sent; neighbouring blocks of one sequence become one event."""
+        for kind, group in groupby(events, key=type):
+            if kind is BlockStored:
+                stored = [event for event in group if isinstance(event, BlockStored)]
+                yield from map(self._stored, _runs(stored))
+            elif kind is BlockRemoved:
+                hashes = [event.hash for event in group if isinstance(event, BlockRemoved)]
+                yield {"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"}
+            else:
+                yield {"type": "AllBlocksCleared"}
+
+    def _stored(self, run: Sequence[BlockStored]) -> dict[str, Any]:
+        first = run[0]
+        stored: dict[str, Any] = {
+            "type": "BlockStored",
+            "block_hashes": [block.hash for block in run],
+            "parent_block_hash": first.parent,
+            "token_ids": [token for block in run for token in block.tokens],
+            "block_size": self._page_size,
+            "lora_id": self._lora_ids.get(first.lora),
+            "medium": "GPU",
+        }
+        if first.lora:
+            stored["lora_name"] = first.lora
+        if first.salt:
+            stored["cache_salt"] = first.salt
+        return stored
+
 
 def _port(socket: Any) -> int:
     return int(socket.getsockopt(zmq.LAST_ENDPOINT).rsplit(b":", 1)[1])
 
 
-def _encoded_events(events: Sequence[KVEvent], page_size: int) -> Iterator[dict[str, Any]]:
-    """Yield events as they are sent; neighbouring blocks of one sequence become one event."""
-    for kind, group in groupby(events, key=type):
-        if kind is BlockStored:
-            yield from _stored([event for event in group if isinstance(event, BlockStored)], page_size)
-        elif kind is BlockRemoved:
-            hashes = [event.hash for event in group if isinstance(event, BlockRemoved)]
-            yield {"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"}
-        else:
-            yield {"type": "AllBlocksCleared"}
-
-
-def _stored(events: Sequence[BlockStored], page_size: int) -> Iterator[dict[str, Any]]:
+def _runs(events: Sequence[BlockStored]) -> Iterator[list[BlockStored]]:
+    """Yield neighbouring blocks of one sequence together."""
     run: list[BlockStored] = []
-    for event in [*events, None]:
-        if run and (event is None or event.parent != run[-1].hash or event.salt != run[0].salt):
-            stored: dict[str, Any] = {
-                "type": "BlockStored",
-                "block_hashes": [block.hash for block in run],
-                "parent_block_hash": run[0].parent,
-                "token_ids": [token for block in run for token in block.tokens],
-                "block_size": page_size,
-                "lora_id": None,
-                "medium": "GPU",
-            }
-            if run[0].salt:
-                stored["cache_salt"] = run[0].salt
-            yield stored
+    for event in events:
+        last = run[-1] if run else None
+        if last and (event.parent, event.salt, event.lora) != (last.hash, last.salt, last.lora):
+            yield run
             run = []
-        if event is not None:
-            run.append(event)
+        run.append(event)
+    if run:
+        yield run

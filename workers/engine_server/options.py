@@ -15,6 +15,7 @@ from workers.engine.config.engine_config import (
     PriorityFirst,
     Quantization,
 )
+from workers.engine.config.lora_config import LoraConfig
 from workers.engine.config.speculation_config import Method, SpecConfig
 from workers.engine.disaggregation.messages import Backend
 from workers.engine.errors import ConfigInvalid
@@ -78,6 +79,11 @@ class WorkerOptions:
     speculative_draft_model: Path | None = None
     speculative_exit_layer: int | None = None
     speculative_disable_by_batch_size: int = 32
+    lora_modules: tuple[tuple[str, Path], ...] = ()
+    """The name of each LoRA adapter in requests, and its directory in PEFT's format; LoraConfig has the bounds."""
+    max_loaded_loras: int = 32
+    max_lora_rank: int = 64
+    lora_bytes_max: int = 1 << 30
     kv_events_port: int | None = 0
     """The port that publishes KV events; the next one replays them. 0 takes free ports, None publishes nothing."""
     kv_events_buffer_steps: int = 10_000
@@ -123,6 +129,10 @@ class WorkerOptions:
                 )
         if self.disaggregation_mode != "null" and self.kv_layout == "none":
             raise ConfigInvalid("without KV (kv_layout none) there is nothing to hand over")
+        if self.disaggregation_mode != "null" and self.lora_modules:
+            raise ConfigInvalid("LoRA adapters are not handed over: they need disaggregation_mode null")
+        if self.model_name in dict(self.lora_modules):
+            raise ConfigInvalid(f"a LoRA adapter has the name of the model, {self.model_name!r}")
         if self.api_key == "":
             raise ConfigInvalid("api_key must not be empty")
         if self.served_model_name == "":
@@ -161,6 +171,12 @@ class WorkerOptions:
             threads=self.threads,
             seed=self.seed,
             speculation=self._speculation(),
+            lora=LoraConfig(
+                adapters=self.lora_modules,
+                adapters_max=self.max_loaded_loras,
+                rank_max=self.max_lora_rank,
+                bytes_max=self.lora_bytes_max,
+            ),
         )
 
     def _speculation(self) -> SpecConfig | None:
@@ -175,3 +191,11 @@ class WorkerOptions:
             exit_layer=self.speculative_exit_layer,
             batch_size_max=self.speculative_disable_by_batch_size,
         )
+
+
+def parse_lora_module(text: str) -> tuple[str, Path]:
+    """Return the name and the directory of a LoRA adapter, written as `name=path`. Raises ConfigInvalid."""
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path:
+        raise ConfigInvalid(f"a LoRA adapter is written as name=path, not {text!r}")
+    return name, Path(path)

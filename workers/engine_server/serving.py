@@ -121,6 +121,8 @@ async def _publisher(options: WorkerOptions, engine: AsyncEngine) -> AsyncIterat
             options.kv_events_port,
             engine.info.block_size,
             options.kv_events_buffer_steps,
+            # As vLLM numbers them, from one.
+            lora_ids={name: number for number, (name, _) in enumerate(options.lora_modules, start=1)},
         )
     except OSError as err:
         raise WorkerCannotListen(err.strerror) from err

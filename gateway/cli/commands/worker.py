@@ -151,6 +151,20 @@ def worker(
             "template."
         ),
     ] = "auto",
+    lora_modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="LoRA adapter of the embedded engine, a directory in PEFT's format: a model of its own in "
+            "requests. Several are named one after the other, or with the option repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    max_loaded_loras: Annotated[int, typer.Option(help="Largest number of LoRA adapters.", min=1)] = 32,
+    max_lora_rank: Annotated[int, typer.Option(help="Largest rank of a LoRA adapter.", min=1)] = 64,
+    lora_bytes_max: Annotated[
+        int, typer.Option(help="Largest memory in bytes of all LoRA adapters together.", min=1)
+    ] = 1 << 30,
     register: Annotated[
         str | None,
         typer.Option(
@@ -247,7 +261,9 @@ def worker(
     if api_key is not None and registration is not None:
         raise CommandError(KEY_OF_REGISTERED, 2)
     refuse_options(context, LAUNCHED_ONLY, "for launched engines only: see --engine")
-    if context.args:
+    # As in vLLM, all words after --lora-modules name adapters; the parser takes the first one only.
+    modules = [*lora_modules, *context.args] if lora_modules else []
+    if context.args and not modules:
         raise CommandError(f"unexpected arguments: {' '.join(context.args)}", 2)
     checkpoint = Path(model)
     if not (checkpoint / "config.json").is_file():
@@ -255,7 +271,7 @@ def worker(
     try:
         from workers.engine.errors import ConfigInvalid
         from workers.engine_server import main
-        from workers.engine_server.options import WorkerOptions
+        from workers.engine_server.options import WorkerOptions, parse_lora_module
     except ImportError as err:
         raise CommandError(f"{ENGINE_MISSING} ({err})") from err
     chosen: dict[str, Any] = {
@@ -293,8 +309,12 @@ def worker(
         "tool_call_parser": tool_call_parser,
         "kv_events_port": kv_events_port if kv_events else None,
         "kv_events_buffer_steps": kv_events_buffer_steps,
+        "max_loaded_loras": max_loaded_loras,
+        "max_lora_rank": max_lora_rank,
+        "lora_bytes_max": lora_bytes_max,
     }
     try:
+        chosen["lora_modules"] = tuple(map(parse_lora_module, modules))
         options = WorkerOptions(**chosen)
         options.engine_config()
     except ConfigInvalid as err:

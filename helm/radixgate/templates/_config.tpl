@@ -145,16 +145,20 @@ pods by their addresses: for it they are discovered.
 
 {{/*
 The values' models, and those of pools that may have no engine at times: the gateway knows these models also then, and
-their requests wait for the first engine.
+their requests wait for the first engine. An adapter among them that the values do not name has the tokenizer, the
+prices and the further settings of its pool's model.
 */}}
 {{- define "radixgate.models" -}}
 {{- $seconds := dict -}}
+{{- $parents := dict -}}
 {{- range include "radixgate.pools" . | fromYamlArray -}}
 {{- if and .autoscaling.enabled (not (int .autoscaling.minReplicas)) -}}
 {{- $wait := .autoscaling.firstWorkerSeconds -}}
 {{- $_ := set $seconds .model.name $wait -}}
+{{- $parent := .model.name -}}
 {{- range .lora -}}
 {{- $_ := set $seconds .name $wait -}}
+{{- $_ := set $parents .name $parent -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -165,7 +169,13 @@ their requests wait for the first engine.
 {{- $_ := unset $seconds .name -}}
 {{- end -}}
 {{- range $name, $wait := $seconds -}}
-{{- $models = append $models (dict "name" $name "first_worker_seconds_max" $wait) -}}
+{{- $model := dict "name" $name "first_worker_seconds_max" $wait -}}
+{{- range $.Values.models -}}
+{{- if eq .name (get $parents $name) -}}
+{{- $model = merge $model (omit (deepCopy .) "aliases" "tenant_aliases" "splits" "fallbacks") -}}
+{{- end -}}
+{{- end -}}
+{{- $models = append $models $model -}}
 {{- end -}}
 {{- toYaml $models -}}
 {{- end -}}

@@ -1,10 +1,11 @@
 """The settings that an engine is started with."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from workers.engine.config.lora_config import LoraConfig
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.errors import ConfigInvalid
 
@@ -61,6 +62,8 @@ class EngineConfig:
     """Makes requests without a seed of their own repeatable; None: a random seed from the system."""
     speculation: SpecConfig | None = None
     """The settings of speculative decoding; None: no speculation."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """The LoRA adapters that requests may name, and their bounds."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -6,7 +6,7 @@ KV store: its keys and values are kept only while it is computed.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from workers.engine.errors import StepFailed
 from workers.engine.model.decoder import Decoder
+from workers.engine.model.lora import LoraAdapter, LoraGroup
 
 _log = logging.getLogger("radixgate.engine")
 
@@ -21,21 +22,35 @@ _log = logging.getLogger("radixgate.engine")
 class Embedder:
     """Computes embeddings with a decoder. Only the engine's thread may call it."""
 
-    def __init__(self, decoder: Decoder, device: torch.device) -> None:
+    def __init__(
+        self, decoder: Decoder, device: torch.device, loras: Mapping[str, LoraAdapter] | None = None
+    ) -> None:
         self._decoder = decoder
         self._device = device
+        self._loras = loras or {}
 
-    def begin(self, tokens: Sequence[int]) -> "TextEmbedding":
-        """Return the embedding of a text of at least one token, not computed yet."""
-        return TextEmbedding(self._decoder, self._device, tokens)
+    def begin(self, tokens: Sequence[int], lora: str = "") -> "TextEmbedding":
+        """Return the embedding of a text of at least one token, not computed yet.
+
+        `lora`: the name of the LoRA adapter that computes it; empty: the model itself.
+        """
+        groups = (LoraGroup(adapter=self._loras[lora], rows=None),) if lora else ()
+        return TextEmbedding(self._decoder, self._device, tokens, groups)
 
 
 class TextEmbedding:
     """The embedding of one text, computed in chunks; `vector` is set once `done`."""
 
-    def __init__(self, decoder: Decoder, device: torch.device, tokens: Sequence[int]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        device: torch.device,
+        tokens: Sequence[int],
+        groups: Sequence[LoraGroup] = (),
+    ) -> None:
         self.vector: list[float] = []
         self._decoder = decoder
+        self._groups = groups
         self._tokens = torch.tensor(tokens, dtype=torch.long, device=device)
         self._computed = 0
         self._keys: list[Tensor] = []
@@ -68,6 +83,7 @@ class TextEmbedding:
                 self._tokens[start:end],
                 positions,
                 _CausalAttentionStep(self._decoder, self._keys, self._values, positions),
+                self._groups,
             )
             self._computed = end
             if end == len(self._tokens):

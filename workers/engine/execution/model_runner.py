@@ -7,6 +7,7 @@ drawn            a6        d7 d8' d9                 the tokens that plain decod
 verify           a6        d7 d8'                    draft d8 was rejected, and with it the token after it
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import accumulate, compress
@@ -19,6 +20,7 @@ from workers.engine.execution.packing import pack
 from workers.engine.execution.sampling_rows import draw_uniforms, sampling_rows
 from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
+from workers.engine.model.lora import LoraAdapter, lora_groups
 from workers.engine.sampling.distribution import distribution
 from workers.engine.sampling.logprobs import LogprobReader, TokenLogprob
 from workers.engine.sampling.random_numbers import RandomStream
@@ -42,11 +44,13 @@ class ModelRunner:
         attention: AttentionBackend,
         device: torch.device,
         drafter: Drafter | None = None,
+        loras: Mapping[str, LoraAdapter] | None = None,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
         self._device = device
         self._drafter = drafter
+        self._loras = loras or {}
 
     def run(self, plan: StepPlan) -> list[SampledTokens]:
         """Compute the plan's tokens, and return one result for each item that samples, in the plan's order."""
@@ -56,7 +60,10 @@ class ModelRunner:
             drawn_from = self._drafter.propose(drafting) if self._drafter and drafting else {}
             packed = pack(plan.items, self._device, plan.padding)
             hidden = self._decoder.forward(
-                packed.tokens, packed.positions, self._attention.begin(packed.spans)
+                packed.tokens,
+                packed.positions,
+                self._attention.begin(packed.spans),
+                lora_groups(packed.lora_rows, self._loras),
             )
             hidden = hidden.index_select(0, packed.sampled)
             sampling = [item for item in plan.items if item.samples]

@@ -28,6 +28,8 @@ class PackedStep:
     sampled: Tensor
     """The rows to be sampled, 1 + drafts of each item that samples."""
     spans: tuple[AttentionSpan, ...]
+    lora_rows: tuple[tuple[str, Tensor | None], ...]
+    """The rows of each LoRA adapter in the step; None: all rows."""
 
 
 def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int] = ()) -> PackedStep:
@@ -35,6 +37,7 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
     tokens: list[int] = []
     positions: list[int] = []
     last_rows: dict[int, int] = {}
+    lora_rows: dict[str, list[int]] = {}
     spans = []
     # A finished row of a static batch attends to as many positions as the longest: no sequence can leave the batch.
     reach = max((item.start for item in items), default=0)
@@ -60,6 +63,8 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
         else:
             positions += (item.start, *(item.start + 1 + depth for depth in tree.depths))
         last_rows[place] = len(tokens) - 1
+        if item.sequence.lora:
+            lora_rows.setdefault(item.sequence.lora, []).extend(range(len(tokens) - item.count, len(tokens)))
         spans.append(
             AttentionSpan(start=item.start, count=item.count, blocks=item.sequence.blocks.ids, tree=tree)
         )
@@ -74,4 +79,8 @@ def pack(items: Sequence[StepItem], device: torch.device, padding: Sequence[int]
         positions=id_tensor(positions, device),
         sampled=id_tensor(sampled, device),
         spans=tuple(spans),
+        lora_rows=tuple(
+            (name, None if len(rows) == len(tokens) else id_tensor(rows, device))
+            for name, rows in lora_rows.items()
+        ),
     )

@@ -3,6 +3,7 @@
     attention    keys and values of one batch, gathered      GATHER_BYTES_MAX, or one sequence at full length
                  masks of all batches and chunks             one for each different window
     layer        chunk_tokens rows                           hidden states, heads, both halves of the MLP
+    adapters     chunk_tokens rows                           inputs and outputs of one low-rank update
     sampling     running_max * (1 + drafts) rows             logits, and distributions in float64
 
 The parts do not peak at the same moment, so the sum is more than any step takes.
@@ -40,6 +41,7 @@ def step_bytes(
         _gathered(config, spec, context_length, codec, dtype)
         + _masks(config, spec, context_length, dtype, rows)
         + _activations(spec, dtype, rows)
+        + (_adapter_update(config, spec, dtype, rows) if config.lora.adapters else 0)
         + sampled * spec.vocab_size * (dtype.itemsize + _FLOAT32 + 3 * _FLOAT64)
     )
 
@@ -63,6 +65,12 @@ def _masks(config: EngineConfig, spec: ModelSpec, context_length: int, dtype: to
     # Two conditions of a byte each become one mask; a verification repeats rows for the query heads of a key head.
     group = spec.heads // spec.kv_heads if config.speculation else 1
     return len(set(spec.windows)) * rows * columns * (dtype.itemsize * group + 2)
+
+
+def _adapter_update(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, rows: int) -> int:
+    widest = max(spec.hidden_size, spec.intermediate_size, spec.heads * spec.head_dim)
+    # The rows of one adapter, reduced by up to three matrices, and what one of them adds.
+    return rows * (2 * widest + 3 * config.lora.rank_max) * dtype.itemsize
 
 
 def _activations(spec: ModelSpec, dtype: torch.dtype, rows: int) -> int:

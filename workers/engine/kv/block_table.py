@@ -18,8 +18,8 @@ from typing import Protocol
 
 from workers.engine.kv.prefix_tree import BlockTokens, PrefixNode, PrefixTree
 
-NextBlock = tuple[str, PrefixNode | None, BlockTokens]
-"""The name of a block that a sequence will fill: its salt, the node before it, its tokens."""
+NextBlock = tuple[str, str, PrefixNode | None, BlockTokens]
+"""The name of a block that a sequence will fill: its salt and LoRA adapter, the node before it, its tokens."""
 BlockCopy = tuple[int, int]
 """A block copy: (source, target)."""
 
@@ -92,15 +92,18 @@ class BlockTable:
     tokens_max = sys.maxsize
     recomputes_everything = False
 
-    __slots__ = ("_path", "_released", "_salt", "_shares", "_size", "_tree", "computed", "ids")
+    __slots__ = ("_lora", "_path", "_released", "_salt", "_shares", "_size", "_tree", "computed", "ids")
 
-    def __init__(self, tree: PrefixTree, tokens: Sequence[int], salt: str, *, shares: bool = True) -> None:
+    def __init__(
+        self, tree: PrefixTree, tokens: Sequence[int], salt: str, lora: str = "", *, shares: bool = True
+    ) -> None:
         """Retain the longest cached prefix of `tokens`; with `shares` False every block is the sequence's own."""
         self._tree = tree
         self._salt = salt
+        self._lora = lora
         self._shares = shares
         self._size = tree.pool.block_size
-        node = tree.match(tokens, salt) if shares else None
+        node = tree.match(tokens, salt, lora) if shares else None
         self._path = [*node.path_to_root()][::-1] if node else []
         self._released = tree.first_readable_block(len(self._path))
         """Leading blocks that are before the sliding window, and were released."""
@@ -163,7 +166,7 @@ class BlockTable:
             index = len(self._path)
             filled = tuple(tokens[index * self._size : (index + 1) * self._size])
             parent = self._path[-1] if self._path else None
-            self._path.append(self._tree.insert(parent, self._salt, filled, self.ids[index]))
+            self._path.append(self._tree.insert(parent, self._salt, filled, self.ids[index], self._lora))
             self.ids[index] = self._path[-1].block
         if self._tree.window is None:
             return
@@ -185,7 +188,8 @@ class BlockTable:
         begin = self.shared_tokens
         if not self._shares or begin + self._size > len(tokens):
             return None
-        return self._salt, self._path[-1] if self._path else None, tuple(tokens[begin : begin + self._size])
+        last = self._path[-1] if self._path else None
+        return self._salt, self._lora, last, tuple(tokens[begin : begin + self._size])
 
     def close(self) -> None:
         """Release every block, the last one first, so that the beginning of a prefix is evicted last."""

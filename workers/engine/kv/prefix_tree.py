@@ -3,7 +3,8 @@
     salt "acme" -- [a b c d] -- [e f g h] -- [i j k l]      a node = the tokens of one block, the block's id,
                          |                                   and the way down to it, which names the whole prefix
                          +---- [e f x y]                     (blocks of 4 tokens)
-    salt "zeta" -- [a b c d]                                 another salt shares nothing, not even equal text
+    salt "zeta" -- [a b c d]                                 another salt shares nothing, not even equal text,
+                                                             and neither does another LoRA adapter
 
 The tree holds one reference on each block that it owns, and every sequence that reads the block holds another. So:
 
@@ -53,6 +54,7 @@ class PrefixNode:
     Attributes:
         parent: the node of the block before, None for the first block.
         salt: the cache salt of the prefix.
+        lora: the LoRA adapter that computed it; empty: the model itself.
         tokens: the tokens of the block.
         block: the number of the KV block, or EVICTED.
         depth: blocks from the beginning of the prefix, this one included.
@@ -60,15 +62,18 @@ class PrefixNode:
         children: the nodes of the blocks that follow, by their tokens.
     """
 
-    __slots__ = ("block", "children", "depth", "digest", "parent", "salt", "tokens")
+    __slots__ = ("block", "children", "depth", "digest", "lora", "parent", "salt", "tokens")
 
-    def __init__(self, *, parent: "PrefixNode | None", salt: str, tokens: BlockTokens, block: int) -> None:
+    def __init__(
+        self, *, parent: "PrefixNode | None", salt: str, lora: str, tokens: BlockTokens, block: int
+    ) -> None:
         self.parent = parent
         self.salt = salt
+        self.lora = lora
         self.tokens = tokens
         self.block = block
         self.depth: int = parent.depth + 1 if parent else 1
-        self.digest: bytes = prefix_digest(parent.digest if parent else None, tokens, salt)
+        self.digest: bytes = prefix_digest(parent.digest if parent else None, tokens, salt, lora)
         self.children: dict[BlockTokens, PrefixNode] = {}
 
     def path_to_root(self) -> Iterator["PrefixNode"]:
@@ -80,7 +85,7 @@ class PrefixNode:
 
 
 class PrefixTree:
-    """The cached full blocks of a BlockPool, found by cache salt and tokens."""
+    """The cached full blocks of a BlockPool, found by cache salt, LoRA adapter and tokens."""
 
     def __init__(self, pool: BlockPool, *, window: int | None = None) -> None:
         """Create an empty tree over `pool`.
@@ -92,7 +97,7 @@ class PrefixTree:
         """
         self.pool = pool
         self.window = window
-        self._roots: dict[str, dict[BlockTokens, PrefixNode]] = {}
+        self._roots: dict[tuple[str, str], dict[BlockTokens, PrefixNode]] = {}
         self._idle: OrderedDict[PrefixNode, None] = OrderedDict()
         self._size = 0
         self._events: deque[KVEvent] = deque(maxlen=EVENTS_MAX)
@@ -107,18 +112,18 @@ class PrefixTree:
         """The number of blocks that `allocate` can return: the free ones and the idle ones."""
         return self.pool.free_blocks + len(self._idle)
 
-    def match_depth(self, tokens: Sequence[int], salt: str) -> int:
+    def match_depth(self, tokens: Sequence[int], salt: str, lora: str = "") -> int:
         """Return how many blocks `match` would find, without changing anything."""
-        node = self._deepest(tokens, salt)
+        node = self._deepest(tokens, salt, lora)
         return node.depth if node else 0
 
-    def match(self, tokens: Sequence[int], salt: str) -> PrefixNode | None:
+    def match(self, tokens: Sequence[int], salt: str, lora: str = "") -> PrefixNode | None:
         """Return the deepest node of the longest cached prefix, and retain the blocks of its path that are read.
 
         At most (len - 1) // block_size blocks match: at least one token is always left to compute, because logits
         come from computing and not from the cache.
         """
-        deepest = self._deepest(tokens, salt)
+        deepest = self._deepest(tokens, salt, lora)
         for node in self.readable_path(deepest):
             self._retain(node)
         return deepest
@@ -142,7 +147,9 @@ class PrefixTree:
         size = self.pool.block_size
         return min(max(0, depth * size - self.window + 1) // size, depth - 1)
 
-    def insert(self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int) -> PrefixNode:
+    def insert(
+        self, parent: PrefixNode | None, salt: str, tokens: BlockTokens, block: int, lora: str = ""
+    ) -> PrefixNode:
         """Insert a computed block below `parent`; the caller holds a reference on both.
 
         When a block with the same tokens was cached meanwhile, the caller's own is released and the cached one
@@ -151,7 +158,7 @@ class PrefixTree:
         Raises:
             BlockMisused: the same block is in the tree already.
         """
-        siblings = self._children(parent, salt)
+        siblings = self._children(parent, salt, lora)
         node = siblings.get(tokens)
         if node is not None and node.block != EVICTED:
             if node.block == block:
@@ -160,12 +167,13 @@ class PrefixTree:
             self.pool.release(block)
             return node
         if node is None:
-            node = siblings[tokens] = PrefixNode(parent=parent, salt=salt, tokens=tokens, block=block)
+            node = PrefixNode(parent=parent, salt=salt, lora=lora, tokens=tokens, block=block)
+            siblings[tokens] = node
         node.block = block
         self._size += 1
         self.pool.retain(block)
         above = block_hash(parent.digest) if parent else None
-        self._events.append(BlockStored(block_hash(node.digest), above, tokens, salt))
+        self._events.append(BlockStored(block_hash(node.digest), above, tokens, salt, lora))
         return node
 
     def take_events(self) -> list[KVEvent]:
@@ -225,10 +233,10 @@ class PrefixTree:
             raise BlockMisused("a salt without blocks was kept")
         self.pool.check()
 
-    def _deepest(self, tokens: Sequence[int], salt: str) -> PrefixNode | None:
+    def _deepest(self, tokens: Sequence[int], salt: str, lora: str) -> PrefixNode | None:
         size = self.pool.block_size
         deepest: PrefixNode | None = None
-        children = self._roots.get(salt, {})
+        children = self._roots.get((salt, lora), {})
         unbroken = 0
         for end in range(size, len(tokens), size):
             node = children.get(tuple(tokens[end - size : end]))
@@ -240,8 +248,8 @@ class PrefixTree:
             children = node.children
         return deepest
 
-    def _children(self, parent: PrefixNode | None, salt: str) -> dict[BlockTokens, PrefixNode]:
-        return parent.children if parent else self._roots.setdefault(salt, {})
+    def _children(self, parent: PrefixNode | None, salt: str, lora: str) -> dict[BlockTokens, PrefixNode]:
+        return parent.children if parent else self._roots.setdefault((salt, lora), {})
 
     def _retain(self, node: PrefixNode) -> None:
         self.pool.retain(node.block)
@@ -258,9 +266,9 @@ class PrefixTree:
     def _prune(self, node: PrefixNode | None) -> None:
         """Remove a node without a block and without children, and its ancestors that thereby become so."""
         while node is not None and node.block == EVICTED and not node.children:
-            siblings = self._children(node.parent, node.salt)
+            siblings = self._children(node.parent, node.salt, node.lora)
             del siblings[node.tokens]
             # Salts come from clients: an empty root that stayed would be memory that any client can make us keep.
             if node.parent is None and not siblings:
-                del self._roots[node.salt]
+                del self._roots[node.salt, node.lora]
             node = node.parent

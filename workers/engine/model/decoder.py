@@ -7,6 +7,7 @@ step knows which row belongs to which sequence. It is passed as an argument, and
 decoders can share a process.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,11 @@ from torch import Tensor
 from workers.engine.attention.attention_backend import AttentionStep
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.model.linear import Projection
+from workers.engine.model.lora import LoraGroup, LoraLayer
 from workers.engine.model.rope import RopeTable, rotate
+
+Updates = Sequence[tuple[LoraLayer, Tensor | None]]
+"""The LoRA updates of one layer, each with the rows that it changes; None: all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +61,24 @@ class Decoder:
             for part in (layer.qkv, layer.output, layer.gate_up, layer.down)
         )
 
-    def forward(self, tokens: Tensor, positions: Tensor, attention: AttentionStep) -> Tensor:
-        """Return the last hidden states [tokens, hidden] of packed `tokens` [tokens] at `positions` [tokens]."""
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: AttentionStep,
+        lora: Sequence[LoraGroup] = (),
+    ) -> Tensor:
+        """Return the last hidden states [tokens, hidden] of packed `tokens` [tokens] at `positions` [tokens].
+
+        `lora` has the rows that LoRA adapters change.
+        """
         cos, sin = self.rope.at(positions)
         x = F.embedding(tokens, self.embedding)
         for number, layer in enumerate(self.layers):
-            x = x + self._attend(number, layer, self._norm(x, layer.attention_norm), cos, sin, attention)
-            x = x + _mlp(layer, self._norm(x, layer.mlp_norm))
+            updates = [(group.adapter.layers[number], group.rows) for group in lora]
+            normed = self._norm(x, layer.attention_norm)
+            x = x + self._attend(number, layer, normed, cos, sin, attention, updates)
+            x = x + _mlp(layer, self._norm(x, layer.mlp_norm), updates)
         return self._norm(x, self.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -70,11 +86,21 @@ class Decoder:
         return self.head(hidden).float()
 
     def _attend(
-        self, number: int, layer: DecoderLayer, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionStep
+        self,
+        number: int,
+        layer: DecoderLayer,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attention: AttentionStep,
+        updates: Updates,
     ) -> Tensor:
         spec = self.spec
         rows = x.shape[0]
-        qkv = layer.qkv(x).view(rows, spec.heads + 2 * spec.kv_heads, spec.head_dim)
+        projected = layer.qkv(x)
+        for update, changed in updates:
+            update.qkv.add(projected, x, changed)
+        qkv = projected.view(rows, spec.heads + 2 * spec.kv_heads, spec.head_dim)
         unrotated = qkv[:, : spec.heads + spec.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = unrotated[:, : spec.heads], unrotated[:, spec.heads :]
@@ -85,13 +111,23 @@ class Decoder:
         rotated = rotate(unrotated, cos, sin)
         query, key = rotated[:, : spec.heads], rotated[:, spec.heads :]
         value = qkv[:, spec.heads + spec.kv_heads :]
-        mixed = attention.attend(number, query, key, value)
-        return layer.output(mixed.reshape(rows, spec.heads * spec.head_dim))
+        mixed = attention.attend(number, query, key, value).reshape(rows, spec.heads * spec.head_dim)
+        output = layer.output(mixed)
+        for update, changed in updates:
+            update.output.add(output, mixed, changed)
+        return output
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.spec.norm_eps)
 
 
-def _mlp(layer: DecoderLayer, x: Tensor) -> Tensor:
-    gate, up = layer.gate_up(x).chunk(2, dim=-1)
-    return layer.down(F.silu(gate) * up)
+def _mlp(layer: DecoderLayer, x: Tensor, updates: Updates) -> Tensor:
+    gate_up = layer.gate_up(x)
+    for update, rows in updates:
+        update.gate_up.add(gate_up, x, rows)
+    gate, up = gate_up.chunk(2, dim=-1)
+    inner = F.silu(gate) * up
+    output = layer.down(inner)
+    for update, rows in updates:
+        update.down.add(output, inner, rows)
+    return output

@@ -92,7 +92,7 @@ class Scheduler:
         if len(self.waiting) >= self._waiting_max:
             raise QueueFull(f"{len(self.waiting)} requests are waiting, which is the maximum")
         if self._policy.prefix_caching:
-            depth = self._tree.match_depth(sequence.tokens, sequence.salt)
+            depth = self._tree.match_depth(sequence.tokens, sequence.salt, sequence.lora)
             sequence.expected_cached = depth * self._tree.pool.block_size
         uncached = len(sequence.tokens) - sequence.expected_cached
         sequence.rank = self._policy.rank(sequence, uncached * self.seconds_per_token)

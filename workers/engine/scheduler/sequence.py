@@ -79,6 +79,8 @@ class Sequence:
     seed: int
     salt: str
     """Only sequences with the same salt share cached blocks."""
+    lora: str = ""
+    """The name of the LoRA adapter; only sequences with the same one share cached blocks. Empty: no adapter."""
     stop_ids: frozenset[int]
     """Tokens that end the answer."""
     num_computed: int = 0

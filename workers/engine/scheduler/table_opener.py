@@ -28,7 +28,7 @@ def _paged(tree: PrefixTree, sequence: Sequence, shares: bool) -> BlockTable:
     # Another engine sends only the blocks inside the attention window. The tree must not count the blocks before it
     # as computed.
     shares = shares and not (sequence.handoff_role == "decode" and tree.window)
-    table = BlockTable(tree, sequence.tokens, sequence.salt, shares=shares)
+    table = BlockTable(tree, sequence.tokens, sequence.salt, sequence.lora, shares=shares)
     if sequence.leader and isinstance(sequence.leader.table, BlockTable):
         # All but the last token: this sequence has to compute the logits of its last prompt token itself.
         table.share_tail(sequence.leader.table, sequence.num_prompt - 1)

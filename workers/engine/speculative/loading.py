@@ -1,5 +1,6 @@
 """Builds the drafter of an engine from its settings of speculative decoding."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from workers.engine.errors import ConfigInvalid
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.model.decoder import Decoder
+from workers.engine.model.lora import LoraAdapter
 from workers.engine.model.weight_loading import load_decoder
 from workers.engine.scheduler.drafter import Drafter
 from workers.engine.speculative.draft_kv import DraftKV
@@ -65,8 +67,12 @@ def draft_bytes_per_token(draft: ModelSpec | None, dtype: torch.dtype) -> int:
     return kv_codec("auto", dtype).bytes_per_token(draft) if draft else 0
 
 
-def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | None) -> Drafter:
+def load_drafter(
+    config: SpecConfig, target: TargetModel, draft: ModelSpec | None, loras: Mapping[str, LoraAdapter]
+) -> Drafter:
     """Return the drafter, with its weights loaded.
+
+    The first layers of the model draft with the LoRA adapters; other drafters know no adapters.
 
     Raises:
         CheckpointInvalid, ConfigInvalid: The settings or the weights do not fit the target.
@@ -85,7 +91,7 @@ def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | Non
             raise ConfigInvalid(
                 f"the exit layer {config.exit_layer} must be less than the model's {spec.layers} layers"
             )
-        return _model_drafter(config, target, early_exit(target.decoder, config.exit_layer))
+        return _model_drafter(config, target, early_exit(target.decoder, config.exit_layer), loras)
     if draft is None or config.model is None:
         raise ConfigInvalid(f"speculative method {config.method} needs a speculative model")
     decoder = load_decoder(
@@ -95,10 +101,12 @@ def load_drafter(config: SpecConfig, target: TargetModel, draft: ModelSpec | Non
         dtype=target.dtype,
         device=target.device,
     )
-    return _model_drafter(config, target, decoder)
+    return _model_drafter(config, target, decoder, None)
 
 
-def _model_drafter(config: SpecConfig, target: TargetModel, decoder: Decoder) -> ModelDrafter:
+def _model_drafter(
+    config: SpecConfig, target: TargetModel, decoder: Decoder, loras: Mapping[str, LoraAdapter] | None
+) -> ModelDrafter:
     has_own_kv = config.method == "draft_model"
     attention = target.attention
     if has_own_kv:
@@ -120,6 +128,7 @@ def _model_drafter(config: SpecConfig, target: TargetModel, decoder: Decoder) ->
         samples_drafts=config.draft_sample_method == "probabilistic",
         catch_up_tokens=target.chunk_tokens,
         own_kv=DraftKV(target.block_size) if has_own_kv else None,
+        loras=loras,
     )
 
 

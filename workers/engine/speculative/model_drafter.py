@@ -17,6 +17,7 @@ run while no drafts were wanted, it computes in the same way, a bounded number o
 again.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import replace
 from weakref import WeakSet
@@ -28,6 +29,7 @@ from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
 from workers.engine.execution.sampling_rows import draw_uniform, sampling_row_after_drafts
 from workers.engine.model.decoder import Decoder
+from workers.engine.model.lora import LoraAdapter, lora_groups
 from workers.engine.sampling.distribution import distribution
 from workers.engine.sampling.random_numbers import RandomStream
 from workers.engine.sampling.sampler import draw_tokens, sample_tokens
@@ -58,6 +60,7 @@ class ModelDrafter:
         samples_drafts: bool,
         catch_up_tokens: int,
         own_kv: DraftKV | None = None,
+        loras: Mapping[str, LoraAdapter] | None = None,
     ) -> None:
         """Start without sequences.
 
@@ -69,6 +72,7 @@ class ModelDrafter:
             samples_drafts: Whether the drafts of sampled requests are sampled too, and not the most likely tokens.
             catch_up_tokens: Most tokens of a step that the drafter computes to reduce its lag.
             own_kv: What the draft model has in its own KV; None where it shares the KV of the model.
+            loras: The LoRA adapters of the decoder; None: it drafts without them.
         """
         self.cost = cost
         self.tree = None
@@ -78,6 +82,7 @@ class ModelDrafter:
         self._samples_drafts = samples_drafts
         self._catch_up_tokens = catch_up_tokens
         self._kv = own_kv
+        self._loras = loras
         self._behind: WeakSet[Sequence] = WeakSet()
 
     def draft_count(self, sequence: Sequence, limit: int) -> int:
@@ -157,7 +162,12 @@ class ModelDrafter:
     def _forward(self, items: Items[StepItem]) -> Tensor:
         """Compute the items, and return the hidden states [items that sample, hidden]."""
         packed = pack(items, self._device)
-        hidden = self._decoder.forward(packed.tokens, packed.positions, self._attention.begin(packed.spans))
+        hidden = self._decoder.forward(
+            packed.tokens,
+            packed.positions,
+            self._attention.begin(packed.spans),
+            lora_groups(packed.lora_rows, self._loras) if self._loras is not None else (),
+        )
         if self._kv:
             for item in items:
                 self._kv.mark_computed(item.sequence.blocks, item.start, item.start + item.count)

@@ -4,8 +4,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from workers.adapter import WorkerTarget, WorkerUnreachable
-from workers.adapters.sglang import SglangAdapter
+from workers.adapter import WorkerCall, WorkerTarget, WorkerUnreachable
+from workers.adapters.sglang import EmbeddedAdapter, SglangAdapter
 
 INFO = {"max_total_num_tokens": 1000, "dp_size": 2}
 LOADS = {"loads": [{"num_running_reqs": 3, "num_used_tokens": 70}]}
@@ -91,3 +91,23 @@ async def test_one_that_claims_very_many_ranks_is_believed_a_thousand():
     events = {"endpoint_port_base": 1000, "load_endpoint_port_base": 9000, "dp_size": 10**8}
     report = await report_of(server_info=says({**INFO, "dp_size": 10**8, "kv_events": events}))
     assert (report.ranks, len(report.events), len(report.loads)) == (1024, 1024, 1024)
+
+
+LISTED = {"data": [{"id": "m", "max_model_len": 100}, {"id": "sql", "parent": "m"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "lora_path"),
+    [(SglangAdapter, "sql", "sql"), (SglangAdapter, "m", None), (EmbeddedAdapter, "sql", None)],
+)
+async def test_a_lora_adapter_is_named_where_the_engine_looks_for_it(kind, model, lora_path):
+    app = web.Application()
+    app.router.add_get("/v1/models", says(LISTED))
+    async with TestServer(app) as server:
+        adapter = kind(WorkerTarget(id="w", url=str(server.make_url("")).rstrip("/")))
+        report = await adapter.probe()
+        adapter.close()
+    body = adapter.body(WorkerCall(id="1", path="chat/completions", fields={}, model=model, stream=False))
+    assert (body["model"], body.get("lora_path")) == (model, lora_path)
+    assert report.parents == {"sql": "m"}
+    assert report.context_lengths == {"m": 100, "sql": 100}
