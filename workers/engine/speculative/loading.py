@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.engine.attention.attention_backend import AttentionBackend
-from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.attention.choice import BackendName, attention_backend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.errors import ConfigInvalid
@@ -27,6 +27,8 @@ class TargetModel:
 
     decoder: Decoder
     attention: AttentionBackend
+    backend: BackendName
+    """The name of the attention backend."""
     context_length: int
     blocks: int
     """KV blocks without block 0."""
@@ -110,7 +112,7 @@ def _model_drafter(config: SpecConfig, target: TargetModel, decoder: Decoder) ->
             dtype=target.dtype,
             device=target.device,
         )
-        attention = SdpaBackend(store, decoder.spec)
+        attention = attention_backend(target.backend, store, decoder.spec)
     model = target.decoder.spec
     return ModelDrafter(
         decoder,
