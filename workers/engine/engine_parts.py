@@ -23,6 +23,7 @@ from workers.engine.execution.graph_building import capture_decode, graph_rows
 from workers.engine.execution.graph_memory import graph_bytes
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.execution.step_memory import step_bytes
+from workers.engine.execution.warm_up import compile_kernels
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.kv.pool_sizing import pool_blocks
@@ -173,6 +174,8 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
     drafter = watcher
     if config.speculation and not watcher:
         drafter = load_drafter(config.speculation, target, draft)
+    if backend == "triton":
+        compile_kernels(decoder, attention, device)
     graphs = capture_decode(
         decoder,
         attention,

@@ -14,6 +14,7 @@ from workers.engine.attention.attention_backend import AttentionSpan
 from workers.engine.attention.step_index import TILE_NUMBERS, StepIndex, TileGroup
 from workers.engine.attention.tiles import split_count, tile_rows
 from workers.engine.errors import StepFailed
+from workers.engine.id_tensor import id_tensor
 
 _PADDING_TILE = (1, 0, 1)
 """The count, start and end of a padding row's tile."""
@@ -86,7 +87,7 @@ class FixedDecode:
         for row in range(len(spans), most):
             tiles += [row, *_PADDING_TILE, 0]
         numbers = slots + positions + tiles + blocks
-        self._staged[: len(numbers)] = torch.tensor(numbers)
+        self._staged[: len(numbers)] = id_tensor(numbers, self._staged.device)
         self._numbers[: len(numbers)].copy_(self._staged[: len(numbers)])
 
 

@@ -1,4 +1,4 @@
-"""The first steps of an engine with the Triton backend on CUDA: kernels are compiled, decode steps are captured."""
+"""The capture of an engine's decode steps as CUDA graphs when it starts."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from workers.engine.attention.attention_backend import AttentionBackend, AttentionSpan
+from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.attention.choice import BackendName
 from workers.engine.attention.fixed_decode import FixedDecode
 from workers.engine.config.engine_config import EngineConfig
@@ -33,7 +33,7 @@ def capture_decode(
     block_size: int,
     device: torch.device,
 ) -> DecodeGraphs | None:
-    """Compute a first chunk, so that its kernels are compiled, and capture decode steps of so many rows.
+    """Capture decode steps of so many rows; None without rows.
 
     Raises:
         ConfigInvalid: a step cannot be captured.
@@ -41,10 +41,6 @@ def capture_decode(
     if not rows or not isinstance(attention, IndexedAttention):
         return None
     began, free = time.monotonic(), torch.cuda.mem_get_info(device)[0]
-    with torch.inference_mode():
-        tokens = torch.zeros(2, dtype=torch.long, device=device)
-        chunk = AttentionSpan(start=0, count=2, blocks=[0, 0])
-        decoder.forward(tokens, tokens, attention.begin([chunk]))
     spec = decoder.spec
     fixed = FixedDecode(
         rows=max(rows),
