@@ -21,7 +21,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
-	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-fleet bench-isolation bench-quotas bench-engine ladder docs \
+	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-fleet bench-isolation bench-quotas bench-engine bench-engine-gpu ladder docs \
 	demo-model docs-site docs-plot clean images test-images test-observability test-browser test-envoy docs-screenshots audit proto
 
 help: ## List the targets
@@ -126,6 +126,10 @@ bench-isolation: .venv/.dev ## Test whether a tenant can tell by timing what ano
 
 bench-engine: .venv/.dev ## Measure the embedded engine beside transformers' generate on the same weights, and each of its features
 	$(BIN)/python -m tests.benchmarks.engine $(BENCH_ARGS)
+
+bench-engine-gpu: ## Measure the embedded engine beside nano-vllm and vLLM on one GPU, and the share of its memory bandwidth
+	@$(MAKE) --no-print-directory .venv/.dev TORCH=$$(command -v nvidia-smi > /dev/null && echo gpu || echo $(TORCH))
+	$(BIN)/python -m tests.benchmarks.engine_gpu $(BENCH_ARGS)
 
 bench-fleet: .venv/.dev ## Count what requests cost Redis with 1 to 8 gateways, beside the figures of radixgate plan-fleet
 	$(BIN)/python -m tests.benchmarks.fleet $(BENCH_ARGS)

@@ -45,7 +45,9 @@ MAY_CATCH_EVERYTHING = {
 CATCH_ALL = {"utils", "common", "helpers", "manager", "misc"}
 
 SEVERAL_MODULES = {
+    "workers/engine/attention/test_compile_kernels.py",
     "workers/engine/attention/test_sliding_window.py",
+    "workers/engine/attention/test_triton_engine.py",
     "workers/engine/kv/test_forks.py",
     "workers/engine/kv/test_ownership.py",
     "workers/engine/scheduler/test_histories.py",

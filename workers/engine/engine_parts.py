@@ -5,6 +5,7 @@ config.json  -> spec ------+--> decoder ---+
 LoRA adapters -----------------------------+
 tokenizer.json -> tokenizer                |
 settings -> codec -> pool size -> KV store +                stores keys and values
+                              attention ---+                reads them; its decode steps may be CUDA graphs
                               draft model -+--> drafter     proposes draft tokens, with speculation
 """
 
@@ -15,13 +16,16 @@ from typing import Protocol
 
 import torch
 
-from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.attention.choice import attention_backend, choose_backend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
 from workers.engine.errors import ConfigInvalid
 from workers.engine.execution.embedding import Embedder
+from workers.engine.execution.graph_building import capture_decode, graph_rows
+from workers.engine.execution.graph_memory import graph_bytes
 from workers.engine.execution.model_runner import ModelRunner
 from workers.engine.execution.step_memory import step_bytes
+from workers.engine.execution.warm_up import compile_kernels
 from workers.engine.kv.kv_codec import kv_codec
 from workers.engine.kv.kv_store import KVStore
 from workers.engine.kv.pool_sizing import pool_blocks
@@ -58,6 +62,9 @@ class EngineInfo:
     """Bytes of the keys and values of one token over all layers."""
     step_bytes: int = 0
     """Bytes that the largest step needs besides weights and KV."""
+    attention_backend: str = "sdpa"
+    graph_rows: tuple[int, ...] = ()
+    """The numbers of rows of decode steps that are replayed as CUDA graphs."""
     window: int | None = None
     """Positions that the widest sliding window covers; None where some layer has no window."""
 
@@ -118,8 +125,12 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
     )
     loras = load_loras(config.lora, spec, dtype=dtype, device=device)
     codec = kv_codec(config.kv_dtype, dtype)
+    backend = choose_backend(config.attention_backend, device=device, kv_layout=config.kv_layout)
+    rows = graph_rows(config, backend, device)
     draft = draft_spec(config.speculation, spec, context_length)
-    largest_step = step_bytes(config, spec, context_length=context_length, codec=codec, dtype=dtype)
+    largest_step = step_bytes(
+        config, spec, context_length=context_length, codec=codec, dtype=dtype, attention=backend
+    ) + graph_bytes(spec, rows, context_length=context_length, block_size=config.block_size, dtype=dtype)
     blocks = pool_blocks(
         config,
         spec,
@@ -143,19 +154,23 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         kv_dtype=codec.name,
         kv_bytes_per_token=codec.bytes_per_token(spec),
         step_bytes=largest_step,
+        attention_backend=backend,
+        graph_rows=rows,
         window=spec.window,
     )
     _log.info(
-        "%d KV blocks of %d tokens take %.1f MB; the largest step needs up to %.1f MB more",
+        "attention by %s; %d KV blocks of %d tokens take %.1f MB; the largest step needs up to %.1f MB more",
+        backend,
         blocks,
         config.block_size,
         store.num_bytes / 1e6,
         largest_step / 1e6,
     )
-    attention = SdpaBackend(store, spec)
+    attention = attention_backend(backend, store, spec)
     target = TargetModel(
         decoder=decoder,
         attention=attention,
+        backend=backend,
         context_length=context_length,
         blocks=blocks,
         block_size=config.block_size,
@@ -166,9 +181,19 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
     drafter = watcher
     if config.speculation and not watcher:
         drafter = load_drafter(config.speculation, target, draft, loras)
+    if backend == "triton":
+        compile_kernels(decoder, attention, device)
+    graphs = capture_decode(
+        decoder,
+        attention,
+        rows,
+        context_length=context_length,
+        block_size=config.block_size,
+        device=device,
+    )
     return EngineParts(
         info=info,
-        runner=ModelRunner(decoder, attention, device, drafter, loras),
+        runner=ModelRunner(decoder, attention, device, drafter, loras, graphs),
         store=store,
         tokenizer=tokenizer,
         eos_ids=spec.eos_ids,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from workers.engine.config.engine_config import (
+    AttentionName,
     Batching,
     Device,
     Dtype,
@@ -70,6 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--quantization", choices=get_args(Quantization), help="precision of the weights")
     parser.add_argument("--device", choices=get_args(Device), help="device that computes")
+    parser.add_argument(
+        "--attention-backend", choices=get_args(AttentionName), help="how attention is computed"
+    )
+    parser.add_argument(
+        "--cuda-graphs", action=switch, help="replay decode steps as CUDA graphs, with the Triton backend"
+    )
     parser.add_argument("--threads", type=int, help="CPU threads that torch uses")
     parser.add_argument("--seed", type=int, help="seed of the random numbers for sampling")
     parser.add_argument(

@@ -46,6 +46,7 @@ async def server_info(request: web.Request) -> web.Response:
             "max_running_requests": info.running_max,
             "dtype": info.dtype,
             "device": info.device,
+            "attention_backend": info.attention_backend,
             "kv_cache_dtype": info.kv_dtype,
             "disaggregation_mode": worker.disaggregation.mode,
             "disaggregation_bootstrap_port": worker.disaggregation.port,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from workers.engine.config.engine_config import (
+    AttentionName,
     Batching,
     Device,
     Dtype,
@@ -69,6 +70,9 @@ class WorkerOptions:
     kv_cache_dtype: KvDtype = "auto"
     quantization: Quantization = "none"
     device: Device = "auto"
+    attention_backend: AttentionName = "auto"
+    cuda_graphs: bool = True
+    """Whether decode steps are replayed as CUDA graphs, where the Triton backend runs on a CUDA device."""
     threads: int | None = None
     """CPU threads that torch uses."""
     seed: int | None = None
@@ -168,6 +172,8 @@ class WorkerOptions:
             kv_dtype=self.kv_cache_dtype,
             quantization=self.quantization,
             device=self.device,
+            attention_backend=self.attention_backend,
+            cuda_graphs=self.cuda_graphs,
             threads=self.threads,
             seed=self.seed,
             speculation=self._speculation(),

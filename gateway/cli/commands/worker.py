@@ -122,6 +122,16 @@ def worker(
         str, typer.Option(help="Quantization of linear weights when they are loaded: none, int8 or int4.")
     ] = "none",
     device: Annotated[str, typer.Option(help="Device of the engine: auto, cpu or cuda.")] = "auto",
+    attention_backend: Annotated[
+        str,
+        typer.Option(
+            help="How attention is computed: triton (kernels for CUDA), sdpa (any device), or auto: triton where "
+            "it can run."
+        ),
+    ] = "auto",
+    cuda_graphs: Annotated[
+        bool, typer.Option(help="Replay decode steps as CUDA graphs, with triton on CUDA.")
+    ] = True,
     threads: Annotated[int | None, typer.Option(help="Number of CPU threads of PyTorch.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling seed for requests without a seed.")] = None,
     speculative_method: Annotated[
@@ -299,6 +309,8 @@ def worker(
         "disaggregation_bootstrap_port": disaggregation_bootstrap_port,
         "quantization": quantization,
         "device": device,
+        "attention_backend": attention_backend,
+        "cuda_graphs": cuda_graphs,
         "threads": threads,
         "seed": seed,
         "speculative_method": speculative_method,

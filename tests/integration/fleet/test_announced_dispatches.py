@@ -110,7 +110,7 @@ async def test_a_dispatch_that_was_announced_is_forgotten_with_its_prediction(
     """The gateway that sent it never says that it has ended."""
     worker = ScriptedWorker()
     worker.then(until=held_open)
-    async with all_sharing(gateway, own_valkey, [worker], **{"index.predicted_seconds": "3"}) as gateways:
+    async with all_sharing(gateway, own_valkey, [worker], **{"index.predicted_seconds": "10"}) as gateways:
         HeldReports(monkeypatch)
         calls = sent(gateways[:1])
         for running in gateways[1:]:

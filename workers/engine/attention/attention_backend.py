@@ -12,6 +12,9 @@ from torch import Tensor
 
 from workers.engine.draft_tree import DraftTree
 
+Window = int | None
+"""The positions that a token attends to, its own included; None: all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpan:

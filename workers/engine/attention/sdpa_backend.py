@@ -18,7 +18,7 @@ says which contexts are padded to each other, and no batch copies more than GATH
 A layer with a window gathers only the blocks that the window reaches. Layers with the same window share one view.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 
@@ -26,15 +26,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workers.engine.attention.attention_backend import AttentionSpan
+from workers.engine.attention.attention_backend import AttentionSpan, Window
 from workers.engine.attention.batching import cut_batches
+from workers.engine.attention.store_backend import StoreBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.draft_tree import DraftTree
 from workers.engine.id_tensor import id_tensor
 from workers.engine.kv.kv_store import KVStore
 
-Window = int | None
-"""The positions that a token attends to, its own included; None: all."""
 BATCHED_SPAN_TOKENS_MAX = 33
 """Spans up to this length are computed in batches: one token and the largest number of drafts."""
 GATHER_BYTES_MAX = 256 << 20
@@ -75,12 +74,12 @@ _View = Sequence[_Batch | _Chunk]
 """The batches and chunks of a step, in the order of its rows, for the layers with the same window."""
 
 
-class SdpaBackend:
+class SdpaBackend(StoreBackend):
     """An AttentionBackend over a KVStore, on the store's device."""
 
     def __init__(self, store: KVStore, spec: ModelSpec) -> None:
         """Create a backend for the model `spec`, which the keys and values in the store belong to."""
-        self._store = store
+        super().__init__(store)
         self._windows = spec.windows
         self._group = spec.heads // spec.kv_heads
         block_bytes = 2 * store.block_size * spec.kv_heads * spec.head_dim * store.dtype.itemsize
@@ -89,27 +88,11 @@ class SdpaBackend:
     def begin(self, spans: Sequence[AttentionSpan]) -> "SdpaAttentionStep":
         """Return a step with the indices and masks for all layers."""
         views = {window: self._view(spans, window) for window in set(self._windows)}
-        return SdpaAttentionStep(self._store, self._slots(spans), [views[window] for window in self._windows])
-
-    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks of all layers, (source, target), one after the other."""
-        for source, target in copies:
-            self._store.copy(source, target)
-
-    def move_tokens(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """Move the keys and values of one sequence's tokens in all layers, (source, target), all at once."""
-        sources, targets = (self._slots_in(blocks, side) for side in zip(*moves, strict=True))
-        self._store.move(id_tensor(sources, self._store.device), id_tensor(targets, self._store.device))
-
-    def _slots(self, spans: Sequence[AttentionSpan]) -> Tensor:
-        """Return the slot that each row's key and value are stored in, [tokens]."""
-        slots = [slot for span in spans for slot in self._slots_in(span.blocks, range(span.start, span.end))]
-        return id_tensor(slots, self._store.device)
-
-    def _slots_in(self, blocks: Sequence[int], places: Iterable[int]) -> list[int]:
-        """Return the slots of the tokens at `places` of a sequence."""
-        size = self._store.block_size
-        return [blocks[place // size] * size + place % size for place in places]
+        return SdpaAttentionStep(
+            self._store,
+            id_tensor(self._slots(spans), self._store.device),
+            [views[window] for window in self._windows],
+        )
 
     def _view(self, spans: Sequence[AttentionSpan], window: Window) -> _View:
         view: list[_Batch | _Chunk] = []

@@ -15,6 +15,7 @@ KvDtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "k8v
 Quantization = Literal["none", "int8", "int4"]
 KvLayout = Literal["paged", "contiguous", "none"]
 Batching = Literal["continuous", "static"]
+AttentionName = Literal["auto", "sdpa", "triton"]
 PriorityFirst = Literal["lower", "higher"]
 
 
@@ -56,6 +57,10 @@ class EngineConfig:
     """`contiguous` reserves prompt and max_tokens in one run; `none` stores nothing and computes all again."""
     device: Device = "auto"
     """"auto": CUDA where there is a device, else the CPU."""
+    attention_backend: AttentionName = "auto"
+    """"auto": Triton kernels on a CUDA device that can run them, else torch's scaled_dot_product_attention."""
+    cuda_graphs: bool = True
+    """Replay decode steps as CUDA graphs, with the Triton backend on a CUDA device."""
     threads: int | None = None
     """Threads of torch. Torch has one number per process, so engines in one process share it."""
     seed: int | None = None
@@ -88,6 +93,7 @@ class EngineConfig:
             "kv_dtype": KvDtype,
             "quantization": Quantization,
             "kv_layout": KvLayout,
+            "attention_backend": AttentionName,
             "batching": Batching,
             "priority_first": PriorityFirst,
         }

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
-from workers.engine.execution.packing import pack
+from workers.engine.execution.decode_graphs import DecodeGraphs
+from workers.engine.execution.packing import PackedStep, pack
 from workers.engine.execution.sampling_rows import draw_uniforms, sampling_rows
 from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
@@ -45,12 +46,14 @@ class ModelRunner:
         device: torch.device,
         drafter: Drafter | None = None,
         loras: Mapping[str, LoraAdapter] | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
         self._device = device
         self._drafter = drafter
         self._loras = loras or {}
+        self._graphs = graphs
 
     def run(self, plan: StepPlan) -> list[SampledTokens]:
         """Compute the plan's tokens, and return one result for each item that samples, in the plan's order."""
@@ -59,12 +62,7 @@ class ModelRunner:
             drafting = [item for item in plan.items if item.drafts]
             drawn_from = self._drafter.propose(drafting) if self._drafter and drafting else {}
             packed = pack(plan.items, self._device, plan.padding)
-            hidden = self._decoder.forward(
-                packed.tokens,
-                packed.positions,
-                self._attention.begin(packed.spans),
-                lora_groups(packed.lora_rows, self._loras),
-            )
+            hidden = self._forward(packed)
             hidden = hidden.index_select(0, packed.sampled)
             sampling = [item for item in plan.items if item.samples]
             results, logprobs = self._sample(sampling, hidden, drawn_from) if sampling else ([], [])
@@ -79,6 +77,16 @@ class ModelRunner:
                 SampledTokens(tokens=kept, logprobs=likely)
                 for kept, likely in zip(tokens, logprobs, strict=True)
             ]
+
+    def _forward(self, packed: PackedStep) -> Tensor:
+        """Return the last hidden states of a step, by a CUDA graph where one fits and no row has an adapter."""
+        groups = lora_groups(packed.lora_rows, self._loras)
+        replayed = self._graphs.forward(packed) if self._graphs and not groups else None
+        if replayed is not None:
+            return replayed
+        return self._decoder.forward(
+            packed.tokens, packed.positions, self._attention.begin(packed.spans), groups
+        )
 
     def _sample(
         self, items: Items[StepItem], hidden: Tensor, drawn_from: dict[Sequence, Tensor]

@@ -1,7 +1,8 @@
 """The memory that the largest step needs besides weights and KV, as an upper bound.
 
-    attention    keys and values of one batch, gathered      GATHER_BYTES_MAX, or one sequence at full length
+    sdpa         keys and values of one batch, gathered      GATHER_BYTES_MAX, or one sequence at full length
                  masks of all batches and chunks             one for each different window
+    triton       workspace of split contexts, index tensors  nothing is gathered, and no mask is made
     layer        chunk_tokens rows                           hidden states, heads, both halves of the MLP
     adapters     chunk_tokens rows                           inputs and outputs of one low-rank update
     sampling     running_max * (1 + drafts) rows             logits, and distributions in float64
@@ -11,16 +12,26 @@ The parts do not peak at the same moment, so the sum is more than any step takes
 
 import torch
 
+from workers.engine.attention.choice import BackendName
 from workers.engine.attention.sdpa_backend import GATHER_BYTES_MAX
+from workers.engine.attention.step_index import TILE_NUMBERS
+from workers.engine.attention.workspace import workspace_bytes
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
+from workers.engine.execution.activations import activation_bytes
 from workers.engine.kv.kv_codec import KVCodec
 
-_FLOAT32, _FLOAT64 = 4, 8
+_FLOAT32, _FLOAT64, _INT64 = 4, 8, 8
 
 
 def step_bytes(
-    config: EngineConfig, spec: ModelSpec, *, context_length: int, codec: KVCodec, dtype: torch.dtype
+    config: EngineConfig,
+    spec: ModelSpec,
+    *,
+    context_length: int,
+    codec: KVCodec,
+    dtype: torch.dtype,
+    attention: BackendName = "sdpa",
 ) -> int:
     """Return the bytes that the largest step needs.
 
@@ -30,6 +41,7 @@ def step_bytes(
         context_length: tokens of the longest sequence.
         codec: how keys and values are stored.
         dtype: the type that the model computes in.
+        attention: the attention backend.
     """
     drafts = config.speculation.num_tokens if config.speculation else 0
     sampled = config.running_max * (1 + drafts)
@@ -37,10 +49,15 @@ def step_bytes(
     rows = max(config.chunk_tokens, sampled)
     if not config.chunked_prefill or config.kv_layout == "none":
         rows = max(rows, context_length)
+    if attention == "triton":
+        attending = _indexed(config, spec, context_length, codec, rows)
+    else:
+        attending = _gathered(config, spec, context_length, codec, dtype) + _masks(
+            config, spec, context_length, dtype, rows
+        )
     return (
-        _gathered(config, spec, context_length, codec, dtype)
-        + _masks(config, spec, context_length, dtype, rows)
-        + _activations(spec, dtype, rows)
+        attending
+        + activation_bytes(spec, dtype, rows)
         + (_adapter_update(config, spec, dtype, rows) if config.lora.adapters else 0)
         + sampled * spec.vocab_size * (dtype.itemsize + _FLOAT32 + 3 * _FLOAT64)
     )
@@ -73,9 +90,14 @@ def _adapter_update(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, r
     return rows * (2 * widest + 3 * config.lora.rank_max) * dtype.itemsize
 
 
-def _activations(spec: ModelSpec, dtype: torch.dtype, rows: int) -> int:
-    heads = (spec.heads + 2 * spec.kv_heads) * spec.head_dim
-    # The residual, its norm and a layer's output; heads before and after rotation (in float32) and mixed; gate and
-    # up, their activation and their product.
-    widths = 4 * spec.hidden_size + 3 * heads + 4 * spec.intermediate_size
-    return rows * (widths * dtype.itemsize + 2 * heads * _FLOAT32)
+def _indexed(config: EngineConfig, spec: ModelSpec, context_length: int, codec: KVCodec, rows: int) -> int:
+    """Return the bytes of the Triton backend: workspaces, index tensors, and what encoding new tokens takes."""
+    tables = config.running_max * -(-context_length // config.block_size)
+    # Slots and positions, tiles of one token at worst, and the bits of drafts for each window.
+    numbers = rows * (2 + TILE_NUMBERS + len(set(spec.windows))) + tables
+    backends = 2 if config.speculation and config.speculation.method == "draft_model" else 1
+    encoded = 0
+    if not (codec.key.exact and codec.value.exact):
+        # Keys or values in float32, scaled, rounded and clamped.
+        encoded = 4 * rows * spec.kv_heads * spec.head_dim * _FLOAT32
+    return backends * (workspace_bytes(spec) + numbers * _INT64) + encoded

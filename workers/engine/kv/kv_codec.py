@@ -103,12 +103,12 @@ class Int4Codec:
 
     def parts(self, head_dim: int) -> tuple[tuple[int, torch.dtype], ...]:
         """Return three parts: the packed steps of a head, and the scale and the minimum of each group."""
-        groups = head_dim // _group(head_dim)
+        groups = head_dim // scale_group(head_dim)
         return (head_dim // 2, torch.uint8), (groups, torch.float16), (groups, torch.float16)
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the packed steps, the scales and the minima."""
-        groups = _cut(rows.float(), _group(rows.shape[-1]))
+        groups = _cut(rows.float(), scale_group(rows.shape[-1]))
         low = _half(groups.amin(dim=-1))
         scale = _half((groups.amax(dim=-1) - low) / _STEPS_INT4)
         above = groups - low.float()[..., None]
@@ -152,7 +152,7 @@ def kv_codec(name: KvDtype, dtype: torch.dtype) -> KVCodec:
     return KVCodec(str(kept).removeprefix("torch."), plain, plain)
 
 
-def _group(head_dim: int) -> int:
+def scale_group(head_dim: int) -> int:
     """Return the group size: 64, or the largest that a head of another size can be cut into."""
     return head_dim if head_dim <= GROUP else gcd(head_dim, GROUP)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.engine.attention.attention_backend import AttentionBackend
-from workers.engine.attention.sdpa_backend import SdpaBackend
+from workers.engine.attention.choice import BackendName, attention_backend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.speculation_config import SpecConfig
 from workers.engine.errors import ConfigInvalid
@@ -29,6 +29,8 @@ class TargetModel:
 
     decoder: Decoder
     attention: AttentionBackend
+    backend: BackendName
+    """The name of the attention backend."""
     context_length: int
     blocks: int
     """KV blocks without block 0."""
@@ -118,7 +120,7 @@ def _model_drafter(
             dtype=target.dtype,
             device=target.device,
         )
-        attention = SdpaBackend(store, decoder.spec)
+        attention = attention_backend(target.backend, store, decoder.spec)
     model = target.decoder.spec
     return ModelDrafter(
         decoder,

@@ -37,6 +37,7 @@ async def test_the_server_says_what_it_is(serving: Serve, model: Path) -> None:
             "max_running_requests": 7,
             "dtype": "float32",
             "device": "cpu",
+            "attention_backend": "sdpa",
             "kv_cache_dtype": "float32",
             "disaggregation_mode": "null",
             "disaggregation_bootstrap_port": None,

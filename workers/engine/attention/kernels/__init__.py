@@ -1,0 +1,1 @@
+"""Triton kernels over the paged KV cache. Only the Triton backend imports them, and so triton."""
