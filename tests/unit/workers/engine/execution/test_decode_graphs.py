@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.fakes.tiny_lora import build_lora
 from tests.unit.workers.engine.attention.kernel_device import DEVICE
 from tests.unit.workers.engine.attention.test_triton_engine import requests
 from tests.unit.workers.engine.conftest import finish_all
@@ -19,6 +20,7 @@ from workers.engine.attention.fixed_decode import FixedDecode, fixed_numbers
 from workers.engine.attention.triton_backend import TritonBackend
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import EngineConfig
+from workers.engine.config.lora_config import LoraConfig
 from workers.engine.draft_tree import DraftTree
 from workers.engine.engine import Engine
 from workers.engine.engine_parts import load_engine_parts
@@ -112,7 +114,9 @@ def test_rows_with_full_contexts_fit_and_one_more_is_refused() -> None:
 def engine(checkpoint: Callable[[str], Path]) -> Callable[..., Engine]:
     """An engine of which the decode steps are replayed."""
 
-    def build(capture: Callable[[Compute], Compute], buckets: tuple[int, ...] = (1, 2, 4)) -> Engine:
+    def build(
+        capture: Callable[[Compute], Compute], buckets: tuple[int, ...] = (1, 2, 4), lora: Path | None = None
+    ) -> Engine:
         config = EngineConfig(
             model=checkpoint("qwen2-window"),
             seed=0,
@@ -121,6 +125,7 @@ def engine(checkpoint: Callable[[str], Path]) -> Callable[..., Engine]:
             cuda_graphs=False,
             kv_tokens=1024,
             chunk_tokens=16,
+            lora=LoraConfig(adapters=(("adapted", lora),) if lora is not None else ()),
         )
         parts = load_engine_parts(config)
         assert isinstance(parts.runner, ModelRunner)
@@ -136,7 +141,8 @@ def engine(checkpoint: Callable[[str], Path]) -> Callable[..., Engine]:
             device=DEVICE,
         )
         graphs = DecodeGraphs(decoder, backend, inputs, buckets, capture, DEVICE)
-        return Engine(config, replace(parts, runner=ModelRunner(decoder, backend, DEVICE, None, graphs)))
+        runner = ModelRunner(decoder, backend, DEVICE, loras=parts.runner._loras, graphs=graphs)
+        return Engine(config, replace(parts, runner=runner))
 
     return build
 
@@ -153,6 +159,31 @@ def test_replayed_steps_give_the_tokens_of_computed_ones(
     assert [a.tokens for a in found.values()] == [a.tokens for a in expected.values()]
     assert recorder.rows
     assert {*recorder.rows} <= {1, 2, 4}
+
+
+def test_steps_with_adapters_are_computed(
+    engine: Callable[..., Engine],
+    load: Callable[..., Engine],
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    lora = build_lora(tmp_path / "lora", checkpoint("qwen2-window"))
+    asked = [replace(request, lora="adapted") for request in requests("a")]
+    recorder = Recorder()
+    found = finish_all(engine(recorder, lora=lora), asked)
+    expected = finish_all(
+        load(
+            "qwen2-window",
+            kv_tokens=1024,
+            chunk_tokens=16,
+            device=DEVICE.type,
+            attention_backend="sdpa",
+            lora=LoraConfig(adapters=(("adapted", lora),)),
+        ),
+        asked,
+    )
+    assert [a.tokens for a in found.values()] == [a.tokens for a in expected.values()]
+    assert recorder.rows == []
 
 
 def test_only_steps_that_decode_one_token_of_few_enough_sequences_are_replayed() -> None:
