@@ -295,6 +295,15 @@ def test_options_of_a_worker_that_are_yes_or_no_are_flags() -> None:
     assert {"--no-prefix-caching", "--chunked-prefill", "--ageing-seconds=1.5"} <= given
 
 
+def test_an_option_of_a_worker_with_several_values_is_repeated() -> None:
+    options = {"lora-modules": ["legal=/models/legal", "sql=/models/sql"]}
+    worker = template(render({"workers": {"embedded": {"options": options}}}), "StatefulSet", "-worker")
+    given = worker["spec"]["containers"][0]["args"]
+    assert [each for each in given if "lora" in each] == [
+        f"--lora-modules={each}" for each in options["lora-modules"]
+    ]
+
+
 def test_autoscaling_takes_over_the_number_of_replicas() -> None:
     autoscaling = {"enabled": True, "memoryPercent": 80, "metrics": [{"type": "Pods", "pods": {}}]}
     objects = render({"deploymentSecret": {"existingSecret": "a"}, "gateway": {"autoscaling": autoscaling}})
