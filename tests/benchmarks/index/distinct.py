@@ -72,9 +72,9 @@ async def opened(url: str, prefix: str, memory_bytes_max: int) -> AsyncIterator[
         await parts.close()
 
 
-async def flood(parts: SharedIndexParts, url: str, prefixes: int, pid: int) -> Flood:
+async def flood(parts: SharedIndexParts, url: str, prefixes: int, pid: int, *, seed: int = SEED) -> Flood:
     """Let so many different prefixes pass through the index, and return the memory on the way."""
-    chance, seen, index = Random(SEED), Flood(), parts.index
+    chance, seen, index = Random(seed), Flood(), parts.index
     client = redis.Redis.from_url(url)
     every = max(AT_ONCE, prefixes // SAMPLES)
     for number in range(prefixes):
