@@ -3,6 +3,9 @@
 What the code below guarantees: another worker is tried only before the first byte; every resource that is reserved
 is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
 written whatever happened, and no client waits for either.
+
+A client that leaves cancels its handler (gateway/runtime/server.py): in `answer` the inner `finally` frees the
+worker (`Attempts.end`), and the outer one settles the quota (`Reservations.settle`).
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
 from gateway.dispatch.preemption import Preempted
 from gateway.domain.errors import (
+    CLIENT_CLOSED_STATUS,
     GatewayError,
     InternalError,
     ModelNotAllowed,
@@ -49,8 +53,6 @@ from gateway.tokenization.prompt_hasher import PromptHasher
 from workers.adapter import WorkerUnreachable
 
 log = logging.getLogger(__name__)
-
-STATUS_CLIENT_CLOSED = 499
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
         progress.fail(err.code, err.status)
         await exchange.fail(err)
     except (asyncio.CancelledError, ConnectionResetError):
-        progress.fail(CLIENT_CLOSED, STATUS_CLIENT_CLOSED)
+        progress.fail(CLIENT_CLOSED, CLIENT_CLOSED_STATUS)
         raise
     except Exception:
         log.exception("request %s failed in the gateway", exchange.id, extra=trace_of(progress))

@@ -25,8 +25,9 @@ from sqlalchemy import (
 )
 
 from gateway.database.database import Database
-from gateway.database.usage_store import CLIENT_LEFT_STATUS, DAY_MS, HOUR_MS
+from gateway.database.usage_store import DAY_MS, HOUR_MS
 from gateway.database.usage_tables import MEASURES, usage, usage_days, usage_hours
+from gateway.domain.errors import CLIENT_CLOSED_STATUS
 
 PAGE = 1000
 GROUPS_MAX = 10_000
@@ -151,7 +152,7 @@ def _measure(name: str, table: Table) -> ColumnElement[int]:
     if name == "requests":
         return literal(1)
     if name == "failed":
-        failed = (usage.c.status >= 400) & (usage.c.status != CLIENT_LEFT_STATUS)
+        failed = (usage.c.status >= 400) & (usage.c.status != CLIENT_CLOSED_STATUS)
         return case((failed, 1), else_=0)
     if name == "ttft_count":
         return case((usage.c.ttft_ms.is_not(None), 1), else_=0)

@@ -27,12 +27,10 @@ from gateway.database.usage_tables import (
     usage_journals,
 )
 from gateway.database.usage_tables import outbox as events_out
+from gateway.domain.errors import CLIENT_CLOSED_STATUS
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-CLIENT_LEFT_STATUS = 499
-"""The status of a request that its client abandoned: neither a success nor a failure."""
-
 PRUNED_AT_ONCE = 2000
 
 UsageRow = Mapping[str, Any]
@@ -218,7 +216,7 @@ def _measures(row: UsageRow) -> Sequence[int]:
     ttft_ms = row["ttft_ms"]
     return (
         1,
-        1 if row["status"] >= 400 and row["status"] != CLIENT_LEFT_STATUS else 0,
+        1 if row["status"] >= 400 and row["status"] != CLIENT_CLOSED_STATUS else 0,
         row["prompt_tokens"],
         row["cached_tokens"] or 0,
         row["output_tokens"],

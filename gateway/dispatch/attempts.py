@@ -182,7 +182,10 @@ class Attempts:
             ) from cause
 
     def end(self, request: PendingRequest) -> None:
-        """Free the placement of the attempt that has answered, or of the last one that has not."""
+        """End the request's work at a worker: count what was used, settle a provider's quota, free the placement.
+
+        The attempt is the one that has answered, or else the last one.
+        """
         attempt = request.attempt
         assert attempt is not None
         placement, progress = attempt.placement, request.progress

@@ -1,4 +1,4 @@
-"""What a request costs: at most, when its quota is reserved; and in the end, when the quota is settled."""
+"""What a request costs: as expected, when its quota is reserved; and in the end, when the quota is settled."""
 
 from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
@@ -7,7 +7,10 @@ from gateway.quotas.quota_store import Cost
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:
-    """Return the most that a request may cost; it is not known yet what of its prompt is cached."""
+    """Return the cost to reserve: of the client's bound on output, or of what answers usually have.
+
+    It is not known yet what of the prompt is cached.
+    """
     prices = ctx.model.prices
     return Cost(
         prompt_tokens=prompt_tokens,

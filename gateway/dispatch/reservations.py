@@ -5,7 +5,8 @@
     finally: reservations.settle(ctx, lease, progress, prices)
 
 Quota is settled to what was used: nothing for a request that no worker took, the prompt and the tokens that came
-for a stream that was cut, the worker's own count for an answer that was completed. Settling is never awaited.
+for a stream that was cut (own_count.py), the worker's own count for an answer that was completed. Settling is never
+awaited.
 """
 
 import time

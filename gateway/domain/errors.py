@@ -1,4 +1,4 @@
-"""Every error that a client can see: its status, code, type and message. No other file names a status code.
+"""Every error that a client can see: its status, code, type and message. No other file gives one a status.
 
 Packages below raise errors of their own; their callers translate those into the errors of this file and keep the
 cause for the log (`raise ... from err`). The metric label of an error is its `code`, so the number of labels is
@@ -20,6 +20,9 @@ from gateway.quotas.quota_store import Refusal
 
 RETRY_SECONDS_MAX = 60.0
 """Longest `retry-after` for which SDKs are to wait by themselves, and not to report the error at once."""
+
+CLIENT_CLOSED_STATUS = 499
+"""The status in records of a request that its client abandoned: neither a success nor a failure (nginx's code)."""
 
 NO_FIELD_NAMES: Mapping[str, str] = MappingProxyType({})
 """For the APIs that name all fields as chat completions do."""

@@ -8,7 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.database.response_store import ResponseStore
-from gateway.domain.errors import GatewayError, InternalError, MethodNotAllowed, NotFound, ShuttingDown
+from gateway.domain.errors import (
+    CLIENT_CLOSED_STATUS,
+    GatewayError,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    ShuttingDown,
+)
 from gateway.domain.memory_budget import MemoryBudget
 from gateway.domain.request import FORM_SURFACES, Surface
 from gateway.endpoint_picker import ext_proc_pb2 as messages
@@ -23,8 +30,6 @@ from gateway.web.path_spellings import spellings
 from gateway.web.request_identity import SERVER, new_request_id
 
 log = logging.getLogger(__name__)
-
-STATUS_CLIENT_CLOSED = 499
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +96,7 @@ class EndpointPicker:
                         key_id=tenant.key_id if tenant is not None else "",
                         method="POST",
                         route=path,
-                        status=exchange.status if request.over else STATUS_CLIENT_CLOSED,
+                        status=exchange.status if request.over else CLIENT_CLOSED_STATUS,
                         bytes=exchange.bytes_sent,
                         ms=round(1000 * (time.monotonic() - began), 3),
                         request_id=request_id,

@@ -86,7 +86,7 @@ class Fleet(WorkerLookup):
             self._move(worker, worker.health.answer_began(), "it answers")
 
     def ended(self, worker: Worker) -> None:
-        """Note that an answer came to its end, or that its client left."""
+        """Note that an answer came to its end."""
         if worker.health.strain:
             worker.health = worker.health.answer_ended()
 

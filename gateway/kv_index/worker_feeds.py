@@ -2,12 +2,14 @@
 
     nothing heard yet --batch 0--> whole: only the worker's events count
           |                          |
-          +--a later batch---> uncertain: events count, and answers confirm paths as well
-                                     |
-          a gap that cannot be filled+      until the worker restarts or clears its cache
+          |                          a gap that cannot be filled
+          |                          v
+          +--a later batch---> uncertain: events count, and answers confirm paths as well,
+                               until the worker restarts or clears its cache
 
-The index counts what a worker holds by its tenure. A change goes to the index if everything before it was written
-under the current tenure (`synced_tenure`); otherwise only the follower takes it, and the index is reconciled later:
+The index counts what a worker holds by its tenure: the time from an empty cache to the next. A change goes to the
+index if everything before it was written under the current tenure (`synced_tenure`); otherwise only the follower
+takes it, and the index is reconciled later:
 
     following begins     earlier events are replayed, and written when the replay is complete
     the cache is empty   the tenure ends, and the next one begins a moment later

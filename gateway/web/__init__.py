@@ -8,5 +8,5 @@ paths for operators). An inference request becomes an exchange (exchange.py), wh
 - Request bodies: `bodies`
 - Files, batches and responses that are stored for tenants: `stored`
 - Errors and headers: error_response.py, request_identity.py, client_address.py, queue_headers.py
-- The OpenAPI document: `openapi`; the operators' dashboard: `page`
+- The OpenAPI document: `openapi`; the operators' dashboard: console.py, `console_files`
 """

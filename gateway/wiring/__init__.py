@@ -1,4 +1,4 @@
-"""Puts the rooms together from their branches of the settings; `gateway/app.py` has the order.
+"""Builds the parts of a gateway from their branches of the settings; `gateway/app.py` has the order.
 
 `gauges` lists the metrics of the present state, from one module for each subject.
 """

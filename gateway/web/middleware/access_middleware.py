@@ -7,12 +7,12 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.domain.errors import CLIENT_CLOSED_STATUS
 from gateway.telemetry.access_log import AccessLine, AccessLog
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.request_identity import CALLER, REQUEST_ID
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-STATUS_CLIENT_CLOSED = 499
 STATUS_FAILED = 500
 
 
@@ -34,10 +34,10 @@ def access_log_middleware(
                 await response.prepare(request)
                 await response.write_eof()
             elif not response.body_length:
-                status = STATUS_CLIENT_CLOSED  # The stream was cut short.
+                status = CLIENT_CLOSED_STATUS  # The stream was cut short.
             return response
         except (asyncio.CancelledError, ConnectionResetError):
-            status = STATUS_CLIENT_CLOSED
+            status = CLIENT_CLOSED_STATUS
             raise
         finally:
             tenant, key_id = request.get(CALLER, ("", ""))
