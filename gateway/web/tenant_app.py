@@ -3,9 +3,8 @@
 Only the paths of this file reach a worker; every other path of a worker's API is answered with 404.
 """
 
-import asyncio
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -13,44 +12,34 @@ from typing import Any
 import msgspec
 from aiohttp import BadContentDispositionHeader, BadContentDispositionParam, web
 
-from gateway.domain.errors import GatewayError, MethodNotAllowed, NotFound, ShuttingDown
+from gateway.domain.errors import MethodNotAllowed, NotFound
 from gateway.domain.memory_budget import MemoryBudget
-from gateway.domain.request import FORM_SURFACES, Surface
+from gateway.domain.request import Surface
 from gateway.domain.tenant import INFERENCE, USAGE, Tenant
-from gateway.explorer.request_details import RequestDetails
 from gateway.explorer.request_explorer import RequestExplorer
-from gateway.pipeline import Services, serve
+from gateway.pipeline import Services
 from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
 from gateway.web.anthropic.batches import MessageBatchHandlers
-from gateway.web.anthropic.dialect import CountTokensDialect
 from gateway.web.bodies.expectation import defer_expect
 from gateway.web.client_address import FindAddress
 from gateway.web.console import tenant_page_file
-from gateway.web.dialect_factory import dialect_factory
 from gateway.web.error_response import error_response
-from gateway.web.exchange import HttpExchange
-from gateway.web.exchange_handler import ExchangeTask, exchange_handler
+from gateway.web.inference_handlers import InferenceHandlers
 from gateway.web.middleware.access_middleware import access_log_middleware
 from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.models import ModelHandlers
-from gateway.web.openai.audio_forms import FormExchange
 from gateway.web.openai.batches import BatchHandlers
-from gateway.web.openai.deployments import DEPLOYMENT_SURFACES, DeploymentExchange
+from gateway.web.openai.deployments import DEPLOYMENT_SURFACES
 from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi.document import tenant_api_document
-from gateway.web.own_requests import OwnRequestList, own_request, own_requests
+from gateway.web.own_usage_handlers import OwnUsageHandlers
 from gateway.web.path_spellings import AZURE_DEPLOYMENTS, PREFIXES, spellings
-from gateway.web.request_identity import SERVER, new_request_id, presented_key, set_caller
-from gateway.web.responses.compaction import CompactionDialect
+from gateway.web.request_identity import SERVER, presented_key, set_caller
 from gateway.web.responses.conversations import ConversationHandlers
-from gateway.web.responses.dialect import InputTokensDialect
-from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
 from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
-from gateway.web.token_count import answer_token_count
-from gateway.web.usage import LimitList, UsageList, own_limits, own_usage
 
 COHERE_RERANK = "/v2/rerank"
 """The path at which Cohere's clients ask for reranking, and at which engines serve it."""
@@ -88,7 +77,6 @@ def tenant_app(
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
         warnings.simplefilter("ignore", warning)
-    responses = stores.responses
     exchange_options: dict[str, Any] = {
         "find_address": find_address,
         "memory": memory,
@@ -105,62 +93,47 @@ def tenant_app(
         set_caller(http, tenant)
         return tenant
 
-    under_way = drain_state.requests
+    inference = InferenceHandlers(services, drain_state, stores, exchange_options)
+    models = ModelHandlers(services.catalogue, authenticate)
+    own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE))
+    stored_object_routes = [
+        *StoredResponseHandlers(
+            stores.responses,
+            stores.background_responses,
+            authenticate,
+            idle_seconds_max=services.idle_seconds_max,
+        ).routes(),
+        *ConversationHandlers(
+            stores.conversations, authenticate, memory=memory, body_seconds_max=body_seconds_max
+        ).routes(),
+        *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
+        *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
+        *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
+    ]
+    app = _application(local_names_only, cors, access_log)
+    routes = _Routes(app)
+    inference_handlers = inference.by_path()
+    for path, handler in inference_handlers.items():
+        routes.add("POST", path, handler)
+    for path, handler in {"models": models.list_all, **own.by_path()}.items():
+        routes.add("GET", path, handler)
+    for method, path, handler in stored_object_routes:
+        routes.add(method, path, handler)
+    routes.add_exact("POST", COHERE_RERANK, inference_handlers[Surface.RERANK.value])
+    for prefix in PREFIXES:
+        routes.add_exact("GET", f"{prefix}/models/{{model:.*}}", models.show)
+    for surface in DEPLOYMENT_SURFACES:
+        routes.add_exact("POST", f"{AZURE_DEPLOYMENTS}/{surface.value}", inference.at_deployment(surface))
+    routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
+    routes.add_exact("GET", "/openapi.json", _describe)
+    routes.add_exact("*", "/{anything:.*}", routes.not_found)
+    return app
 
-    async def serve_in_task(exchange: HttpExchange) -> None:
-        """Serve an exchange in the current task, which draining waits for."""
-        task = asyncio.current_task()
-        assert task is not None
-        under_way.add(task)
-        try:
-            await serve(exchange, services)
-        finally:
-            under_way.discard(task)
 
-    def inference_handler(new_exchange: Callable[..., HttpExchange], work: ExchangeTask = serve) -> Handler:
-        return exchange_handler(partial(new_exchange, **exchange_options), work, services, drain_state)
-
-    async def responses_handler(http: web.Request) -> web.StreamResponse:
-        """Serve POST /v1/responses in a task that may outlive this handler."""
-        exchange = ResponsesExchange(http, stores, **exchange_options)
-        try:
-            if not drain_state.accepting:
-                await exchange.fail(ShuttingDown())
-            else:
-                await serve_detachable(exchange, asyncio.create_task(serve_in_task(exchange)))
-        except ConnectionResetError:
-            return exchange.response or web.Response()
-        finally:
-            exchange.close()
-        assert exchange.response is not None
-        return exchange.response
-
-    def shown_to_tenant(show: Callable[[web.Request, Tenant], Awaitable[Any]]) -> Handler:
-        """Return a handler that answers what `show` returns as JSON, to a key for usage."""
-
-        async def handle(http: web.Request) -> web.Response:
-            try:
-                value = await show(http, await authenticate(http, USAGE))
-            except GatewayError as err:
-                return error_response(err, http)
-            headers = {"server": SERVER, "x-request-id": new_request_id()}
-            body = msgspec.json.encode(value)
-            return web.Response(body=body, content_type="application/json", headers=headers)
-
-        return handle
-
-    async def usage(http: web.Request, tenant: Tenant) -> UsageList:
-        return await own_usage(services.usage, tenant, http.query.items(), services.catalogue.discounts())
-
-    async def limits(http: web.Request, tenant: Tenant) -> LimitList:
-        return await own_limits(services.dispatch.reservations.leases, tenant)
-
-    async def requests(http: web.Request, tenant: Tenant) -> OwnRequestList:
-        return await own_requests(explorer, tenant, http.query)
-
-    async def request(http: web.Request, tenant: Tenant) -> RequestDetails:
-        return await own_request(explorer, tenant, http.match_info["id"])
-
+def _application(
+    local_names_only: Callable[[], bool], cors: CrossOriginPolicy | None, access_log: AccessLog | None
+) -> web.Application:
+    """Return an application without paths, with the middleware for the access log, errors and web pages."""
     middlewares = [
         error_middleware(
             error_response,
@@ -175,89 +148,37 @@ def tenant_app(
     app = web.Application(middlewares=middlewares)
     if cors is not None:
         app.on_response_prepare.append(cors.response_headers())
-    allowed_methods: dict[str, str] = {}
-    models = ModelHandlers(services.catalogue, authenticate)
-    inference_handlers = {
-        surface.value: inference_handler(
-            partial(
-                FormExchange if surface in FORM_SURFACES else HttpExchange,
-                dialect=dialect_factory(surface, responses, stores.conversations),
-            )
-        )
-        for surface in Surface
-    } | {
-        "messages/count_tokens": inference_handler(
-            partial(HttpExchange, dialect=CountTokensDialect), answer_token_count
-        ),
-        "responses": responses_handler,
-        "responses/compact": inference_handler(
-            partial(
-                HttpExchange,
-                dialect=partial(CompactionDialect, store=responses, conversations=stores.conversations),
-            )
-        ),
-        "responses/input_tokens": inference_handler(
-            partial(
-                HttpExchange,
-                dialect=partial(InputTokensDialect, store=responses, conversations=stores.conversations),
-            ),
-            answer_token_count,
-        ),
-    }
-    stored_object_routes = [
-        *StoredResponseHandlers(
-            responses, stores.background_responses, authenticate, idle_seconds_max=services.idle_seconds_max
-        ).routes(),
-        *ConversationHandlers(
-            stores.conversations,
-            authenticate,
-            memory=memory,
-            body_seconds_max=body_seconds_max,
-        ).routes(),
-        *FileHandlers(stores.tenant_files, authenticate, idle_seconds_max=body_seconds_max).routes(),
-        *BatchHandlers(stores, authenticate, body_seconds_max=body_seconds_max).routes(),
-        *MessageBatchHandlers(stores, authenticate, memory, idle_seconds_max=body_seconds_max).routes(),
-    ]
-    read_handlers = {
-        "models": models.list_all,
-        "usage": shown_to_tenant(usage),
-        "limits": shown_to_tenant(limits),
-        "requests": shown_to_tenant(requests),
-        "requests/{id}": shown_to_tenant(request),
-    }
-    for path, handler in inference_handlers.items():
+    return app
+
+
+class _Routes:
+    """Adds handlers to an application, and knows which methods each path takes."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._router = app.router
+        self._methods: dict[str, list[str]] = {}
+
+    def add(self, method: str, path: str, handler: Handler) -> None:
+        """Serve a path in every spelling of it."""
         for spelling in spellings(path):
-            app.router.add_post(spelling, handler, expect_handler=defer_expect)
-            allowed_methods[spelling] = "POST"
-    for path, handler in read_handlers.items():
-        for spelling in spellings(path):
-            app.router.add_get(spelling, handler, expect_handler=defer_expect)
-            allowed_methods[spelling] = "GET, HEAD"
-    for method, path, handler in stored_object_routes:
-        for spelling in spellings(path):
-            app.router.add_route(method, spelling, handler, expect_handler=defer_expect)
-    for prefix in PREFIXES:
-        app.router.add_get(f"{prefix}/models/{{model:.*}}", models.show, expect_handler=defer_expect)
-    for surface in DEPLOYMENT_SURFACES:
-        path = f"{AZURE_DEPLOYMENTS}/{surface.value}"
-        handler = inference_handler(partial(DeploymentExchange, surface=surface))
-        app.router.add_post(path, handler, expect_handler=defer_expect)
+            self.add_exact(method, spelling, handler)
 
-    app.router.add_post(COHERE_RERANK, inference_handlers[Surface.RERANK.value], expect_handler=defer_expect)
-    allowed_methods[COHERE_RERANK] = "POST"
+    def add_exact(self, method: str, path: str, handler: Handler) -> None:
+        """Serve a path as it is written; GET stands for HEAD too."""
+        if method == "GET":
+            self._router.add_get(path, handler, expect_handler=defer_expect)
+        else:
+            self._router.add_route(method, path, handler, expect_handler=defer_expect)
+        self._methods.setdefault(path, []).extend(["GET", "HEAD"] if method == "GET" else [method])
 
-    async def describe(http: web.Request) -> web.Response:
-        body = msgspec.json.encode(tenant_api_document(version("radixgate")))
-        return web.Response(body=body, content_type="application/json", headers={"server": SERVER})
-
-    app.router.add_get("/ui/{file:[a-z.]*}", tenant_page_file, expect_handler=defer_expect)
-    app.router.add_get("/openapi.json", describe, expect_handler=defer_expect)
-
-    async def not_found(http: web.Request) -> web.Response:
-        allowed = allowed_methods.get(http.path.rstrip("/"))
-        if allowed is not None and http.method not in allowed:
-            return error_response(MethodNotAllowed(allowed), http)
+    async def not_found(self, http: web.Request) -> web.Response:
+        """Answer a request for a path, or with a method, that is not served."""
+        methods = self._methods.get(http.path.rstrip("/"))
+        if methods is not None and http.method not in methods:
+            return error_response(MethodNotAllowed(", ".join(methods)), http)
         return error_response(NotFound(f"There is nothing at {http.method} {http.path[:200]}."), http)
 
-    app.router.add_route("*", "/{anything:.*}", not_found, expect_handler=defer_expect)
-    return app
+
+async def _describe(http: web.Request) -> web.Response:
+    body = msgspec.json.encode(tenant_api_document(version("radixgate")))
+    return web.Response(body=body, content_type="application/json", headers={"server": SERVER})

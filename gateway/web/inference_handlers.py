@@ -1,0 +1,102 @@
+"""The handlers of inference requests on the tenants' listener, by path: each makes an exchange, and serves it."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from gateway.domain.errors import ShuttingDown
+from gateway.domain.request import FORM_SURFACES, Surface
+from gateway.pipeline import Services, serve
+from gateway.process.drain_state import DrainState
+from gateway.web.anthropic.dialect import CountTokensDialect
+from gateway.web.dialect_factory import dialect_factory
+from gateway.web.exchange import HttpExchange
+from gateway.web.exchange_handler import ExchangeTask, exchange_handler
+from gateway.web.middleware.error_middleware import Handler
+from gateway.web.openai.audio_forms import FormExchange
+from gateway.web.openai.deployments import DeploymentExchange
+from gateway.web.responses.compaction import CompactionDialect
+from gateway.web.responses.dialect import InputTokensDialect
+from gateway.web.responses.exchange import ResponsesExchange, serve_detachable
+from gateway.web.stored.object_stores import ObjectStores
+from gateway.web.token_count import answer_token_count
+
+
+class InferenceHandlers:
+    """Makes the handlers of inference requests.
+
+    Args:
+        services: The inference pipeline and what it needs.
+        drain_state: Whether new requests are accepted; knows the tasks that are under way.
+        stores: The stores of responses and conversations.
+        exchange_options: Keyword arguments of every exchange: bounds of bodies, and how clients are named.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        drain_state: DrainState,
+        stores: ObjectStores,
+        exchange_options: dict[str, Any],
+    ) -> None:
+        self._services = services
+        self._drain_state = drain_state
+        self._stores = stores
+        self._exchange_options = exchange_options
+
+    def by_path(self) -> dict[str, Handler]:
+        """Return the handlers by path, without the prefix `/v1/`; all of them for POST."""
+        stores, counted = self._stores, partial(self._handler, work=answer_token_count)
+        handlers = {
+            surface.value: self._handler(
+                FormExchange if surface in FORM_SURFACES else HttpExchange,
+                dialect=dialect_factory(surface, stores.responses, stores.conversations),
+            )
+            for surface in Surface
+        }
+        compaction = partial(CompactionDialect, store=stores.responses, conversations=stores.conversations)
+        input_tokens = partial(InputTokensDialect, store=stores.responses, conversations=stores.conversations)
+        return handlers | {
+            "messages/count_tokens": counted(HttpExchange, dialect=CountTokensDialect),
+            "responses": self._serve_response,
+            "responses/compact": self._handler(HttpExchange, dialect=compaction),
+            "responses/input_tokens": counted(HttpExchange, dialect=input_tokens),
+        }
+
+    def at_deployment(self, surface: Surface) -> Handler:
+        """Return the handler of a surface under a path that names the model, as Azure's clients do."""
+        return self._handler(DeploymentExchange, surface=surface)
+
+    def _handler(
+        self, new_exchange: Callable[..., HttpExchange], *, work: ExchangeTask = serve, **options: Any
+    ) -> Handler:
+        make = partial(new_exchange, **options, **self._exchange_options)
+        return exchange_handler(make, work, self._services, self._drain_state)
+
+    async def _serve_response(self, http: web.Request) -> web.StreamResponse:
+        """Serve POST /v1/responses in a task that may outlive this handler."""
+        exchange = ResponsesExchange(http, self._stores, **self._exchange_options)
+        try:
+            if not self._drain_state.accepting:
+                await exchange.fail(ShuttingDown())
+            else:
+                await serve_detachable(exchange, asyncio.create_task(self._serve_in_task(exchange)))
+        except ConnectionResetError:
+            return exchange.response or web.Response()
+        finally:
+            exchange.close()
+        assert exchange.response is not None
+        return exchange.response
+
+    async def _serve_in_task(self, exchange: HttpExchange) -> None:
+        """Serve an exchange in the current task, which draining waits for."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._drain_state.requests.add(task)
+        try:
+            await serve(exchange, self._services)
+        finally:
+            self._drain_state.requests.discard(task)

@@ -1,0 +1,67 @@
+"""What a tenant's key for usage may read of the tenant's own: usage, limits and finished requests, as JSON."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.domain.errors import GatewayError
+from gateway.domain.tenant import Tenant
+from gateway.explorer.request_details import RequestDetails
+from gateway.explorer.request_explorer import RequestExplorer
+from gateway.pipeline import Services
+from gateway.web.error_response import error_response
+from gateway.web.middleware.error_middleware import Handler
+from gateway.web.own_requests import OwnRequestList, own_request, own_requests
+from gateway.web.request_identity import SERVER, new_request_id
+from gateway.web.stored.json_handlers import AuthenticateTenant
+from gateway.web.usage import LimitList, UsageList, own_limits, own_usage
+
+
+class OwnUsageHandlers:
+    """Shows tenants what they have used, what they may use, and their finished requests."""
+
+    def __init__(
+        self, services: Services, explorer: RequestExplorer | None, authenticate: AuthenticateTenant
+    ) -> None:
+        """`explorer` finds finished requests: None where none are remembered. `authenticate`: a key for usage."""
+        self._services = services
+        self._explorer = explorer
+        self._authenticate = authenticate
+
+    def by_path(self) -> dict[str, Handler]:
+        """Return the handlers by path, without the prefix `/v1/`; all of them for GET."""
+        return {
+            "usage": self._shown(self._usage),
+            "limits": self._shown(self._limits),
+            "requests": self._shown(self._requests),
+            "requests/{id}": self._shown(self._request),
+        }
+
+    def _shown(self, show: Callable[[web.Request, Tenant], Awaitable[Any]]) -> Handler:
+        """Return a handler that answers what `show` returns as JSON, to a key for usage."""
+
+        async def handle(http: web.Request) -> web.Response:
+            try:
+                value = await show(http, await self._authenticate(http))
+            except GatewayError as err:
+                return error_response(err, http)
+            headers = {"server": SERVER, "x-request-id": new_request_id()}
+            body = msgspec.json.encode(value)
+            return web.Response(body=body, content_type="application/json", headers=headers)
+
+        return handle
+
+    async def _usage(self, http: web.Request, tenant: Tenant) -> UsageList:
+        services = self._services
+        return await own_usage(services.usage, tenant, http.query.items(), services.catalogue.discounts())
+
+    async def _limits(self, http: web.Request, tenant: Tenant) -> LimitList:
+        return await own_limits(self._services.dispatch.reservations.leases, tenant)
+
+    async def _requests(self, http: web.Request, tenant: Tenant) -> OwnRequestList:
+        return await own_requests(self._explorer, tenant, http.query)
+
+    async def _request(self, http: web.Request, tenant: Tenant) -> RequestDetails:
+        return await own_request(self._explorer, tenant, http.match_info["id"])
