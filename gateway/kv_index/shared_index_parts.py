@@ -35,7 +35,8 @@ OWN_SHARE = 4
 each, in addition to it.
 """
 
-LOAD_SECONDS_MAX = 20.0
+LOAD_SECONDS_MAX = 1.0
+"""How long a gateway that starts waits for the index: `make bench-index` loads five million blocks in 0.8 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +96,14 @@ class SharedIndexParts:
         return self.index.replica.blocks * BLOCK_BYTES + len(self.index.replica.nodes) * NODE_BYTES
 
     async def wait_until_loaded(self) -> None:
-        """Wait, at most LOAD_SECONDS_MAX, until the replica shows the whole tree or Redis turns out to be away."""
+        """Wait, at most LOAD_SECONDS_MAX, until the replica shows the whole tree or Redis turns out to be away.
+
+        A gateway whose index is larger serves before: it routes by load and by the shards that it has read.
+        """
         try:
             await asyncio.wait_for(self.reader.ready.wait(), LOAD_SECONDS_MAX)
         except TimeoutError:
-            log.warning("the prefix index is not loaded after %g s; serving without it", LOAD_SECONDS_MAX)
+            log.info("the prefix index is still being read; until then requests are routed by load")
 
     async def close(self) -> None:
         """Close the connections to Redis."""

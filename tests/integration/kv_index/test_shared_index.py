@@ -4,6 +4,7 @@ import asyncio
 
 import redis.asyncio as redis
 
+from radix_cache.shared.replica_reader import ReplicaReader
 from tests.fakes.scripted_worker import ScriptedWorker
 
 LONG = "a system prompt that everybody shares " * 60
@@ -31,6 +32,16 @@ async def published(running):
     await running.until(lambda: not scripts.busy)
     for _ in range(3):  # Meanwhile the copy gets what was published before the answers came.
         await scripts.ping()
+
+
+async def test_a_gateway_that_still_reads_the_index_routes_by_load(gateway, redis_url, monkeypatch):
+    async def read_for_ever(reader):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ReplicaReader, "follow", read_for_ever)
+    async with ScriptedWorker() as worker, gateway(worker, **{"redis.url": redis_url}) as running:
+        assert await asked(running, LONG) == 200
+        assert not index_of(running).reader.ready.is_set()
 
 
 async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
