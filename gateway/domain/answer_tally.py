@@ -21,11 +21,16 @@ TEXT_BYTES_MAX = 8192
 CHOICES_MAX = 4096
 """Choices of one request whose running usage is kept."""
 
-RUNNING_USAGE = re.compile(rb',"usage":(?P<usage>\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})\}(?=\r?\n)')
-"""Usage as the last field of a frame, as engines write it: without spaces, which makes it quick to find. Inside a
-JSON string its quotes would be escaped."""
-
 # The quantifiers are possessive, since `re` keeps memory for each position that it could come back to.
+_FLAT_VALUE = rb'(?:[\w.+-]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^\[\]{}"]*+\]|\{[^{}]*+\})'
+RUNNING_USAGE = re.compile(
+    rb',"usage":(?P<usage>\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})'
+    rb'(?=(?:,"\w++":%b)*+\}\r?\n)' % _FLAT_VALUE
+)
+"""Usage at the end of a frame, as engines write it: without spaces, which makes it quick to find. Only flat fields
+follow it: vLLM writes `prompt_token_ids` in the first frame, and `system_fingerprint` in the last one. Inside a JSON
+string its quotes would be escaped."""
+
 _TEXT = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|arguments|refusal)"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"',
     re.DOTALL,

@@ -217,7 +217,7 @@ class FrameFilter:
             self.tally.last_counted = frames
         else:
             self.tally.read_usage(frames)
-        return frames if self._wants_running_usage else RUNNING_USAGE.sub(b"}", frames)
+        return frames if self._wants_running_usage else RUNNING_USAGE.sub(b"", frames)
 
     def _read_usage(self, frame: bytes) -> bytes:
         """Read a frame's usage; return the frame, or nothing for a usage frame that the client did not ask for."""

@@ -15,6 +15,12 @@ def frame(index=0, text="a", usage=None, **choice):
     return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
 
 
+def followed_frame(after, usage):
+    """Return a frame with these fields after its usage."""
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}], **usage, **after}
+    return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
+
+
 def counted(output, prompt=9):
     return {
         "prompt_tokens": prompt,
@@ -82,5 +88,21 @@ def test_finish_reasons_are_counted():
 
 def test_usage_is_taken_out_of_frames_and_never_out_of_text():
     text = frame(text=',"usage":{"a":1}}\n')
-    assert RUNNING_USAGE.sub(b"}", text) == text
-    assert RUNNING_USAGE.sub(b"}", frame(usage=counted(1)) + text) == frame() + text
+    assert RUNNING_USAGE.sub(b"", text) == text
+    assert RUNNING_USAGE.sub(b"", frame(usage=counted(1)) + text) == frame() + text
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"prompt_token_ids": None, "prompt_text": None},
+        {"prompt_token_ids": [1, 2, 3], "prompt_text": 'a "quoted" {text}'},
+        {"system_fingerprint": "fp_1", "metrics": {"seconds": 0.1}},
+    ],
+)
+def test_usage_is_found_before_the_fields_that_vllm_writes_after_it(after):
+    counted_frame = followed_frame(after, {"usage": counted(7)})
+    assert RUNNING_USAGE.sub(b"", counted_frame) == followed_frame(after, {})
+    tally = AnswerTally()
+    tally.last_counted = counted_frame
+    assert tally.usage.completion_tokens == 7
