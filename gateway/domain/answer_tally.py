@@ -28,8 +28,8 @@ RUNNING_USAGE = re.compile(
     rb'(?=(?:,"\w++":%b)*+\}\r?\n)' % _FLAT_VALUE
 )
 """Usage at the end of a frame, as engines write it: without spaces, which makes it quick to find. Only flat fields
-follow it: vLLM writes `prompt_token_ids` in the first frame, and `system_fingerprint` in the last one. Inside a JSON
-string its quotes would be escaped."""
+follow it: vLLM writes `prompt_token_ids` in the first frame, `system_fingerprint` in the last. Inside a JSON string
+its quotes would be escaped."""
 
 _TEXT = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|arguments|refusal)"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"',
