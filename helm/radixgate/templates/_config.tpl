@@ -23,6 +23,9 @@ gateway, all clients behind an ingress share one address: the bound of connectio
 {{- $_ := set $derived "index" (dict "memory_bytes_max" $quarter) -}}
 {{- $_ := set $derived.listen "memory_bytes_max" $quarter -}}
 {{- end -}}
+{{- if .Values.metricsToken.existingSecret -}}
+{{- $_ := set $derived.admin "metrics_token" "${env:RADIXGATE_METRICS_TOKEN}" -}}
+{{- end -}}
 {{- range $name, $listener := dict "tenants" "listen" "admin" "admin" -}}
 {{- if (index $.Values.gateway.tls $name).existingSecret -}}
 {{- $files := printf "/etc/radixgate-tls/%s/tls" $name -}}

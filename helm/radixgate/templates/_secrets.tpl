@@ -62,7 +62,7 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{/* A checksum of all Secrets that a gateway reads and helm may read: pods restart when it changes. */}}
 {{- define "radixgate.secretsChecksum" -}}
 {{- $values := .Values -}}
-{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.tenantsFrom.existingSecret $values.database.existingSecret -}}
+{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.metricsToken.existingSecret $values.tenantsFrom.existingSecret $values.database.existingSecret -}}
 {{- if eq $values.redis.mode "external" -}}
 {{- $names = append $names $values.redis.external.existingSecret -}}
 {{- else if eq $values.redis.mode "bundled" -}}
@@ -98,6 +98,9 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- $values := .Values -}}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_DEPLOYMENT_SECRET" $values.deploymentSecret "deployment-secret") }}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_ADMIN_TOKEN" $values.adminToken "admin-token") }}
+{{- if $values.metricsToken.existingSecret }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_METRICS_TOKEN" $values.metricsToken "metrics-token") }}
+{{- end }}
 {{- if eq $values.redis.mode "bundled" }}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_PASSWORD" $values.redis.bundled.password "redis-password") }}
 {{- else if and (eq $values.redis.mode "external") $values.redis.external.existingSecret }}
