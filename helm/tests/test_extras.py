@@ -1,4 +1,4 @@
-"""What operators add to the objects of the chart: variables, volumes, containers, annotations, labels, pod fields."""
+"""What operators add to the objects of the chart: variables, volumes, containers, annotations, labels."""
 
 import re
 from typing import Any

@@ -79,13 +79,7 @@
 {{- if dig "admin" "token" "" $values.config -}}
 {{- fail "radixgate: config.admin.token would appear in a ConfigMap; set adminToken." -}}
 {{- end -}}
-{{- with dig "limits" "memory" "" $gateway.resources -}}
-{{- $limit := include "radixgate.bytes" . | int64 -}}
-{{- $index := dig "index" "memory_bytes_max" 0 $values.config | int64 -}}
-{{- if ge $index $limit -}}
-{{- fail (printf "radixgate: config.index.memory_bytes_max is %d, but the whole gateway may use %s (gateway.resources.limits.memory)." $index .) -}}
-{{- end -}}
-{{- end -}}
+{{- include "radixgate.validateMemory" . -}}
 
 {{- $images := list $gateway.image $values.workers.embedded.image $redis.bundled.image -}}
 {{- range include "radixgate.pools" . | fromYamlArray -}}
