@@ -100,7 +100,7 @@ chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fail
 soak: .venv/.dev ## Send many requests; fail if memory is not flat (SOAK_ARGS='--requests 1000000')
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 
-bench-overhead: .venv/.dev ## Measure the gateway's added latency and throughput, beside smg
+bench-overhead: .venv/.dev ## Measure added latency and throughput: the gateway, alone and behind Envoy (after make test-envoy), and smg
 	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
 
 bench-road: .venv/.dev ## Print calls, microseconds and allocations of each stage of one request
