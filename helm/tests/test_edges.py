@@ -204,3 +204,51 @@ def test_the_volumes_of_a_gateway_with_all_certificates_exist() -> None:
     volumes = {volume["name"] for volume in pod["volumes"]} | {"state"}
     for container in (*pod["initContainers"], *pod["containers"]):
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+# ---- What is missing
+
+
+ROOT_CERTIFICATE = "/api/v1/namespaces/llm/configmaps/kube-root-ca.crt"
+"""What every namespace of a running cluster has."""
+
+
+def notes(values: dict[str, Any], **secrets: dict[str, str]) -> str:
+    """The notes of an install into a cluster with these Secrets."""
+    metadata = {"name": "kube-root-ca.crt", "namespace": "llm"}
+    found = {ROOT_CERTIFICATE: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}}
+    with cluster(secrets, found) as server:
+        done = helm(values, *server, command=("install",))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+def test_the_notes_name_every_image_that_no_registry_has() -> None:
+    said = notes({})
+    assert "localhost/radixgate/gateway:0.1.0" in said
+    assert "localhost/radixgate/worker:0.1.0" in said
+    own = {"image": {"repository": "registry.example.com/radixgate/x"}}
+    assert "is on no registry" not in notes({"gateway": own, "workers": {"embedded": own}})
+
+
+def test_the_notes_name_the_secrets_that_do_not_exist_yet() -> None:
+    values = {
+        **{"database": {"existingSecret": "db"}, "adminToken": {"existingSecret": "admin"}},
+        "gateway": {"tls": {"tenants": {"existingSecret": "llm-tls"}}},
+        "test": {"apiKey": {"existingSecret": "test-key"}},
+        "workers": {
+            "pools": [
+                {"name": "a", "model": {"name": "m", "path": "o/m", "token": {"existingSecret": "hub"}}}
+            ]
+        },
+    }
+    said = notes(values, admin={"admin-token": "eA=="})
+    assert "pods wait for these Secrets, which llm does not have yet: db, hub, llm-tls, test-key." in said
+    there = {name: {"any": "eA=="} for name in ("db", "hub", "llm-tls", "test-key", "admin")}
+    assert "does not have yet" not in notes(values, **there)
+
+
+def test_without_a_cluster_nothing_is_said_to_be_missing() -> None:
+    with cluster({}) as server:
+        done = helm({"database": {"existingSecret": "db"}}, *server, command=("install",))
+    assert "does not have yet" not in done.stdout
