@@ -233,7 +233,8 @@ def test_the_notes_name_every_image_that_no_registry_has() -> None:
 
 def test_the_notes_name_the_secrets_that_do_not_exist_yet() -> None:
     values = {
-        **{"database": {"existingSecret": "db"}, "adminToken": {"existingSecret": "admin"}},
+        "database": {"existingSecret": "db"},
+        "adminToken": {"existingSecret": "admin"},
         "gateway": {"tls": {"tenants": {"existingSecret": "llm-tls"}}},
         "test": {"apiKey": {"existingSecret": "test-key"}},
         "workers": {
