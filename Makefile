@@ -155,7 +155,7 @@ demo-model: .venv/.dev ## Train the tiny model of the demo anew, in some minutes
 	$(BIN)/python -m tests.demo_model gateway/demo/tiny-llama
 
 docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file docs/mkdocs.yml
 	@echo "build/site/index.html"
 
 docs-plot: .venv/.dev ## Run the demo and draw its figures as docs/pages/images/result.svg
