@@ -81,6 +81,7 @@ def test_what_a_gateway_may_take_stays_below_its_limit(raised: str, tmp_path: Pa
         ),
         ({"gateway": {"extraArgs": ["--processes", "4"]}}, "set config.listen.processes"),
         ({"gateway": {"extraArgs": ["--processes=4"]}}, "set config.listen.processes"),
+        ({"gateway": {"extraArgs": ["--set", "listen.processes=4"]}}, "set config.listen.processes"),
     ],
 )
 def test_what_raises_the_memory_of_a_gateway_above_its_limit_is_refused(

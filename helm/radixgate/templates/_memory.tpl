@@ -81,8 +81,8 @@ Valkey has the index once more. The index stays below the memory of a bundled Va
 {{/* Refuses settings with which the gateway, or the bundled Valkey, may take more memory than its pod has. */}}
 {{- define "radixgate.validateMemory" -}}
 {{- range .Values.gateway.extraArgs -}}
-{{- if or (eq . "--processes") (hasPrefix "--processes=" .) -}}
-{{- fail "radixgate: --processes in gateway.extraArgs is unknown to the chart, whose memory it multiplies; set config.listen.processes." -}}
+{{- if regexMatch "--processes|listen.processes|memory_bytes_max" . -}}
+{{- fail (printf "radixgate: %s in gateway.extraArgs changes the memory that the chart calculates; set config.listen.processes, or config.index and config.listen." .) -}}
 {{- end -}}
 {{- end -}}
 {{- with include "radixgate.memory" . | fromYaml -}}
