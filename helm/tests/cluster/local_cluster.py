@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from helm.tests.cluster.api_server import ApiServer, Object, Store
+from helm.tests.cluster.api_server import NETWORK, ApiServer, Object, Store
 from helm.tests.cluster.controllers import Controllers, is_ready
 from helm.tests.cluster.images import Images
 from helm.tests.cluster.kubelet import Pod, until
@@ -175,7 +175,7 @@ class LocalCluster:
 
     def _address_of(self, pod: str) -> str:
         """The address of a pod, which in this cluster it keeps for good."""
-        number = self._addresses.get(pod) or f"127.77.0.{next(self._numbers)}"
+        number = self._addresses.get(pod) or f"127.77.{NETWORK}.{next(self._numbers)}"
         return self._addresses.setdefault(pod, number)
 
     def _resolve(self, name: str) -> str | None:
