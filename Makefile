@@ -100,7 +100,7 @@ chaos: .venv/.dev ## Break Valkey, gateways and workers in turn under load; fail
 soak: .venv/.dev ## Send many requests; fail if memory is not flat (SOAK_ARGS='--requests 1000000')
 	$(BIN)/python -m tests.soak $(SOAK_ARGS)
 
-bench-overhead: .venv/.dev ## Measure the gateway's added latency and throughput, beside smg
+bench-overhead: .venv/.dev ## Measure added latency and throughput: the gateway, alone and behind Envoy (after make test-envoy), and smg
 	$(BIN)/python -m tests.benchmarks.overhead $(BENCH_ARGS)
 
 bench-road: .venv/.dev ## Print calls, microseconds and allocations of each stage of one request
@@ -155,7 +155,7 @@ demo-model: .venv/.dev ## Train the tiny model of the demo anew, in some minutes
 	$(BIN)/python -m tests.demo_model gateway/demo/tiny-llama
 
 docs-site: .venv/.dev ## Build the documentation site into build/site, and check every link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file docs/mkdocs.yml
 	@echo "build/site/index.html"
 
 docs-plot: .venv/.dev ## Run the demo and draw its figures as docs/pages/images/result.svg

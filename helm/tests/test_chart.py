@@ -430,7 +430,7 @@ def test_egress_admits_what_the_values_name() -> None:
         "tokenIssuers": [{"issuer": "https://login.example.com"}],
         "config": {
             "telemetry": {"otlp_endpoint": "http://otel:4318"},
-            "files": {"s3": {"bucket": "b", "endpoint": "http://s3:9000"}},
+            "files": {"s3": {"bucket": "b", "endpoint": "http://s3:9000", "access_key_id": "${env:A}"}},
         },
     }
     rules = one(render(values), "NetworkPolicy")["spec"]["egress"]

@@ -125,7 +125,7 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ({"config": {"admin": {"issuers": [{"issuer": "x"}]}}}, "set operatorIssuers"),
         ({"config": {"webhooks": []}}, "the chart writes config.webhooks itself"),
         ({"config": {"usage": {"rows_days": 1}}}, "the chart writes config.usage itself"),
-        ({"config": {"index": {"memory_bytes_max": 2**31}}}, "the whole gateway may use 1Gi"),
+        ({"config": {"index": {"memory_bytes_max": 2**31}}}, "index.memory_bytes_max twice"),
         ({"gateway": {"image": {"tag": "latest"}}}, "needs a tag that names a version"),
         (
             OWN_SECRET | {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 9, "maxReplicas": 3}}},

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -118,22 +117,6 @@ def test_settings_of_the_operator_win_and_large_numbers_stay_whole(tmp_path: Pat
     assert settings.requests.body_bytes_max == 123456789
     assert template(objects)["spec"]["terminationGracePeriodSeconds"] == 5 + 8 + 15
     assert "123456789" in one(objects, "ConfigMap")["data"]["gateway.yaml"]
-
-
-def test_index_and_requests_take_a_quarter_of_the_memory_each_unless_told_otherwise(tmp_path: Path) -> None:
-    def memory_bytes(values: dict[str, Any]) -> tuple[int, int]:
-        settings = settings_of(render(values), tmp_path)
-        return settings.index.memory_bytes_max, settings.listen.memory_bytes_max
-
-    assert memory_bytes({"gateway": {"resources": {"limits": {"memory": "3Gi"}}}}) == (3 * 2**30 // 4,) * 2
-    assert memory_bytes({"gateway": {"resources": {"limits": {"memory": "500M"}}}}) == (125_000_000,) * 2
-    assert memory_bytes({"config": {"index": {"memory_bytes_max": 1000}}}) == (1000, 2**28)
-    assert memory_bytes({"config": {"listen": {"memory_bytes_max": 1000}}}) == (2**28, 1000)
-    defaults = Settings()
-    assert memory_bytes({"gateway": {"resources": {"limits": None}}}) == (
-        defaults.index.memory_bytes_max,
-        defaults.listen.memory_bytes_max,
-    )
 
 
 def test_the_database_comes_from_a_secret_and_issuers_of_tokens_from_values(tmp_path: Path) -> None:

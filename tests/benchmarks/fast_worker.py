@@ -31,7 +31,11 @@ STREAM_HEAD = (
 )
 WORDS = ("the", "gateway", "counts", "every", "token", "that", "passes", "and", "forgets", "its", "text")
 
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+"""The end of a body in chunks, as Envoy sends bodies; JSON contains no line breaks of this kind."""
+
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"transfer-encoding:\s*chunked", re.IGNORECASE)
 _CHUNKS = re.compile(rb'"max_tokens":\s*(\d+)')
 _GAP = re.compile(rb'"seed":\s*(\d+)')
 _PREFILL = re.compile(rb'"min_tokens":\s*(\d+)')
@@ -75,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._prefills = prefills
         self._parts: list[bytes] = []
         self._missing = 0
+        self._chunked = False
         self._chunks = 0
         self._sent = 0
         self._gap_seconds = 0.0
@@ -87,11 +92,23 @@ class Connection(asyncio.Protocol):
         )  # uvloop's transports do not inherit from asyncio's
 
     def data_received(self, data: bytes) -> None:
+        if self._chunked:
+            self._parts.append(data)
+            # The end may have come in two pieces.
+            if b"".join(self._parts[-2:]).endswith(LAST_CHUNK):
+                self._answer_parts()
+            return
         if not self._missing:
             end = data.find(b"\r\n\r\n")
             if end < 0:
                 raise ValueError("the head of a request came in pieces")
             length = _LENGTH.search(data, 0, end)
+            if length is None and _CHUNKED.search(data, 0, end) is not None:
+                self._parts.append(data)
+                self._chunked = True
+                if data.endswith(LAST_CHUNK):
+                    self._answer_parts()
+                return
             self._missing = (int(length[1]) if length is not None else 0) - (len(data) - end - 4)
             if not self._missing:
                 self._answer(data)
@@ -101,9 +118,7 @@ class Connection(asyncio.Protocol):
         self._missing -= len(data)
         self._parts.append(data)
         if not self._missing:
-            data = b"".join(self._parts)
-            self._parts.clear()
-            self._answer(data)
+            self._answer_parts()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._sent = self._chunks
@@ -113,6 +128,12 @@ class Connection(asyncio.Protocol):
         """Begin the answer: the prefill has ended."""
         self._started_at = self._loop.time()
         self._next(STREAM_HEAD)
+
+    def _answer_parts(self) -> None:
+        request = b"".join(self._parts)
+        self._parts.clear()
+        self._chunked = False
+        self._answer(request)
 
     def _answer(self, request: bytes) -> None:
         if request.startswith(b"GET"):

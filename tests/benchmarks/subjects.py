@@ -4,6 +4,7 @@ direct              the worker itself
 radixgate           policies and quotas on, real Valkey; `tokenizer: text`
 radixgate-asking    the same process; a tenant without quota in escrow: every request waits for Valkey
 radixgate-tokens    the same process; a model with a tokenizer directory
+radixgate-envoy     the same process; a real Envoy with one thread carries the bytes, and asks it for the worker
 smg                 smg launch --policy cache_aware, with a tenant key
 aiohttp             bare_relay.py: no policies, the lower bound for a gateway in Python
 """
@@ -13,8 +14,8 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,10 +27,12 @@ from gateway.process.children import Child, ChildFailed
 from gateway.process.secrets import deployment_secret
 from gateway.settings.tree import Settings
 from gateway.tenants.keys import NewKey, new_key, pepper
+from tests.stage.envoy import PROGRAM, Envoy
 
 DIRECT, RADIXGATE, ASKING, TOKENS = "direct", "radixgate", "radixgate-asking", "radixgate-tokens"
+ENVOY = "radixgate-envoy"
 SMG, AIOHTTP = "smg", "aiohttp"
-SUBJECTS = (DIRECT, RADIXGATE, ASKING, TOKENS, SMG, AIOHTTP)
+SUBJECTS = (DIRECT, RADIXGATE, ASKING, TOKENS, ENVOY, SMG, AIOHTTP)
 
 TEXT_MODEL, TOKENS_MODEL = "bench-text", "bench-tokens"
 READY = re.compile(r"ready at (\S+)")
@@ -56,6 +59,8 @@ class Subject:
     model: str
     key: str
     pid: int
+    envoy_pid: int | None = None
+    """The process of the Envoy before it, whose CPU time counts too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ async def running(
     children: list[Child] = []
     found: dict[str, Subject] = {}
     notes: list[str] = []
+    carriers = AsyncExitStack()
 
     async def start(name: str, ready: "re.Pattern[str]", *command: str) -> Child:
         child = Child(name, lambda _: command, ready, directory / f"{name}.log")
@@ -111,13 +117,16 @@ async def running(
         urls = str(worker.url).split(",")
         found[DIRECT] = subject(DIRECT, worker)
         admin_url = None
-        if {RADIXGATE, ASKING, TOKENS} & set(wanted):
+        if {RADIXGATE, ASKING, TOKENS, ENVOY} & set(wanted):
             admin_port = free_port(0)
             admin_url = f"http://127.0.0.1:{admin_port}"
             checkpoint = await _checkpoint(directory / "checkpoint")
             config = directory / "gateway.yaml"
+            picker_port = free_port(0)
+            envoy = Envoy(directory, picker_port) if PROGRAM.exists() else None
             settings = {
                 **_settings(directory, urls, (key, asking), admin_port, checkpoint),
+                **(_picker(picker_port) if ENVOY in wanted and envoy is not None else {}),
                 **(more if more is not None else {}),
             }
             if profiled is not None:
@@ -131,6 +140,14 @@ async def running(
             found[RADIXGATE] = subject(RADIXGATE, gateway)
             found[ASKING] = subject(ASKING, gateway, key=asking)
             found[TOKENS] = subject(TOKENS, gateway, TOKENS_MODEL)
+            if ENVOY in wanted and envoy is None:
+                notes.append(f"without {ENVOY}: there is no Envoy; `make test-envoy` installs one")
+            elif ENVOY in wanted:
+                try:
+                    await carriers.enter_async_context(envoy)
+                    found[ENVOY] = replace(found[RADIXGATE], name=ENVOY, port=envoy.port, envoy_pid=envoy.pid)
+                except (OSError, TimeoutError, AssertionError) as err:
+                    notes.append(f"without {ENVOY}: Envoy does not start: {err}")
         if SMG in wanted:
             try:
                 program = await _smg()
@@ -146,6 +163,7 @@ async def running(
             await _serving(one)
         yield Field(subjects=subjects, notes=notes, admin_url=admin_url)
     finally:
+        await carriers.aclose()
         await asyncio.gather(*(child.stop() for child in reversed(children)))
 
 
@@ -249,6 +267,10 @@ def _settings(
         "routing": {"policy": "cost"},
         "drain": {"notice_seconds": 0, "seconds": 1},
     }
+
+
+def _picker(port: int) -> dict[str, object]:
+    return {"listen": {"port": 0, "endpoint_picker": {"port": port}}}
 
 
 def _smg_options(urls: Sequence[str], key: NewKey) -> list[str]:

@@ -119,7 +119,10 @@ async def _run(clients: Sequence[Client], seconds: float) -> None:
 
 def _now(clients: Sequence[Client], subject: Subject) -> tuple[float, float, float, float]:
     answered, reads = sum(client.answered for client in clients), sum(client.reads for client in clients)
-    return answered, reads, cpu_seconds(subject.pid), time.process_time()
+    cpu = cpu_seconds(subject.pid) + (
+        cpu_seconds(subject.envoy_pid) if subject.envoy_pid is not None else 0.0
+    )
+    return answered, reads, cpu, time.process_time()
 
 
 def _figures(subject: str, taken: dict[tuple[str, Kind], Sums]) -> dict[str, float]:

@@ -11,7 +11,8 @@ from workers.engine.tiny_text import sentences
 
 POOL_SENTENCES = 20_000
 POOL_SEED = 7
-STREAM_END = b"[DONE]\n\n\r\n0\r\n\r\n"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+STREAM_END = b"[DONE]\n\n" + LAST_CHUNK
 
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 
@@ -23,13 +24,14 @@ class BadAnswer(Exception):
 class Answer:
     """A reader of one answer with the expected status; `begun` tells whether its body has begun."""
 
-    __slots__ = ("_first", "_head", "_missing", "_tail", "begun")
+    __slots__ = ("_end", "_first", "_head", "_missing", "_tail", "begun")
 
     def __init__(self, status: int = 200) -> None:
         self._first = b"HTTP/1.1 %d" % status
         self._head = b""
         self._missing: int | None = None  # bytes left of a body of known length
         self._tail = b""  # the last bytes of a chunked body
+        self._end = STREAM_END  # with which it has to end
         self.begun = False
 
     def feed(self, data: bytes) -> bool:
@@ -44,6 +46,8 @@ class Answer:
                 raise BadAnswer(data[:1000].decode(errors="replace"))
             self.begun = True
             length = _LENGTH.search(data, 0, end)
+            if b"application/json" in data[:end]:
+                self._end = LAST_CHUNK  # Envoy sends whole answers in chunks too.
             if length is not None:
                 self._missing = int(length[1]) - (len(data) - end - 4)
                 return self._missing == 0
@@ -51,8 +55,8 @@ class Answer:
             self._missing -= len(data)
             return self._missing == 0
         self._tail = (self._tail + data)[-len(STREAM_END) :]
-        if self._tail.endswith(b"\r\n0\r\n\r\n"):
-            if self._tail != STREAM_END:
+        if self._tail.endswith(LAST_CHUNK):
+            if not self._tail.endswith(self._end):
                 raise BadAnswer("the stream ended before its end")
             return True
         return False

@@ -17,11 +17,12 @@ gateway, all clients behind an ingress share one address: the bound of connectio
   "tenants" $tenants.tenants
   "drain" (dict "notice_seconds" 5 "seconds" 120)
 -}}
-{{- with dig "limits" "memory" "" .Values.gateway.resources -}}
-{{- /* The index takes as much again for the caches that it follows and what Redis does not have yet; the rest is for processes and streams. */ -}}
-{{- $quarter := div (include "radixgate.bytes" . | int64) 4 -}}
-{{- $_ := set $derived "index" (dict "memory_bytes_max" $quarter) -}}
-{{- $_ := set $derived.listen "memory_bytes_max" $quarter -}}
+{{- with include "radixgate.memory" . | fromYaml -}}
+{{- $_ := set $derived "index" (dict "memory_bytes_max" (int64 .index)) -}}
+{{- $_ := set $derived.listen "memory_bytes_max" (int64 .requests) -}}
+{{- end -}}
+{{- if .Values.metricsToken.existingSecret -}}
+{{- $_ := set $derived.admin "metrics_token" "${env:RADIXGATE_METRICS_TOKEN}" -}}
 {{- end -}}
 {{- range $name, $listener := dict "tenants" "listen" "admin" "admin" -}}
 {{- if (index $.Values.gateway.tls $name).existingSecret -}}

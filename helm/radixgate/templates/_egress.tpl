@@ -18,6 +18,25 @@
 {{- toYaml $found -}}
 {{- end -}}
 
+{{/*
+The ports of the operator's Redis as a YAML list. Sentinels name a server whose port stands nowhere in the values, and
+so does an address in a Secret.
+*/}}
+{{- define "radixgate.redisPorts" -}}
+{{- $url := .Values.redis.external.url -}}
+{{- $other := .Values.networkPolicy.egress.ports.redis -}}
+{{- $found := list -}}
+{{- if and $url (not (contains "${" $url)) -}}
+{{- range regexFind "//[^/]+" $url | trimPrefix "//" | splitList "," -}}
+{{- $found = append $found (regexFind ":[0-9]+$" . | trimPrefix ":" | default "6379" | int) -}}
+{{- end -}}
+{{- end -}}
+{{- if or (empty $found) (contains "+sentinel:" $url) -}}
+{{- $found = append $found $other -}}
+{{- end -}}
+{{- toYaml (uniq $found) -}}
+{{- end -}}
+
 {{/* The port of a URL, else that of its scheme. */}}
 {{- define "radixgate.urlPort" -}}
 {{- $parts := urlParse . -}}
@@ -35,17 +54,15 @@ Secrets are those of networkPolicy.egress.ports.
 {{- $config := include "radixgate.config" . | fromYaml -}}
 {{- $found := dict -}}
 {{- if eq $values.redis.mode "external" -}}
-{{- $url := $values.redis.external.url -}}
-{{- $named := ternary (list $ports.redis) list (or (not $url) (contains "${" $url)) -}}
-{{- range regexFindAll ":[0-9]+" (ternary $url "" (empty $named)) -1 -}}
-{{- $named = append $named (trimPrefix ":" . | int) -}}
-{{- end -}}
-{{- $_ := set $found "redis" $named -}}
+{{- $_ := set $found "redis" (include "radixgate.redisPorts" . | fromYamlArray) -}}
 {{- end -}}
 {{- if eq (include "radixgate.databaseMode" .) "external" -}}
 {{- $_ := set $found "database" (list $ports.database) -}}
 {{- end -}}
-{{- $urls := dict "workers" list "issuers" list "webhooks" list "otlp" list "s3" list -}}
+{{- with $ports.workers -}}
+{{- $_ := set $found "workers" . -}}
+{{- end -}}
+{{- $urls := dict "workers" list "issuers" list "webhooks" list "otlp" list "s3" list "media" list -}}
 {{- range $values.workers.external -}}
 {{- $_ := set $urls "workers" (append $urls.workers .url) -}}
 {{- range list .kv_events .load_feed -}}
@@ -57,15 +74,15 @@ Secrets are those of networkPolicy.egress.ports.
 {{- end -}}
 {{- end -}}
 {{- range $values.workers.discovery -}}
-{{- if and (ne .kind "redis") (ne .kind "file") -}}
-{{- $_ := set $urls "workers" (append $urls.workers (printf "http://discovered:%d" (int (default 8000 .port)))) -}}
+{{- with .port -}}
+{{- $_ := set $urls "workers" (append $urls.workers (printf "http://discovered:%d" (int .))) -}}
 {{- end -}}
 {{- end -}}
 {{- if include "radixgate.asksCluster" . -}}
 {{- $_ := set $found "kubernetes" $ports.kubernetes -}}
 {{- end -}}
 {{- range concat $values.tokenIssuers $values.operatorIssuers -}}
-{{- $_ := set $urls "issuers" (append $urls.issuers .issuer) -}}
+{{- $_ := set $urls "issuers" (concat $urls.issuers (compact (list .issuer .jwks_url))) -}}
 {{- end -}}
 {{- range $values.webhooks -}}
 {{- $_ := set $urls "webhooks" (append $urls.webhooks .url) -}}
@@ -73,8 +90,16 @@ Secrets are those of networkPolicy.egress.ports.
 {{- with dig "telemetry" "otlp_endpoint" "" $config -}}
 {{- $_ := set $urls "otlp" (list .) -}}
 {{- end -}}
-{{- if dig "files" "s3" dict $config -}}
-{{- $_ := set $urls "s3" (list (dig "files" "s3" "endpoint" "" $config | default "https://s3.amazonaws.com")) -}}
+{{- with dig "files" "s3" dict $config -}}
+{{- /* Without a key of their own, credentials come from Amazon's token service, or from the node. */ -}}
+{{- $_ := set $urls "s3" (compact (list (default "https://s3.amazonaws.com" .endpoint) (ternary "" "https://sts.amazonaws.com" (hasKey . "access_key_id")))) -}}
+{{- end -}}
+{{- range dig "requests" "media_hosts" list $config -}}
+{{- if regexMatch ":[0-9]+$" . -}}
+{{- $_ := set $urls "media" (append $urls.media (printf "http://%s" .)) -}}
+{{- else -}}
+{{- $_ := set $urls "media" (concat $urls.media (list (printf "http://%s" .) (printf "https://%s" .))) -}}
+{{- end -}}
 {{- end -}}
 {{- range $name, $each := $urls -}}
 {{- range $each -}}

@@ -62,10 +62,3 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- default "default" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
-
-{{/* A Kubernetes quantity of memory in bytes. */}}
-{{- define "radixgate.bytes" -}}
-{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
-{{- $text := toString . -}}
-{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[A-Za-z]*$" $text)) | int64 -}}
-{{- end -}}

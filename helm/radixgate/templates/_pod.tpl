@@ -26,6 +26,17 @@ tolerations:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with $of.extraPodSpec }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Values of a pod that runs the gateway's image for a moment: the gateway's, with the additions of its own. Takes
+(list $ values-of-the-component).
+*/}}
+{{- define "radixgate.briefPod" -}}
+{{- toYaml (merge (dict "extraPodSpec" (index . 1).extraPodSpec) (omit (index . 0).Values.gateway "extraPodSpec")) -}}
 {{- end -}}
 
 {{/* Spread pods if possible; a hard rule would leave pods unscheduled in a small cluster. */}}

@@ -160,6 +160,10 @@ spec:
   {{- end }}
   # The hook before the end waits until no request runs; the engine gets a minute more.
   terminationGracePeriodSeconds: {{ add $pool.drainSeconds 60 }}
+  {{- with $pool.extraInitContainers }}
+  initContainers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: engine
       image: {{ include "radixgate.image" (list $root $pool.image) }}
@@ -187,6 +191,10 @@ spec:
         {{- with $pool.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+      {{- with $pool.extraEnvFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       {{- if not $follower }}
       ports:
         - {name: http, containerPort: 30000}
@@ -234,6 +242,9 @@ spec:
         {{- with $pool.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+    {{- with $pool.extraContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
     {{- if eq $pool.model.source "claim" }}
     - name: models

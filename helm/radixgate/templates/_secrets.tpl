@@ -59,10 +59,10 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- end }}
 {{- end -}}
 
-{{/* A checksum of all Secrets that a gateway reads and helm may read: pods restart when it changes. */}}
-{{- define "radixgate.secretsChecksum" -}}
+{{/* The names of the operator's Secrets that gateways read into their environment, as a YAML list. */}}
+{{- define "radixgate.ownSecrets" -}}
 {{- $values := .Values -}}
-{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.tenantsFrom.existingSecret $values.database.existingSecret -}}
+{{- $names := list $values.deploymentSecret.existingSecret $values.adminToken.existingSecret $values.metricsToken.existingSecret $values.tenantsFrom.existingSecret $values.database.existingSecret -}}
 {{- if eq $values.redis.mode "external" -}}
 {{- $names = append $names $values.redis.external.existingSecret -}}
 {{- else if eq $values.redis.mode "bundled" -}}
@@ -86,8 +86,35 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- range $values.webhooks -}}
 {{- $names = append $names .secret.existingSecret -}}
 {{- end -}}
+{{- toYaml (compact $names | uniq) -}}
+{{- end -}}
+
+{{/* The names of Secrets that pods need and that the cluster does not have, as a YAML list; empty without a cluster. */}}
+{{- define "radixgate.missingSecrets" -}}
+{{- $missing := list -}}
+{{- /* Every namespace has this ConfigMap. */ -}}
+{{- if lookup "v1" "ConfigMap" .Release.Namespace "kube-root-ca.crt" -}}
+{{- $names := include "radixgate.ownSecrets" . | fromYamlArray -}}
+{{- range include "radixgate.listenerTls" . | fromYaml -}}
+{{- $names = append $names .existingSecret -}}
+{{- end -}}
+{{- range include "radixgate.pools" . | fromYamlArray -}}
+{{- $names = append $names .model.token.existingSecret -}}
+{{- end -}}
+{{- $names = append $names .Values.test.apiKey.existingSecret -}}
+{{- range compact $names | uniq | sortAlpha -}}
+{{- if not (lookup "v1" "Secret" $.Release.Namespace .) -}}
+{{- $missing = append $missing . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $missing -}}
+{{- end -}}
+
+{{/* A checksum of all Secrets that a gateway reads and helm may read: pods restart when it changes. */}}
+{{- define "radixgate.secretsChecksum" -}}
 {{- $all := list (include "radixgate.generated" .) -}}
-{{- range compact $names | uniq -}}
+{{- range include "radixgate.ownSecrets" . | fromYamlArray -}}
 {{- $all = append $all (toJson (lookup "v1" "Secret" $.Release.Namespace .).data) -}}
 {{- end -}}
 {{- join "\n" $all | sha256sum -}}
@@ -98,6 +125,9 @@ They are generated once per rendering and kept in .Values, since the Secret and 
 {{- $values := .Values -}}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_DEPLOYMENT_SECRET" $values.deploymentSecret "deployment-secret") }}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_ADMIN_TOKEN" $values.adminToken "admin-token") }}
+{{- if $values.metricsToken.existingSecret }}
+{{ include "radixgate.secretEnv" (list . "RADIXGATE_METRICS_TOKEN" $values.metricsToken "metrics-token") }}
+{{- end }}
 {{- if eq $values.redis.mode "bundled" }}
 {{ include "radixgate.secretEnv" (list . "RADIXGATE_REDIS_PASSWORD" $values.redis.bundled.password "redis-password") }}
 {{- else if and (eq $values.redis.mode "external") $values.redis.external.existingSecret }}

@@ -30,6 +30,7 @@
 {{- end -}}
 {{- include "radixgate.validatePools" . -}}
 {{- include "radixgate.validatePicker" . -}}
+{{- include "radixgate.validateEdges" . -}}
 {{- $ids := list -}}
 {{- range include "radixgate.workers" . | fromYamlArray -}}
 {{- if has .id $ids -}}
@@ -78,13 +79,7 @@
 {{- if dig "admin" "token" "" $values.config -}}
 {{- fail "radixgate: config.admin.token would appear in a ConfigMap; set adminToken." -}}
 {{- end -}}
-{{- with dig "limits" "memory" "" $gateway.resources -}}
-{{- $limit := include "radixgate.bytes" . | int64 -}}
-{{- $index := dig "index" "memory_bytes_max" 0 $values.config | int64 -}}
-{{- if ge $index $limit -}}
-{{- fail (printf "radixgate: config.index.memory_bytes_max is %d, but the whole gateway may use %s (gateway.resources.limits.memory)." $index .) -}}
-{{- end -}}
-{{- end -}}
+{{- include "radixgate.validateMemory" . -}}
 
 {{- $images := list $gateway.image $values.workers.embedded.image $redis.bundled.image -}}
 {{- range include "radixgate.pools" . | fromYamlArray -}}
@@ -111,26 +106,6 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and $gateway.ingress.enabled (not $gateway.ingress.hosts) -}}
-{{- fail "radixgate: gateway.ingress.enabled needs gateway.ingress.hosts." -}}
-{{- end -}}
-
-{{- if and $gateway.httpRoute.enabled (not $gateway.httpRoute.parentRefs) -}}
-{{- fail "radixgate: gateway.httpRoute.enabled needs gateway.httpRoute.parentRefs, the Gateways that it belongs to." -}}
-{{- end -}}
-{{- if and $gateway.httpRoute.enabled (not ($.Capabilities.APIVersions.Has "gateway.networking.k8s.io/v1")) -}}
-{{- fail "radixgate: this cluster has no HTTPRoute; install the Gateway API first (or tell helm template --api-versions gateway.networking.k8s.io/v1)." -}}
-{{- end -}}
-{{- if dig "admin" "tls" "client_ca" "" (include "radixgate.config" . | fromYaml) -}}
-{{- fail "radixgate: config.admin.tls.client_ca would fail every probe, since a kubelet has no client certificate; restrict the admin port by networkPolicy.adminFrom." -}}
-{{- end -}}
-{{- range $listener, $name := dict "listen" "tenants" "admin" "admin" -}}
-{{- $files := dig $listener "tls" "certificate" "" $values.config -}}
-{{- if and $files (not $gateway.extraVolumeMounts) -}}
-{{- fail (printf "radixgate: config.%s.tls.certificate is %s, which no volume has; name a Secret in gateway.tls.%s.existingSecret." $listener $files $name) -}}
-{{- end -}}
-{{- end -}}
-
 {{- range $kind, $wanted := dict "ServiceMonitor" $values.metrics.serviceMonitor.enabled "PrometheusRule" $values.metrics.prometheusRule.enabled -}}
 {{- if and $wanted (not ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
 {{- fail (printf "radixgate: this cluster has no %s; install the Prometheus operator first (or tell helm template --api-versions monitoring.coreos.com/v1)." $kind) -}}

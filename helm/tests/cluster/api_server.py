@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ Object = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
 CHANGES_KEPT = 1000
 BODY_BYTES_MAX = 16 * 1024**2
+NETWORK = os.getpid() % 250
+"""The third number of the addresses of pods and Services: clusters of several processes share this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class ApiServer:
         self._store = store
         self._logs = logs
         self._deleted = deleted
-        self._addresses = (f"127.78.{n // 250}.{n % 250 + 1}" for n in itertools.count())
+        self._addresses = (f"127.{78 + n // 250}.{NETWORK}.{n % 250 + 1}" for n in itertools.count())
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:

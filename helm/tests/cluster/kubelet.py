@@ -19,6 +19,8 @@ from helm.tests.cluster.images import Image, Images
 
 PROBE_SECONDS = 0.5
 RESTART_SECONDS_MAX = 5.0
+READ_SECONDS_MAX = 5.0
+"""Time for the output of processes that have ended; another process may have inherited the pipe."""
 LOG_CHARACTERS_MAX = 20_000
 HOST = re.compile(r"""(?:(?<=//)|(?<=@))([a-z0-9][a-z0-9.-]*[a-z0-9])(?=[:/"'\s,]|$)""")
 
@@ -92,7 +94,9 @@ class Pod:
         if self.task is not None:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
-        self._kill()
+        await asyncio.gather(*(_ended(process) for process, _ in self._processes))
+        if self._reading:
+            await asyncio.wait(self._reading, timeout=READ_SECONDS_MAX)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def execute(self, *command: str, stdin: bytes | None = None) -> tuple[int, bytes, str]:
@@ -100,7 +104,10 @@ class Pod:
         container = self._spec["containers"][0]
         image = self._images.find(container["image"])
         process = await self._spawn(list(command), container, image, capture=True)
-        output, errors = await process.communicate(stdin)
+        try:
+            output, errors = await process.communicate(stdin)
+        finally:
+            await _ended(process)  # A probe is cancelled when its pod ends.
         return process.returncode or 0, output, errors.decode()
 
     async def _serve(self) -> None:
@@ -198,8 +205,7 @@ class Pod:
 
     def _kill(self) -> None:
         for process, _ in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill_group(process)
 
     # ---- Volumes and variables
 
@@ -331,6 +337,18 @@ class Pod:
 def _expanded(word: str, variables: Mapping[str, str]) -> str:
     """The word with `$(NAME)` replaced, as Kubernetes does in arguments."""
     return re.sub(r"\$\((\w+)\)", lambda at: variables.get(at[1], at[0]), word)
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Kill a process, if it runs, and wait for its end: an event loop must not close before."""
+    if process.returncode is None:
+        _kill_group(process)
+    await process.wait()
 
 
 async def _connects(address: str, port: int) -> bool:

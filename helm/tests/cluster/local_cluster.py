@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from helm.tests.cluster.api_server import ApiServer, Object, Store
+from helm.tests.cluster.api_server import NETWORK, ApiServer, Object, Store
 from helm.tests.cluster.controllers import Controllers, is_ready
 from helm.tests.cluster.images import Images
 from helm.tests.cluster.kubelet import Pod, until
@@ -36,6 +36,7 @@ class LocalCluster:
         self._numbers = itertools.count(1)
         self._logs: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         await self.server.start()
@@ -44,9 +45,10 @@ class LocalCluster:
         self._tasks = [asyncio.create_task(self.controllers.run()), asyncio.create_task(self._kubelet())]
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._ending]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for pod in self.pods.values():
             pod._spec["terminationGracePeriodSeconds"] = 2
         await asyncio.gather(*(pod.stop() for pod in self.pods.values()))
@@ -70,8 +72,15 @@ class LocalCluster:
                 "HELM_CONFIG_HOME": str(self._directory / "helm"),
             },
         )
-        async with asyncio.timeout(seconds + 20):
-            output, _ = await process.communicate(json.dumps(values).encode() if values is not None else b"")
+        try:
+            async with asyncio.timeout(seconds + 20):
+                output, _ = await process.communicate(
+                    json.dumps(values).encode() if values is not None else b""
+                )
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
         text = output.decode()
         assert process.returncode == 0, f"{text}\n{self.logs()}"
         return text
@@ -132,7 +141,6 @@ class LocalCluster:
     async def _kubelet(self) -> None:
         """Start pods that are new, stop those that are marked for it."""
         watched = self.store.watch()
-        ending: set[asyncio.Task[None]] = set()
         while True:
             what, found = await watched.get()
             if found["kind"] != "Pod" or what == "DELETED":
@@ -142,8 +150,8 @@ class LocalCluster:
                 if name in self.pods and not self.pods[name].stopping:
                     self.pods[name].stopping = True
                     task = asyncio.create_task(self._end(name))
-                    ending.add(task)
-                    task.add_done_callback(ending.discard)
+                    self._ending.add(task)
+                    task.add_done_callback(self._ending.discard)
             elif name not in self.pods:
                 pod = self.pods[name] = Pod(
                     found,
@@ -167,7 +175,7 @@ class LocalCluster:
 
     def _address_of(self, pod: str) -> str:
         """The address of a pod, which in this cluster it keeps for good."""
-        number = self._addresses.get(pod) or f"127.77.0.{next(self._numbers)}"
+        number = self._addresses.get(pod) or f"127.77.{NETWORK}.{next(self._numbers)}"
         return self._addresses.setdefault(pod, number)
 
     def _resolve(self, name: str) -> str | None:

@@ -38,6 +38,7 @@ RUN = {
     "audit",
     "queue",
     "check-config",
+    "database",
     "plan",
 }
 """Commands that run here; `keys new` and `keys rotate` among them get the names of this deployment."""
