@@ -35,7 +35,7 @@ CHAT = {
     "seed": 1,
 }
 TEXT = {"prompt": "Tell me", "max_tokens": 12, "temperature": 0, "seed": 1}
-ROUNDS_MAX = 10
+ROUNDS_MAX = 40
 """After so many streams of each side, each kind of chunk has occurred on both."""
 
 TWO = {"n": 2, "temperature": 1.0, "top_k": 1}
