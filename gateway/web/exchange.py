@@ -36,6 +36,12 @@ STREAM_HEADERS = {
 }
 
 
+class StreamedAnswer(web.StreamResponse):
+    """A streamed answer whose head leaves together with its first bytes, as one write."""
+
+    _send_headers_immediately = False
+
+
 class HttpExchange:
     """One HTTP request over aiohttp and its answer, as the pipeline sees them: an implementation of Exchange.
 
@@ -183,19 +189,17 @@ class HttpExchange:
             assert self.response is not None
             await self._await_client_read(self.response.write(translated))
 
-    async def end(self) -> None:
-        """Complete a streamed answer."""
-        rest = await self._dialect.stream_end()
-        if rest:
-            await self._send(rest)
+    async def end(self, last: bytes = b"") -> None:
+        """Complete a streamed answer with its last bytes."""
+        rest = self._dialect.stream_chunk(last) if last else b""
+        rest += await self._dialect.stream_end()
         assert self.response is not None
-        await self._await_client_read(self.response.write_eof())
+        await self._await_client_read(self.response.write_eof(rest))
 
     async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
-        response.content_type = content_type
-        self.response = response
-        await response.prepare(self._http)
+        of_stream = {**STREAM_HEADERS, "content-type": content_type}
+        self.response = StreamedAnswer(status=status, headers=self._headers(headers, of_stream))
+        await self.response.prepare(self._http)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer at once."""
