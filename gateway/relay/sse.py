@@ -149,7 +149,7 @@ class FrameFilter:
         # rfind takes a fraction of the time of `in`, and of a pattern's search.
         if chunk.rfind(ERROR_FIELD) >= 0 or self.error is not None:
             chunk = self._before_error(chunk)
-        usage_at = _first_usage(chunk)
+        usage_at = _first_usage(chunk) if chunk.rfind(USAGE_FIELD) >= 0 else -1
         without_usage = chunk
         if usage_at >= 0:
             # Frames before the one with the usage are not looked at.
@@ -167,7 +167,7 @@ class FrameFilter:
         self.frames += chunk.count(b"\n\n")
         if b"\r" in chunk:
             self.frames += chunk.count(b"\n\r\n")
-        if _has_done_frame(chunk):
+        if chunk.rfind(DONE_MARK) >= 0 and _has_done_frame(chunk):
             self.done = True
             self.frames -= 1
         return chunk if self._tail_bytes <= FRAME_BYTES_MAX else chunk + self._give_up_tail()
@@ -262,10 +262,8 @@ def _has_done_frame(chunk: bytes) -> bool:
 
 
 def _first_usage(chunk: bytes) -> int:
-    """Return where the first usage object of the chunk is; -1 if there is none."""
+    """Return where the first usage object is of a chunk that has the field; -1 if there is none."""
     last = chunk.rfind(USAGE_FIELD)
-    if last < 0:
-        return -1
     # Most often the only one is in the last frame.
     found = _USAGE.search(chunk, 0 if chunk.rfind(USAGE_FIELD, 0, last) >= 0 else last)
     return found.start() if found is not None else -1
