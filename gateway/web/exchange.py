@@ -38,8 +38,8 @@ STREAM_HEADERS = {
 }
 
 
-class OneWriteResponse(web.StreamResponse):
-    """A response whose head leaves together with its first bytes, as one write."""
+class OneWriteAnswer(web.StreamResponse):
+    """An answer whose head leaves together with its first bytes, as one write."""
 
     _send_headers_immediately = False
 
@@ -200,7 +200,7 @@ class HttpExchange:
 
     async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         of_stream = {**STREAM_HEADERS, "content-type": content_type}
-        self.response = OneWriteResponse(status=status, headers=self._headers(headers, of_stream))
+        self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_stream))
         await self.response.prepare(self._http)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
@@ -215,7 +215,7 @@ class HttpExchange:
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         of_answer = {"content-type": content_type, "content-length": str(len(body))}
-        self.response = OneWriteResponse(status=status, headers=self._headers(headers, of_answer))
+        self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_answer))
         # Sent here: the records that are written afterwards do not keep the client waiting.
         await self.response.prepare(self._http)
         await self._await_client_read(self.response.write_eof(body), len(body))

@@ -1,16 +1,16 @@
-"""Responses of an exchange, over real sockets."""
+"""Answers of an exchange, over real sockets."""
 
 import aiohttp
 from aiohttp import web
 
-from gateway.web.exchange import OneWriteResponse
+from gateway.web.exchange import OneWriteAnswer
 
 
-async def test_the_head_of_a_response_leaves_together_with_its_first_bytes():
+async def test_the_head_of_an_answer_leaves_together_with_its_first_bytes():
     sent = []
 
     async def handle(http):
-        response = OneWriteResponse(headers={"content-length": "5"})
+        response = OneWriteAnswer(headers={"content-length": "5"})
         writer = await response.prepare(http)
         sent.append(writer.output_size)
         await response.write_eof(b"hello")
