@@ -99,9 +99,9 @@ class BlockHasher:
 
     def _chain(self, data: memoryview, previous: int | None = None) -> Hashes:
         size, seed, pack = self.block_size * TOKEN_BYTES, self.seed, _PAIR.pack
-        chained: Hashes = array("Q")
-        for at in range(0, len(data) - size + 1, size):
-            local = xxh3_64_intdigest(data[at : at + size], seed)
+        blocks = Struct(f"{size}s").iter_unpack(data[: len(data) - len(data) % size])
+        chained = []
+        for local in [xxh3_64_intdigest(block, seed) for (block,) in blocks]:
             if previous is not None:
                 previous = xxh3_64_intdigest(pack(previous, local), seed)
             elif self.salt:
@@ -109,4 +109,4 @@ class BlockHasher:
             else:
                 previous = local
             chained.append(previous)
-        return chained
+        return array("Q", chained)

@@ -8,8 +8,12 @@ another tenant's: ("ab", "c") and ("a", "bc") are different namespaces.
 import hashlib
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 
 from radix_cache.blocks import BlockHasher
+
+NAMESPACES_MAX = 4096
+"""Namespaces whose bytes, ids and keys are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +30,7 @@ class Namespace:
 
     def packed(self) -> bytes:
         """Return all parts, length-prefixed: equal bytes mean equal namespaces."""
-        parts = (self.model, self.adapter, self.group, self.media, str(self.block_size))
-        encoded = [part.encode() for part in parts]
-        return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
+        return _packed(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> "Namespace":
@@ -45,6 +47,19 @@ class Namespace:
         if found.packed() != data:
             raise ValueError("these bytes are not a packed namespace")
         return found
+
+
+@lru_cache(maxsize=NAMESPACES_MAX)
+def _packed(namespace: Namespace) -> bytes:
+    parts = (
+        namespace.model,
+        namespace.adapter,
+        namespace.group,
+        namespace.media,
+        str(namespace.block_size),
+    )
+    encoded = [part.encode() for part in parts]
+    return b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
 
 
 @dataclass(frozen=True, slots=True)

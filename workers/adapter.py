@@ -125,7 +125,7 @@ class WorkerAnswer(Protocol):
     """An answer of which the first bytes have come.
 
     An answer may also have an attribute `whole`: the body as bytes, where all of it is there already, else None.
-    `chunks` need not be called then.
+    `chunks` need not be called then. It may also have an attribute `complete`: whether all of the body has arrived.
     """
 
     @property

@@ -80,7 +80,7 @@ class RowExchange:
         """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 
-    async def end(self) -> None:
+    async def end(self, last: bytes = b"") -> None:
         """Raise WorkerError: a row is never streamed."""
         raise WorkerError
 

@@ -116,8 +116,8 @@ class Attempts:
             progress.mark("queue" if progress.queued_at is not None else "route")
         attempt = request.attempt = self.reports.sent(request, placement)
         request.lead_by(attempt)
-        if placement.worker.provider is None:
-            tenant, prompt = request.ctx.tenant, request.prompt
+        tenant, prompt = request.ctx.tenant, request.prompt
+        if placement.worker.provider is None and prompt.hashes:
             attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
                 tenant, _new_blocks(request, placement)
             )

@@ -10,8 +10,10 @@ from gateway.domain.request import Surface
 from gateway.relay.stream_aggregator import has_faithful_stream
 from workers.adapter import WorkerCall
 
-PATHS = {Surface.TOKENIZE: "tokenize", Surface.DETOKENIZE: "detokenize"}
-"""Paths of workers that are not below /v1: vLLM has these two at its root, SGLang has them there too."""
+ROOT_SURFACES = frozenset({Surface.TOKENIZE, Surface.DETOKENIZE})
+"""APIs of workers that are not below /v1: vLLM has these two at its root, SGLang has them there too."""
+PATHS = {surface: surface.value if surface in ROOT_SURFACES else f"v1/{surface.value}" for surface in Surface}
+"""Paths of workers."""
 
 NO_FIELDS: frozenset[str] = frozenset()
 
@@ -58,7 +60,7 @@ class WorkerCalls:
         ctx, prompt, progress, worker = pending.ctx, pending.prompt, pending.progress, placement.worker
         request = ctx.request
         fields, stream = request.fields, request.stream
-        path = PATHS.get(request.surface) or f"v1/{request.surface.value}"
+        path = PATHS[request.surface]
         known = worker.adapter.request_fields.get(path, NO_FIELDS)
         if not fields.keys() <= known:
             known |= self._pass_fields

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.domain.token_usage import TokenUsage, read_usage
 
-UNREAD_BYTES_MAX = 4096
+UNREAD_BYTES_MAX = 16 * 1024
 """Bytes of frames that are kept before they are looked into."""
 TEXT_BYTES_MAX = 8192
 """Bytes of text that are kept to be tokenized; the tokens of a longer text are extrapolated from them."""

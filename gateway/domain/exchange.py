@@ -116,8 +116,8 @@ class Exchange(Protocol):
         """
         ...
 
-    async def end(self) -> None:
-        """Complete a streamed answer."""
+    async def end(self, last: bytes = b"") -> None:
+        """Complete a streamed answer; `last` are bytes of it that leave together with its end."""
         ...
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:

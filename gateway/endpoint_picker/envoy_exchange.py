@@ -144,9 +144,10 @@ class EnvoyExchange:
         if translated:
             await self._write(translated)
 
-    async def end(self) -> None:
-        """Complete a streamed answer."""
-        await self._write(await self._dialect.stream_end(), last=True)
+    async def end(self, last: bytes = b"") -> None:
+        """Complete a streamed answer with its last bytes."""
+        rest = self._dialect.stream_chunk(last) if last else b""
+        await self._write(rest + await self._dialect.stream_end(), last=True)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer at once."""

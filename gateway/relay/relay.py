@@ -148,7 +148,7 @@ async def _relay_frames(
     headers: Mapping[str, str],
     frames: FrameFilter,
 ) -> None:
-    seen, begun, traced = 0, False, progress.trace is not None
+    seen, begun, traced, last = 0, False, progress.trace is not None, b""
     try:
         async for chunk in answer.chunks():
             ready = frames.feed(chunk)
@@ -156,7 +156,10 @@ async def _relay_frames(
                 if not begun:
                     begun = True
                     await exchange.begin(answer.status, EVENT_STREAM, headers)
-                await exchange.write(ready)
+                if frames.done and getattr(answer, "complete", False):
+                    last += ready  # Leaves together with the end of the stream.
+                else:
+                    await exchange.write(ready)
                 if traced:
                     progress.note_finish_reasons(ready)
                 progress.output_sent(frames.frames - seen)
@@ -168,9 +171,7 @@ async def _relay_frames(
             _fail(frames.error, begun, request, progress)
         if not begun:
             await exchange.begin(answer.status, EVENT_STREAM, headers)
-        if rest:
-            await exchange.write(rest)
-        await exchange.end()
+        await exchange.end(last + rest)
     except WorkerError as err:
         # The client has read the beginning of this answer: another worker cannot continue it.
         raise StreamInterrupted from err

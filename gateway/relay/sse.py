@@ -34,6 +34,9 @@ from gateway.relay.error_redaction import (
 
 FRAME_BYTES_MAX = 1024**2
 
+DONE_MARK = b"[DONE]"
+USAGE_FIELD = b'"usage"'
+
 _DONE = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
@@ -143,18 +146,19 @@ class FrameFilter:
             cut = _end_of_frames(chunk, len(chunk))
             self._keep(chunk[cut:])
             chunk = chunk[:cut]
-        if ERROR_FIELD in chunk or self.error is not None:
+        # rfind takes a fraction of the time of `in`, and of a pattern's search.
+        if chunk.rfind(ERROR_FIELD) >= 0 or self.error is not None:
             chunk = self._before_error(chunk)
-        found = _USAGE.search(chunk)
+        usage_at = _first_usage(chunk) if chunk.rfind(USAGE_FIELD) >= 0 else -1
         without_usage = chunk
-        if found is not None:
+        if usage_at >= 0:
             # Frames before the one with the usage are not looked at.
-            start = _end_of_frames(chunk, found.start())
+            start = _end_of_frames(chunk, usage_at)
             without_usage = chunk[:start]
             chunk = without_usage + self._with_usage_read(chunk[start:])
         if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
             chunk = b"".join(_redacted(frame, without_cached_tokens) for frame in _split(chunk))
-        if TRANSFER_FIELD in chunk:
+        if chunk.rfind(TRANSFER_FIELD) >= 0:
             chunk = b"".join(_redacted(frame, without_transfers) for frame in _split(chunk))
         tally = self.tally
         tally.unread += without_usage
@@ -163,7 +167,7 @@ class FrameFilter:
         self.frames += chunk.count(b"\n\n")
         if b"\r" in chunk:
             self.frames += chunk.count(b"\n\r\n")
-        if b"[DONE]" in chunk and _DONE.search(chunk) is not None:
+        if chunk.rfind(DONE_MARK) >= 0 and _has_done_frame(chunk):
             self.done = True
             self.frames -= 1
         return chunk if self._tail_bytes <= FRAME_BYTES_MAX else chunk + self._give_up_tail()
@@ -246,6 +250,25 @@ def _has_end(data: bytes) -> bool:
     return b"\n\n" in data or b"\n\r\n" in data
 
 
+def _has_done_frame(chunk: bytes) -> bool:
+    """Return whether a line of the chunk is `data: [DONE]`, and not part of a text."""
+    at = chunk.rfind(DONE_MARK)
+    while at >= 0:
+        line = chunk.rfind(b"\n", 0, at) + 1
+        if _DONE.match(chunk, line) is not None:
+            return True
+        at = chunk.rfind(DONE_MARK, 0, line)
+    return False
+
+
+def _first_usage(chunk: bytes) -> int:
+    """Return where the first usage object is of a chunk that has the field; -1 if there is none."""
+    last = chunk.rfind(USAGE_FIELD)
+    # Most often the only one is in the last frame.
+    found = _USAGE.search(chunk, 0 if chunk.rfind(USAGE_FIELD, 0, last) >= 0 else last)
+    return found.start() if found is not None else -1
+
+
 def _is_whole(frame: bytes) -> bool:
     """Return whether the data of a frame is `[DONE]`, or JSON with its end."""
     data = frame.partition(b"data:")[2].strip()
@@ -260,7 +283,8 @@ def _is_whole(frame: bytes) -> bool:
 
 def _end_of_frames(data: bytes, before: int) -> int:
     """Return where the last frame that is whole before a position ends; 0 if there is none."""
-    lf, crlf = data.rfind(b"\n\n", 0, before), data.rfind(b"\n\r\n", 0, before)
+    lf = data.rfind(b"\n\n", 0, before)
+    crlf = data.rfind(b"\n\r\n", max(lf, 0), before)
     return max(lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
 
 

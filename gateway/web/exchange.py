@@ -30,10 +30,18 @@ from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, pre
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 255
 COMMENT = b": waiting\n\n"
+UNWATCHED_BYTES_MAX = 32 * 1024
+"""Bytes that never wait for the client where none are buffered: a transport pauses beyond 64 KiB."""
 STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+
+
+class OneWriteAnswer(web.StreamResponse):
+    """An answer whose head leaves together with its first bytes, as one write."""
+
+    _send_headers_immediately = False
 
 
 class HttpExchange:
@@ -181,21 +189,19 @@ class HttpExchange:
         translated = self._dialect.stream_chunk(data)
         if translated:
             assert self.response is not None
-            await self._await_client_read(self.response.write(translated))
+            await self._await_client_read(self.response.write(translated), len(translated))
 
-    async def end(self) -> None:
-        """Complete a streamed answer."""
-        rest = await self._dialect.stream_end()
-        if rest:
-            await self._send(rest)
+    async def end(self, last: bytes = b"") -> None:
+        """Complete a streamed answer with its last bytes."""
+        rest = self._dialect.stream_chunk(last) if last else b""
+        rest += await self._dialect.stream_end()
         assert self.response is not None
-        await self._await_client_read(self.response.write_eof())
+        await self._await_client_read(self.response.write_eof(rest), len(rest))
 
     async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        response = web.StreamResponse(status=status, headers=self._headers(headers, STREAM_HEADERS))
-        response.content_type = content_type
-        self.response = response
-        await response.prepare(self._http)
+        of_stream = {**STREAM_HEADERS, "content-type": content_type}
+        self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_stream))
+        await self.response.prepare(self._http)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer at once."""
@@ -205,14 +211,14 @@ class HttpExchange:
 
     async def _send(self, data: bytes) -> None:
         assert self.response is not None
-        await self._await_client_read(self.response.write(data))
+        await self._await_client_read(self.response.write(data), len(data))
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
-        all_headers = self._headers(headers, {"content-type": content_type})
-        self.response = web.Response(status=status, body=body, headers=all_headers)
+        of_answer = {"content-type": content_type, "content-length": str(len(body))}
+        self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_answer))
         # Sent here: the records that are written afterwards do not keep the client waiting.
         await self.response.prepare(self._http)
-        await self._await_client_read(self.response.write_eof())
+        await self._await_client_read(self.response.write_eof(body), len(body))
 
     async def fail(self, error: GatewayError) -> None:
         """Send the error in the API's own shape: as an answer, or as the last event of a stream that has started.
@@ -230,15 +236,19 @@ class HttpExchange:
         # a client that has read to the end may already be sending its next request on it.
         with suppress(ConnectionResetError):
             await self._send(self._dialect.error_event(error))
-            await self._await_client_read(self.response.write_eof())
+            await self._await_client_read(self.response.write_eof(), 0)
 
     def close(self) -> None:
         """Stop the timer; the request has been served or has failed."""
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _await_client_read(self, writing: Awaitable[None]) -> None:
+    async def _await_client_read(self, writing: Awaitable[None], size: int) -> None:
         """Wait until the socket takes what is written: a full socket means a client that does not read."""
+        transport = self._http.transport
+        if size <= UNWATCHED_BYTES_MAX and transport is not None and not transport.get_write_buffer_size():
+            await writing  # It never waits: all of this fits the transport's buffer.
+            return
         loop = asyncio.get_running_loop()
         if self._timer is None:
             self._timer = loop.call_later(self._unread_seconds_max, self._check_blocked, loop)

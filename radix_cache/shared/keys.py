@@ -14,10 +14,10 @@ by its id, and is never split. `v2` is the layout of the keys and values: see LA
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NewType
 
-from radix_cache.namespace import Namespace
+from radix_cache.namespace import NAMESPACES_MAX, Namespace
 
 NamespaceId = NewType("NamespaceId", bytes)
 """Eight bytes that stand for a namespace in keys."""
@@ -29,6 +29,7 @@ REGISTRY = -1
 """The shard number of the registry."""
 
 
+@lru_cache(maxsize=NAMESPACES_MAX)
 def namespace_id(namespace: Namespace) -> NamespaceId:
     """Return the id of a namespace: a hash, so that equal namespaces have one id in every process."""
     return NamespaceId(hashlib.sha256(namespace.packed()).digest()[:8])

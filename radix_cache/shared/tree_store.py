@@ -6,11 +6,12 @@ shard's sequence number after the change) or not; the answer raises RedisDown.
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from struct import Struct
 
 from radix_cache.blocks import Hashes
-from radix_cache.namespace import Namespace
+from radix_cache.namespace import NAMESPACES_MAX, Namespace
 from radix_cache.redis.call import CommandArgument, Script, ScriptAnswer, read_lua
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
@@ -60,6 +61,7 @@ class TreeStore:
         self._scripts = scripts
         self._new_tip = new_tip
         self._log_entries = log_entries
+        self._keys_of = lru_cache(maxsize=NAMESPACES_MAX)(self._new_keys)
 
     def hold(
         self,
@@ -169,21 +171,25 @@ class TreeStore:
     def _call(
         self, verb: str, namespace: NamespaceId, name: bytes, *more: CommandArgument
     ) -> "asyncio.Future[ScriptAnswer]":
-        names, shard = self.keys, self.keys.shard(namespace)
-        keys = [
-            names.tree(namespace),
-            names.log(shard),
-            names.meta(shard),
-            names.names(shard),
-            names.predictions(shard),
-        ]
-        head: list[CommandArgument] = [self._new_tip(), names.tag(shard), namespace, self._log_entries, name]
+        tag, keys = self._keys_of(namespace)
+        head: list[CommandArgument] = [self._new_tip(), tag, namespace, self._log_entries, name]
         arguments = [*head, *more]
         # No caller waits for it, and it costs Redis less together with others.
         called = self._scripts.call(self._verbs[verb], keys, arguments, urgent=False)
         if verb not in FREEING:
             return called
         return _or_else(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))
+
+    def _new_keys(self, namespace: NamespaceId) -> tuple[str, Sequence[str]]:
+        """Return the tag of a namespace's shard, and the keys that every change of it has."""
+        names, shard = self.keys, self.keys.shard(namespace)
+        return names.tag(shard), (
+            names.tree(namespace),
+            names.log(shard),
+            names.meta(shard),
+            names.names(shard),
+            names.predictions(shard),
+        )
 
 
 def _or_else(

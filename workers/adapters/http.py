@@ -229,6 +229,11 @@ class HttpAnswer:
         self.whole = first if connection.complete else None
         """The whole body, where it arrived together with the head; else None."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether all of the body has arrived."""
+        return self._connection.complete
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body in pieces. Raises StreamBroken, also after `idle_seconds_max` of silence."""
         if self.whole is not None:

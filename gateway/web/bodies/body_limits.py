@@ -196,6 +196,8 @@ def _counts(text: bytes) -> _Counts:
 
 
 def _count(text: bytes, byte: bytes) -> int:
+    if len(text) <= SLICE_BYTES:
+        return text.count(byte)
     return sum(text.count(byte, at, at + SLICE_BYTES) for at in range(0, len(text), SLICE_BYTES))
 
 

@@ -102,12 +102,13 @@ class ResponsesExchange(HttpExchange):
         elif events := self._responses.stream_chunk(data):
             self.background.append(events)
 
-    async def end(self) -> None:
-        """Complete the stream or the background response."""
+    async def end(self, last: bytes = b"") -> None:
+        """Complete the stream or the background response with its last bytes."""
         if self.background is None:
-            await super().end()
+            await super().end(last)
         else:
-            await self._finish(await self._responses.stream_end())
+            events = self._responses.stream_chunk(last) if last else b""
+            await self._finish(events + await self._responses.stream_end())
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer, or complete the background response with it."""

@@ -46,7 +46,7 @@ class StubExchange:
     async def write(self, data):
         pass
 
-    async def end(self):
+    async def end(self, last=b""):
         pass
 
     async def answer(self, status, content_type, body, headers):
