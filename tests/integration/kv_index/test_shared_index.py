@@ -4,6 +4,7 @@ import asyncio
 
 import redis.asyncio as redis
 
+from gateway.kv_index import shared_index_parts
 from radix_cache.shared.replica_reader import ReplicaReader
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -62,7 +63,8 @@ async def test_what_one_gateway_learns_the_other_uses(gateway, redis_url):
         assert where(a, b)[1 - first] == 0
 
 
-async def test_a_gateway_that_starts_knows_the_whole_tree_before_it_serves(gateway, redis_url):
+async def test_a_gateway_that_starts_knows_a_small_tree_before_it_serves(gateway, redis_url, monkeypatch):
+    monkeypatch.setattr(shared_index_parts, "LOAD_SECONDS_MAX", 60.0)
     async with ScriptedWorker() as worker:
         async with gateway(worker, **{"redis.url": redis_url}) as first:
             for number in range(20):
