@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from policies.admission.dispatch_window import ClosedWorkers
 from policies.queueing.protocol import Ticket
-from radix_cache.match import WorkerId
 
 Placed = TypeVar("Placed")
 """What a turn gives: a placement on a worker."""
@@ -22,7 +22,7 @@ class Waiter(Generic[Placed]):
     """One request in a waiting room."""
 
     ticket: Ticket
-    place: Callable[[set[WorkerId]], Placed | None]
+    place: Callable[[ClosedWorkers], Placed | None]
     """Returns a placement if there is room now, None if there is none; raises what ends the wait.
 
     It gets the workers that requests before this one wait for, and adds those that this request waits for.

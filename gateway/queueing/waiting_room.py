@@ -30,6 +30,7 @@ from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
+from policies.admission.dispatch_window import ClosedWorkers
 from policies.admission.waiting_room import DrainRate, WaitingRoomBounds, retry_after_seconds
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
@@ -198,7 +199,7 @@ class WaitingRoom(Generic[Placed]):
     async def wait(
         self,
         ticket: Ticket,
-        place: Callable[[set[WorkerId]], Placed | None],
+        place: Callable[[ClosedWorkers], Placed | None],
         patience: Patience | None = None,
     ) -> Placed:
         """Return a placement in the ticket's turn.
@@ -283,7 +284,7 @@ class WaitingRoom(Generic[Placed]):
 
         `turns_max` bounds how many turns are given.
         """
-        given, passed, closed = 0, 0, set[WorkerId]()
+        given, passed, closed = 0, 0, ClosedWorkers()
         line: FlowHeads | None = None
         while (
             given != turns_max

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from policies.admission.dispatch_window import (
+    ClosedWorkers,
     close_enough_to_best,
     fits_window,
     hold_while_contended,
@@ -102,7 +103,7 @@ class SimulatedGateway:
         up: Sequence[int],
         places: Mapping[WorkerId, int],
         now: float,
-        closed: set[WorkerId],
+        closed: ClosedWorkers,
         *,
         waits: bool,
         terms: TurnTerms | None = None,
@@ -140,7 +141,7 @@ class SimulatedGateway:
         ranking: Sequence[Route],
         request: TraceRequest,
         places: Mapping[WorkerId, int],
-        closed: set[WorkerId],
+        closed: ClosedWorkers,
         terms: TurnTerms,
         now: float,
     ) -> Route | None:
@@ -149,6 +150,7 @@ class SimulatedGateway:
             ranking = self._in_time(ranking, request, places, terms, now)
         waited_for = []
         window = terms.window.narrow if terms.narrow else terms.window.wide
+        crowds = terms.narrow and not terms.background
         slack = self._slack
         if terms.window.contended and not terms.narrow:
             slack = hold_while_contended(slack)
@@ -160,7 +162,7 @@ class SimulatedGateway:
                 request.prompt_tokens - route.matched_tokens,
             )
             if (
-                route.worker not in closed
+                closed.is_open(route.worker, crowds=crowds)
                 and fits_window(queued, uncached, window)
                 and (
                     uncached <= window
@@ -172,7 +174,7 @@ class SimulatedGateway:
             ):
                 return route
             waited_for.append(route.worker)
-        closed.update(waited_for)
+        closed.close(waited_for, crowds=crowds)
         return None
 
     def _in_time(

@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
+from policies.admission.dispatch_window import ClosedWorkers
 from policies.others_load import LoadTotals
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
@@ -210,7 +211,7 @@ class Simulation:
         """Return what the gateway that has the request knows."""
         return self._gateways[self._queries[number][0]].view
 
-    def route(self, number: int, terms: TurnTerms, closed: set[WorkerId], now: float) -> Route | None:
+    def route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         """Return the route that a request takes in its turn; None if it waits. Raises TooLate."""
         return self._route(number, now, closed, terms)
 
@@ -231,7 +232,7 @@ class Simulation:
         self,
         number: int,
         now: float,
-        closed: set[WorkerId] | None = None,
+        closed: ClosedWorkers | None = None,
         terms: TurnTerms | None = None,
     ) -> Route | None:
         at, query = self._queries[number]
@@ -245,7 +246,7 @@ class Simulation:
             self._up,
             self._places,
             now,
-            set() if closed is None else closed,
+            ClosedWorkers() if closed is None else closed,
             waits=gateway.view.is_waiting(number),
             terms=terms,
         )

@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from policies.admission.dispatch_window import DispatchWindow, dispatch_window
+from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow, dispatch_window
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_room import shed_after_seconds
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, CHAT, ServiceClass
 from policies.simulation.trace import TraceRequest
 from policies.simulation.turn_queue import QueueRule, TurnQueue
-from radix_cache.match import WorkerId
 
 MODEL = "model"
 """The name of the only model."""
@@ -48,7 +47,7 @@ class TurnTerms:
 class Dispatching(Protocol):
     """What turn taking needs of the simulation."""
 
-    def route(self, number: int, terms: TurnTerms, closed: set[WorkerId], now: float) -> Route | None:
+    def route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         """Return the route that a request takes now; None if it waits. Raises TooLate."""
         ...
 
@@ -105,7 +104,9 @@ class TurnTaking:
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         terms = replace(self._terms(number, now), narrow=service_class.background)
         try:
-            route = self._route(number, terms, set(), now) if at_once or terms.refused_late else None
+            route = (
+                self._route(number, terms, ClosedWorkers(), now) if at_once or terms.refused_late else None
+            )
         except TooLate:
             if service_class.late == "demote":
                 self._of[number] = request, self._classes.get(BATCH.name, BATCH)
@@ -147,7 +148,7 @@ class TurnTaking:
 
     def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
         passed: set[int] = set()
-        closed: set[WorkerId] = set()
+        closed = ClosedWorkers()
         while len(passed) <= queue.passed_max and (number := queue.next_number(now, passed)) is not None:
             try:
                 route = self._route(number, self._terms(number, now), closed, now)
@@ -161,7 +162,7 @@ class TurnTaking:
             else:
                 passed.add(number)
 
-    def _route(self, number: int, terms: TurnTerms, closed: set[WorkerId], now: float) -> Route | None:
+    def _route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         return self._dispatching.route(number, terms, closed, now)
 
     def _terms(self, number: int, now: float) -> TurnTerms:

@@ -11,6 +11,7 @@ from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, Sh
 from policies.admission.dispatch_window import (
     PASSED_MAX,
     PASSED_OF_FLOW_MAX,
+    ClosedWorkers,
     DispatchWindow,
     close_enough_to_best,
     fits_window,
@@ -47,7 +48,7 @@ class GrantRound:
 
     passed: list[str] = field(default_factory=list)
     """Requests whose turn it was, but which do better to wait for a worker."""
-    closed: set[str] = field(default_factory=set)
+    closed: ClosedWorkers = field(default_factory=ClosedWorkers)
     """The workers that passed requests wait for; later requests may not take their room."""
 
 
@@ -99,7 +100,7 @@ class QueueModel:
     def best(
         self,
         routes: Sequence[SharedRoute],
-        closed: set[str],
+        closed: ClosedWorkers,
         hold: float | None,
         *,
         yields: bool = False,
@@ -127,10 +128,10 @@ class QueueModel:
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )
-            if fits and route.worker not in closed:
+            if fits and closed.is_open(route.worker, crowds=yields and not background):
                 return route
             waited_for.append(route.worker)
-        closed.update(waited_for)
+        closed.close(waited_for, crowds=yields and not background)
         return None
 
     def yields(self, queue: str, crowds: bool) -> bool:
@@ -190,7 +191,7 @@ class QueueModel:
         if ticket.id not in self.records:
             waited_for = any(self.waiting(queue) for queue in queues if not queue.endswith(BATCH))
             background = ticket.queue.endswith(BATCH)
-            route = None if waited_for else self.best(routes, set(), None, background=background)
+            route = None if waited_for else self.best(routes, ClosedWorkers(), None, background=background)
             if route is None:
                 return 0, ""
             self.records[ticket.id] = QueuedRequest(
@@ -219,7 +220,9 @@ class QueueModel:
         worker, tokens, record.worker = record.worker, record.tokens, ""
         route = None
         if swapped or not other:
-            route = self.best(routes, set(), self.hold, yields=yields, background=queue.endswith(BATCH))
+            route = self.best(
+                routes, ClosedWorkers(), self.hold, yields=yields, background=queue.endswith(BATCH)
+            )
         goes = id
         if swapped and route:
             goes = other

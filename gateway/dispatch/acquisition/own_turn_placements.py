@@ -15,13 +15,13 @@ from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.queueing.worker_window import WorkerWindow
 from gateway.routing.router import Decision
 from policies.admission.dispatch_window import (
+    ClosedWorkers,
     close_enough_to_best,
     fits_window,
     hold_while_contended,
     leaves_one_open,
 )
 from policies.routing.protocol import Ranking
-from radix_cache.match import WorkerId
 
 
 class OwnTurnPlacements:
@@ -54,7 +54,7 @@ class OwnTurnPlacements:
     def place_now(
         self,
         request: PendingRequest,
-        closed: set[WorkerId] | None = None,
+        closed: ClosedWorkers | None = None,
         *,
         decision: Decision | None = None,
     ) -> Placement | None:
@@ -76,22 +76,24 @@ class OwnTurnPlacements:
         hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
         window = self._window.of(request.ctx.model.name)
         # Without `closed` no request waits.
-        if request.service_class.background or (
-            window.contended and closed is not None and self._has_others_waiting(request)
-        ):
+        background = request.service_class.background
+        crowds = (
+            window.contended and not background and closed is not None and self._has_others_waiting(request)
+        )
+        if background or crowds:
             tokens = window.narrow
         else:
             tokens = window.wide
             if window.contended:
                 hold = hold_while_contended(hold)
-        taken, waited_for = closed if closed is not None else set(), []
+        waited_for = []
         for route in decision.routes:
             if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):
                 break
             worker = self._fleet[route.prefill_worker or route.worker]
             uncached = max(1, request.prompt.prompt_tokens - route.matched_tokens)
             if over or (
-                worker.id not in taken
+                (closed is None or closed.is_open(worker.id, crowds=crowds))
                 and fits_window(worker.load.all_tokens_queued, uncached, tokens)
                 and (
                     uncached <= tokens
@@ -113,7 +115,8 @@ class OwnTurnPlacements:
                     match=decision.match,
                 )
             waited_for.append(worker.id)
-        taken.update(waited_for)
+        if closed is not None:
+            closed.close(waited_for, crowds=crowds)
         return None
 
     def place_second(

@@ -147,25 +147,26 @@ local function leaves_one_open(routes, background)
 end
 
 -- Returns the cheapest route that is worth going and has room now, at a worker that is not in `closed`; without one, the
--- workers that the request waits for are added to `closed`. `slack`: as hold. `yields`: the narrow window holds;
--- `background`: it is batch work. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
+-- workers that the request waits for are added to `closed`, for later requests on the same terms: see ClosedWorkers in
+-- policies/admission. `slack`: as hold. `yields`: the narrow window holds; `background`: it is batch work. Routes are
+-- {worker, uncached tokens, fixed ms, ms per queued token}.
 local function best(routes, closed, slack, yields, background)
   read_loads(workers_of(routes))
   local costs, least, found = {}, math.huge, nil
-  local window = yields and narrow or wide
+  local window, crowds = yields and narrow or wide, yields and not background
   if contended and not yields and slack then slack = math.max(slack, CONTENDED_HOLD) end
   for i, route in ipairs(routes) do
     local ahead = known_loads[route[1]][1]
     local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + route[2] <= window
     if room and open_tokens and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
-    if room and (not found or cost < costs[found]) and not closed[route[1]] then found = i end
+    if room and (not found or cost < costs[found]) and not (closed[route[1]] == 'all' or closed[route[1]] and crowds) then found = i end
     costs[i] = cost
   end
   local most = slack and least + math.max(math.abs(least) * slack, HOLD_MS) or math.huge
   if found and costs[found] <= most then return routes[found] end
   for i, route in ipairs(routes) do
-    if costs[i] <= most then closed[route[1]] = true end
+    if costs[i] <= most and closed[route[1]] ~= 'all' then closed[route[1]] = crowds and 'crowding' or 'all' end
   end
 end
 

@@ -4,6 +4,7 @@ import pytest
 
 from policies.admission.dispatch_window import (
     HOLD_MS,
+    ClosedWorkers,
     DispatchWindow,
     close_enough_to_best,
     dispatch_window,
@@ -102,3 +103,12 @@ def test_a_long_batch_prompt_leaves_another_worker_open(queued, leaves):
 )
 def test_of_few_workers_other_long_prompts_take_all(queued, leaves):
     assert leaves_one_open(queued, 100, background=False) is leaves
+
+
+def test_a_worker_that_a_crowding_request_waits_for_is_closed_to_crowding_requests_alone():
+    closed = ClosedWorkers()
+    closed.close(["a"], crowds=True)
+    closed.close(["b"], crowds=False)
+    open_to_others = [closed.is_open(worker, crowds=False) for worker in "abc"]
+    open_to_crowding = [closed.is_open(worker, crowds=True) for worker in "abc"]
+    assert (open_to_others, open_to_crowding) == ([True, False, True], [False, False, True])

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
+from policies.admission.dispatch_window import ClosedWorkers
 from policies.service_class import CHAT
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
@@ -19,16 +20,17 @@ def stage():
 
 
 def test_a_worker_that_an_earlier_request_waits_for_is_not_taken(stage):
-    request = stage.pending()
+    request, closed = stage.pending(), ClosedWorkers()
+    closed.close([WorkerId("a")], crowds=False)
     request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
-    assert stage.acquisition.own_turns.place_now(request, {WorkerId("a")}).worker.id == "b"
+    assert stage.acquisition.own_turns.place_now(request, closed).worker.id == "b"
 
 
 def test_a_request_without_room_names_the_workers_that_it_waits_for():
     stage = DispatchStage("a", "b", limits=with_limits(hold=0.1))
     stage.policy.costs = {"a": 100.0, "b": 500.0}
     stage.occupy("a")
-    request, closed = stage.pending(), set()
+    request, closed = stage.pending(), ClosedWorkers()
     assert stage.acquisition.own_turns.place_now(request, closed) is None
     assert closed == {"a"}
 
@@ -76,7 +78,7 @@ def turn_of(stage, tokens):
     """Return the placement of a new request whose turn it is; None if it has to wait."""
     request = stage.pending(prompt=prompt_of(tokens, first=tokens))
     request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
-    return stage.acquisition.own_turns.place_now(request, set())
+    return stage.acquisition.own_turns.place_now(request, ClosedWorkers())
 
 
 @pytest.mark.parametrize("crowded", [False, True])
