@@ -88,7 +88,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
     )
     try:
         tenant = await authenticate(exchange, services, progress)
-        ctx = await admit(exchange, tenant, services, progress)
+        ctx = await read_request(exchange, tenant, services, progress)
         try:
             await answer(ctx, exchange, services, progress)
         except (NoWorker, WorkerError, Overloaded) as err:
@@ -136,11 +136,18 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                     upstream = await attempts.open(pending, lease, partial(make_call, pending))
                     assert pending.attempt is not None
                     worker = pending.attempt.placement.worker
-                    own = worker.adapter.isolates or not ctx.tenant.group
+                    may_see_cached = worker.adapter.isolates or not ctx.tenant.group
                     shapes = worker.response_shapes if dispatch.worker_calls.aggregates_streams else None
                     running_usage = worker.adapter.reports_running_usage
                     await relay(
-                        upstream, exchange, ctx.request, progress, headers, own, shapes, running_usage
+                        upstream,
+                        exchange,
+                        ctx.request,
+                        progress,
+                        headers,
+                        reports_cached_tokens=may_see_cached,
+                        response_shapes=shapes,
+                        running_usage=running_usage,
                     )
                 finally:
                     await attempts.close(pending)
@@ -234,7 +241,9 @@ async def authenticate(exchange: Exchange, services: Services, progress: Progres
     return tenant
 
 
-async def admit(exchange: Exchange, tenant: Tenant, services: Services, progress: Progress) -> RequestContext:
+async def read_request(
+    exchange: Exchange, tenant: Tenant, services: Services, progress: Progress
+) -> RequestContext:
     """Read the request, and check what the tenant may ask for.
 
     Raises ModelNotFound, NoWorker, ModelNotAllowed, BadRequest, and what reading the body raises.

@@ -37,7 +37,7 @@ class ServiceClass(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What happens when the target cannot be kept."""
     sheds: bool = False
     """Whether requests that wait too long in a standing queue are turned away; see
-    policies.admission.waiting_room.shed_after_seconds."""
+    policies.admission.waiting_bounds.shed_after_seconds."""
     background: bool = False
     """Whether requests of this class go only when no request of another class waits."""
 

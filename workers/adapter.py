@@ -32,10 +32,10 @@ from workers.worker import Role
 class FailureKind(Enum):
     """Why a worker gave no answer."""
 
-    UNHEALTHY = "ill"
+    UNHEALTHY = "unhealthy"
     """Not connected, hung up, timed out, or a proxy before the engine failed; counts against the worker's
     health."""
-    SERVER_ERROR = "unclear"
+    SERVER_ERROR = "server error"
     """The worker failed inside (status 500), by its own fault or over this very request; only another worker's
     answer to the same request tells which."""
     BUSY = "busy"

@@ -16,7 +16,7 @@ from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement, Placements
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.feedback import Feedback
-from policies.admission.ttft_target import SAMPLES_MIN
+from policies.admission.target_refusal import SAMPLES_MIN
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
 
@@ -36,15 +36,15 @@ class AttemptReports:
         fleet: Fleet,
         index: PrefixIndex,
         feedback: Feedback,
-        room_made: Callable[[], None],
+        capacity_freed: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        """`room_made`: called when a worker may have room again."""
+        """`capacity_freed`: called when a worker may have room again."""
         self._placements = placements
         self._fleet = fleet
         self._index = index
         self._feedback = feedback
-        self._room_made = room_made
+        self._capacity_freed = capacity_freed
         self._clock = clock
 
     def sent(self, request: PendingRequest, placement: Placement) -> Attempt:
@@ -91,7 +91,7 @@ class AttemptReports:
                     attempt.ttft_learnt = True
             progress.first_token_seconds = now - request.ctx.received_at
         self._placements.first_token(placement)
-        self._room_made()
+        self._capacity_freed()
 
     def completed(self, request: PendingRequest) -> None:
         """Note that the answer came to its end."""
@@ -147,11 +147,11 @@ class AttemptReports:
         if attempt.recorded:
             self._index.withdraw(attempt.placement.prefill_worker.id, request.ctx.id)
         known_elsewhere = self._placements.end(attempt.placement, cost_change)
-        self._room_made()
+        self._capacity_freed()
         return known_elsewhere
 
     def free_unused(self, placement: Placement, cost_change: float) -> bool:
         """Free a placement to which nothing was sent; see Placements.end for the result."""
         known_elsewhere = self._placements.end(placement, cost_change)
-        self._room_made()
+        self._capacity_freed()
         return known_elsewhere

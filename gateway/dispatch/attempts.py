@@ -40,7 +40,7 @@ from policies.admission.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
 from workers.adapter import FailureKind, WorkerAnswer, WorkerUnreachable
 
-UNCLEAR_MAX = 2
+SERVER_ERRORS_MAX = 2
 """Workers that may fail inside over one request: after these the request is at fault, and no worker is blamed."""
 
 HOLDERS_COMPARED = 8
@@ -102,7 +102,7 @@ class Attempts:
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
         Overloaded, WorkerError.
         """
-        if request.failed and request.had_its_turn:
+        if request.worker_failed:
             placement = await self._placement_after_failure(request)
         else:
             placement = await self._placement_in_turn(request, keep_alive)
@@ -175,8 +175,8 @@ class Attempts:
         if cause.timed_out:
             # A client that has waited that long will not wait that long again.
             raise WorkerTimeout(attempt.first_byte_seconds_max) from cause
-        unclear = sum(each.failure is FailureKind.SERVER_ERROR for each in request.failed.values())
-        if unclear >= UNCLEAR_MAX or len(request.failed) >= request.limits.attempts_max:
+        server_errors = sum(each.failure is FailureKind.SERVER_ERROR for each in request.failed.values())
+        if server_errors >= SERVER_ERRORS_MAX or len(request.failed) >= request.limits.attempts_max:
             raise no_worker_left(
                 request.failed.values(), at_provider=attempt.placement.at_provider
             ) from cause
@@ -190,8 +190,8 @@ class Attempts:
         assert attempt is not None
         placement, progress = attempt.placement, request.progress
         without_impossible_usage(request.ctx, request.prompt, progress)
-        if progress.usage is None and progress.dispatched and not progress.refused:
-            progress.partial = own_count(request.ctx, request.prompt, progress, placement, self._clock())
+        if progress.usage is None and progress.dispatched and not progress.worker_refused:
+            progress.own_count = own_count(request.ctx, request.prompt, progress, placement, self._clock())
         if placement.prefill_worker is not placement.worker:
             progress.usage = placement.usage_of_pair(progress.usage)
         self.reports.learn(request, attempt)

@@ -15,12 +15,12 @@ from gateway.dispatch.reservations import Reservations
 from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.index_quota import IndexQuota
+from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import WorkerWindow
 from gateway.routing.router import Router
 from policies.admission.retry_budget import RetryBudget
 from radix_cache.index import PrefixIndex
@@ -48,7 +48,7 @@ class Dispatch:
     router: Router
     queue: SharedTurns
     rooms: WaitingRooms[Placement]
-    window: WorkerWindow
+    window: OwnDispatchWindows
     index: PrefixIndex
     index_quota: IndexQuota
     estimates: OutputEstimates
@@ -64,12 +64,12 @@ class Dispatch:
         """Use these rules for requests that arrive or wait; placements that were given are kept."""
         limits = rules.limits
         self.acquisition.reconfigure(limits)
-        self.window.of_all.reconfigure(limits.release_window_tokens, limits.batch.ttft_seconds)
+        self.window.of_all_gateways.reconfigure(limits.release_window_tokens, limits.batch.ttft_seconds)
         self.queue.reconfigure(rules.room.order, limits.hold, enabled=rules.shared)
         self.rooms.reconfigure(rules.room)
-        self.rooms.room_made()
+        self.rooms.give_turns()
 
     def fleet_changed(self) -> None:
         """Look anew where waiting requests may go: a worker joined, left or changed."""
         self.queue.fleet_changed()
-        self.rooms.room_made()
+        self.rooms.give_turns()

@@ -11,7 +11,7 @@ class DispatchFollowsFleet:
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
 
-    def room_made(self) -> None:
+    def capacity_freed(self) -> None:
         """Look anew where waiting requests may go."""
         if self._dispatch.acquisition.first_worker.waiting:
             self._dispatch.acquisition.first_worker.fleet_changed()

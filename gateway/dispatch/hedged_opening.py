@@ -10,7 +10,7 @@ from gateway.dispatch.placement import Placement
 from gateway.dispatch.worker_calls import MakeCall
 from gateway.quotas.quota_store import Lease
 from policies.admission.retry_budget import RetryBudget
-from policies.admission.ttft_target import SAMPLES_MIN
+from policies.admission.target_refusal import SAMPLES_MIN
 from policies.latency_model import predicted_ttft_p95_ms
 from workers.adapter import WorkerAnswer, WorkerCall, WorkerUnreachable
 

@@ -42,7 +42,7 @@ def without_impossible_usage(ctx: RequestContext, prompt: PromptBlocks, progress
         usage.prompt_tokens,
         usage.completion_tokens or 0,
     )
-    progress.usage, progress.usage_refused = None, True
+    progress.usage, progress.usage_impossible = None, True
 
 
 def own_count(
@@ -59,7 +59,7 @@ def own_count(
         if answers and not ctx.request.stream and not progress.answered:
             output_tokens = answers * _tokens_since(progress, placement, now)
         return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))
-    usage = tally.usage if not progress.usage_refused else None
+    usage = tally.usage if not progress.usage_impossible else None
     if usage is None:
         output_tokens = max(progress.frames, tally.text_tokens(ctx.model.encoder.count_text))
         return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))

@@ -119,8 +119,8 @@ class PendingRequest:
         return self.service_class.background and self.limits.background
 
     @property
-    def had_its_turn(self) -> bool:
-        """Whether a worker of ours has failed at it: it has waited its turn, and takes a place anywhere."""
+    def worker_failed(self) -> bool:
+        """Whether a worker, not only providers, has failed at it: it has waited its turn, and takes any place."""
         return bool(self.failed) and not self.failed.keys() <= self.providers_tried
 
     @property

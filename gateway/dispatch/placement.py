@@ -135,7 +135,7 @@ class Placements:
         decode_ticket, share = None, None
         if prefill_worker is not worker:
             decode_ticket = self._queue.second_ticket(ticket)
-            self._queue.hold(decode_ticket, worker.id, 0)
+            self._queue.note_placed(decode_ticket, worker.id, 0)
             upstream = pair(prefill_worker, worker, request.ctx, rank.number if rank is not None else session)
             share = PairLoadShare(
                 load,

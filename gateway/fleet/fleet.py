@@ -30,7 +30,7 @@ ENGINE_KINDS = frozenset({"sglang", "vllm", "embedded"})
 class FleetListener(Protocol):
     """What the fleet notifies of its workers."""
 
-    def room_made(self) -> None:
+    def capacity_freed(self) -> None:
         """Handle that a worker may have room for a request again."""
         ...
 
@@ -112,7 +112,7 @@ class Fleet(WorkerLookup):
             self._failed(worker, str(cause))
 
     def at_fault(self, worker: Worker, cause: WorkerUnreachable) -> None:
-        """Blame a worker for an unclear failure: another worker has answered the same request."""
+        """Blame a worker for a server error: another worker has answered the same request."""
         self._failed(worker, f"{cause}, where another worker answered")
 
     def stalled(self, worker: Worker, seconds: float) -> None:
@@ -181,7 +181,7 @@ class Fleet(WorkerLookup):
         for listener in self._listeners:
             listener.left(worker)
         for listener in self._listeners:
-            listener.room_made()
+            listener.capacity_freed()
 
     def _start_probing(self, worker: Worker) -> None:
         assert self._group is not None
@@ -241,7 +241,7 @@ class Fleet(WorkerLookup):
         for listener in self._listeners:
             listener.cache_lost(worker.id)
         for listener in self._listeners:
-            listener.room_made()
+            listener.capacity_freed()
 
     def _in_trouble(self, worker: Worker, trouble: str) -> None:
         """Note a failed probe; log only what is new."""
@@ -294,7 +294,7 @@ class Fleet(WorkerLookup):
             worker.adapter.abandon()
         # A worker that is back has room, and requests that waited for a worker that is gone are ranked anew.
         for listener in self._listeners:
-            listener.room_made()
+            listener.capacity_freed()
 
 
 def _warn_of_other_kind(worker: Worker, engine: str | None) -> None:

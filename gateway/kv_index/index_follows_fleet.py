@@ -26,7 +26,7 @@ class IndexFollowsFleet:
         self._feeds = feeds
         self._loads = loads
 
-    def room_made(self) -> None:
+    def capacity_freed(self) -> None:
         """Do nothing: the index knows no room."""
 
     def cache_lost(self, worker: WorkerId) -> None:

@@ -2,6 +2,6 @@
 
 Whether a request waits or is dispatched now is decided in gateway/dispatch/acquisition: `worker_acquisition` asks
 own_turn_placements.py for the turns of one gateway, and shared/lua/queue.lua for those of all gateways.
-worker_window.py keeps the dispatch windows that policies/admission/dispatch_window.py calculates. The order of
+dispatch_windows.py keeps the dispatch windows that policies/admission/dispatch_window.py calculates. The order of
 waiting tenants is decided by policies/queueing; for the queue of all gateways by shared/lua/queue.lua.
 """

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
-from policies.admission.waiting_room import WaitingRoomBounds, WaitingTotals, refused_by
+from policies.admission.waiting_bounds import WaitingRoomBounds, WaitingTotals, refused_by
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import Ticket
 

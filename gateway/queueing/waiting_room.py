@@ -7,7 +7,7 @@
                |            +--> the client leaves: the ticket is removed
                +--> its patience is over: AdmissionTimeout, or what the service class says
 
-Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `room_made`; the request
+Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `give_turns`; the request
 that has its turn gets its placement before its task runs, so that no later arrival can take it. A request that
 would rather wait for a worker that has its prompt cached than go to a free worker keeps its place in the order,
 and no other request takes that worker; others may go to the free one.
@@ -31,7 +31,7 @@ from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.dispatch_window import ClosedWorkers
-from policies.admission.waiting_room import DrainRate, WaitingRoomBounds, retry_after_seconds
+from policies.admission.waiting_bounds import DrainRate, WaitingRoomBounds, retry_after_seconds
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
 from policies.queueing.two_level_order import FlowHeads
@@ -214,7 +214,7 @@ class WaitingRoom(Generic[Placed]):
             try:
                 self.waits(ticket)
                 if self.rules.passed_max:
-                    self.room_made()  # The requests before it may wait for other workers than this one.
+                    self.give_turns()  # The requests before it may wait for other workers than this one.
                 async with self._until_impatient(ticket, patience):
                     placed = await waiter.turn
                 return placed
@@ -279,7 +279,7 @@ class WaitingRoom(Generic[Placed]):
         """Return how far tenants are ahead of the virtual time; see RoomCounters."""
         return self._counters.debts()
 
-    def room_made(self, turns_max: int | None = None) -> bool:
+    def give_turns(self, turns_max: int | None = None) -> bool:
         """Give out what room there is now, in the order of the policy, and return whether there was any.
 
         `turns_max` bounds how many turns are given.
@@ -356,7 +356,7 @@ class WaitingRoom(Generic[Placed]):
         if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
             self._give_back(waiter.turn.result())
         # A request that stood behind this one may fit where it did not.
-        self.room_made()
+        self.give_turns()
 
     def _placed(self, place: Callable[[], Placed | None]) -> Placed | None:
         try:

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Generic
 
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_room import RoomRules, WaitingRoom
-from gateway.queueing.worker_window import WorkerWindow
 from policies.admission.dispatch_window import worth_ranking_again
 from radix_cache.match import WorkerId
 
@@ -21,7 +21,7 @@ class WaitingRooms(Generic[Placed]):
         fleet: Fleet,
         rules: RoomRules,
         give_back: Callable[[Placed], None],
-        window: WorkerWindow,
+        window: OwnDispatchWindows,
         clock: Callable[[], float],
     ) -> None:
         """`give_back` ends a placement that was given in the moment in which its request left."""
@@ -58,7 +58,7 @@ class WaitingRooms(Generic[Placed]):
         for room in list(self._rooms.values()):
             room.reconfigure(rules)
 
-    def room_made(self) -> None:
+    def give_turns(self) -> None:
         """Give turns: a worker may have room again."""
         waiting = []
         for queue, room in self._rooms.items():
@@ -73,7 +73,7 @@ class WaitingRooms(Generic[Placed]):
         turns_max = 1 if len(queues) > 1 else None
         while queues:
             queue = queues.pop(0)
-            if self._rooms[queue].room_made(turns_max) and turns_max is not None:
+            if self._rooms[queue].give_turns(turns_max) and turns_max is not None:
                 self._rooms[queue] = self._rooms.pop(queue)
                 queues.append(queue)
 
@@ -92,7 +92,7 @@ class WaitingRooms(Generic[Placed]):
 
     def _give_back_and_go_on(self, placed: Placed) -> None:
         self._give_back(placed)
-        self.room_made()
+        self.give_turns()
 
     def requests_wait(self, queue: str) -> bool:
         """Return whether requests wait in this queue's room."""

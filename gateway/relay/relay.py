@@ -49,6 +49,7 @@ async def relay(
     request: InferenceRequest,
     progress: Progress,
     headers: Mapping[str, str],
+    *,
     reports_cached_tokens: bool = True,
     response_shapes: ResponseShapes | None = None,
     running_usage: bool = False,
@@ -77,7 +78,7 @@ async def relay(
     """
     try:
         if answer.status >= 400:
-            progress.refused = True
+            progress.worker_refused = True
             raise _refusal(answer.status, await _body_of(answer))
         streamed = answer.content_type == EVENT_STREAM
         if streamed and (request.stream or not request.generates):
@@ -176,7 +177,7 @@ async def _relay_frames(
         # The client has read the beginning of this answer: another worker cannot continue it.
         raise StreamInterrupted from err
     except RefusedByWorker:
-        progress.refused = True
+        progress.worker_refused = True
         raise
     finally:
         progress.usage, progress.tally = frames.usage, frames.tally
@@ -188,7 +189,7 @@ def _fail(error: StreamError | None, begun: bool, request: InferenceRequest, pro
     `begun`: whether the client has had the beginning of it.
     """
     if not begun and error is not None and error.refusal is not None:
-        progress.refused = True
+        progress.worker_refused = True
         raise _refused(error.refusal, error.fields)
     reason = "its answer is an error" if error is not None else "its answer ended early"
     if begun:
@@ -226,7 +227,7 @@ async def _aggregated(
     except StreamInterrupted as err:
         raise WorkerUnreachable("no whole answer", failure=FailureKind.SERVER_ERROR) from err
     except RefusedByWorker:
-        progress.refused = True
+        progress.worker_refused = True
         raise
     finally:
         progress.tally = frames.tally

@@ -126,12 +126,12 @@ class RequestHistograms:
 class WorkerCounters(CachedTokenCounters):
     """Sums over the requests that one worker answered or computed the prompt of; times are in seconds."""
 
-    __slots__ = ("predicted_ttft", "prefills", "requests", "ttft", "ttft_error", "usage_refused")
+    __slots__ = ("predicted_ttft", "prefills", "requests", "ttft", "ttft_error", "usage_impossible")
 
     def __init__(self) -> None:
         super().__init__()
         self.requests = 0  # that it answered
-        self.usage_refused = 0  # its answers with impossible token counts
+        self.usage_impossible = 0  # its answers with impossible token counts
         self.prefills = 0  # prompts that it computed for an answer by another worker
         self.ttft = 0.0  # from dispatch to the first token, of streams
         self.predicted_ttft = 0.0  # what the latency model predicted for `ttft`
@@ -222,7 +222,7 @@ class RequestMetrics:
         """Count the figures of a request that a worker has answered."""
         answering = self.workers[worker]
         answering.requests += 1
-        answering.usage_refused += record.usage_refused
+        answering.usage_impossible += record.usage_impossible
         # Figures of a prompt are counted for the worker that computed the prompt.
         prefill = self.workers[record.prefill_worker or worker]
         if record.prefill_worker is not None:

@@ -85,7 +85,7 @@ def _counters_by_worker(metrics: RequestMetrics) -> Families:
         counter(
             "usage_refused",
             "Answers whose token counts exceeded what can be: the gateway's own count was charged.",
-            lambda c: c.usage_refused,
+            lambda c: c.usage_impossible,
         ),
         counter(
             "prefills",

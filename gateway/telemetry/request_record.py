@@ -74,7 +74,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_class: str = ""
     ttft_target_seconds: float | None = None  # of the service class
     first_token_seconds: float | None = None  # from arrival to a worker's first token, where that is known
-    usage_refused: bool = False  # the worker's token counts were impossible
+    usage_impossible: bool = False  # the worker's token counts were impossible
     prefill_worker: str | None = None  # the worker that computed the prompt, if it is not `worker`
     ranking: Sequence[Route] = ()  # the best routes of the last ranking, as they were then
     wait: QueueWait | None = None  # why it waited, if it did
@@ -110,7 +110,7 @@ class Progress:
         "marks",
         "model",
         "organisation",
-        "partial",
+        "own_count",
         "policy_reason",
         "predicted_tokens",
         "predicted_ttft_seconds",
@@ -120,7 +120,6 @@ class Progress:
         "queued_until",
         "ranking",
         "received_at",
-        "refused",
         "service_class",
         "spend",
         "started_at",
@@ -132,10 +131,11 @@ class Progress:
         "tenant",
         "trace",
         "usage",
-        "usage_refused",
+        "usage_impossible",
         "user",
         "wait",
         "worker",
+        "worker_refused",
         "worker_ttft_seconds",
     )
 
@@ -170,9 +170,9 @@ class Progress:
         self.charged: ChargedTokens | None = None
         self.spend = 0  # millionths of the currency
         self.tally: AnswerTally | None = None  # what came of the answer, as far as it was relayed
-        self.usage_refused = False  # the worker's count was impossible
-        self.partial: ChargedTokens | None = None  # what was computed for an answer without usage
-        self.refused = False  # the worker refused it as the client's mistake
+        self.usage_impossible = False  # the worker's count was impossible
+        self.own_count: ChargedTokens | None = None  # what was computed for an answer without usage
+        self.worker_refused = False  # the worker refused it as the client's mistake
         self.queued_at: float | None = None
         self.queued_until: float | None = None
         self.first_byte_at: float | None = None
@@ -229,8 +229,8 @@ class Progress:
     def discard_attempt(self) -> None:
         """Undo what the last attempt counted: nothing of it was of use to the client, so it is not charged."""
         self.dispatched = self.answered = False
-        self.usage = self.first_token_seconds = self.tally = self.partial = None
-        self.usage_refused = False
+        self.usage = self.first_token_seconds = self.tally = self.own_count = None
+        self.usage_impossible = False
         self.frames = 0
 
     def switch_model(self, model: str, worker: str | None = None) -> None:
@@ -267,7 +267,7 @@ class Progress:
         """Return the reported output tokens, else those that came of a stream that was cut."""
         if self.usage is not None:
             return self.usage.completion_tokens or 0
-        return self.partial.output_tokens if self.partial is not None else self.frames
+        return self.own_count.output_tokens if self.own_count is not None else self.frames
 
     def tpot_seconds(self) -> float | None:
         """Return the mean time between output tokens; None where there are fewer than two."""
@@ -293,10 +293,10 @@ class Progress:
                     output_tokens=usage.completion_tokens or 0,
                 )
             return self.counted
-        if self.refused:
+        if self.worker_refused:
             return ChargedTokens(prompt_tokens=0)
-        if self.partial is not None:
-            return self.partial
+        if self.own_count is not None:
+            return self.own_count
         if self.dispatched:
             return ChargedTokens(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
         return None
@@ -371,7 +371,7 @@ class Progress:
             failures=self.failures,
             limits=self.limits,
             finish_reasons=self.finish_reasons,
-            usage_refused=self.usage_refused,
+            usage_impossible=self.usage_impossible,
         )
 
     def _steps(self) -> tuple[tuple[str, float, float], ...]:

@@ -22,7 +22,7 @@ from gateway.kubernetes.watched_objects import WatchedObjects, WatchGroup
 from gateway.settings.tenants import TenantObjectsSettings
 from gateway.tenants.tenant_objects import ObjectProblem, TenantsObject, content_hash, read_key, read_tenants
 from gateway.tenants.tenant_register import Names, TenantRegister
-from gateway.tenants.yaml_directory import FileDirectory, add_settings
+from gateway.tenants.yaml_directory import ReloadableDirectory, add_settings
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class ObjectDirectory:
         self,
         settings: TenantObjectsSettings,
         api: KubernetesApi,
-        inner: FileDirectory,
+        inner: ReloadableDirectory,
         file: TenantRegister,
         pepper: bytes,
         wall: Callable[[], float] = time.time,

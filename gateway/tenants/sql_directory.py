@@ -47,7 +47,7 @@ KEYS_MAX = 1_000_000
 
 
 class SqlDirectory:
-    """The tenants of settings file and database together, as a FileDirectory that follows changes of both."""
+    """The tenants of settings file and database together, as a ReloadableDirectory that follows changes of both."""
 
     def __init__(
         self,

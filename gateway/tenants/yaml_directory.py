@@ -36,7 +36,7 @@ def add_settings(register: TenantRegister, settings: Settings) -> None:
             register.put_key(tenant.id, key)
 
 
-class FileDirectory(TenantDirectory, Protocol):
+class ReloadableDirectory(TenantDirectory, Protocol):
     """A tenant directory that follows changes of the settings file."""
 
     def reconfigure(self, file: TenantRegister) -> None:
@@ -44,7 +44,7 @@ class FileDirectory(TenantDirectory, Protocol):
         ...
 
 
-class MayHaveTenants(FileDirectory, Protocol):
+class MayHaveTenants(ReloadableDirectory, Protocol):
     """A file directory that knows whether it has any tenant."""
 
     @property

@@ -5,7 +5,7 @@ Counting is no inference: no quota is reserved, and no worker is asked.
 """
 
 from gateway.domain.errors import GatewayError
-from gateway.pipeline import Services, admit, authenticate
+from gateway.pipeline import Services, authenticate, read_request
 from gateway.telemetry.request_record import Progress
 from gateway.web.exchange import HttpExchange
 
@@ -15,7 +15,7 @@ async def answer_token_count(exchange: HttpExchange, services: Services) -> None
     progress = Progress(exchange.id, exchange.surface.value, services.clock, services.wall)
     try:
         tenant = await authenticate(exchange, services, progress)
-        ctx = await admit(exchange, tenant, services, progress)
+        ctx = await read_request(exchange, tenant, services, progress)
         body = b'{"input_tokens":%d}' % await services.prompt_hasher.count_tokens(ctx)
         await exchange.answer(200, "application/json", body, {})
     except GatewayError as err:

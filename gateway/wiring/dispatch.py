@@ -29,12 +29,12 @@ from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.models.service_classes import ServiceClasses
+from gateway.queueing.dispatch_windows import DispatchWindows, OwnDispatchWindows
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
 from gateway.quotas.leases import Leases
 from gateway.routing.router import Router
 from gateway.routing.shadow_policy import ShadowPolicy
@@ -45,7 +45,7 @@ from gateway.settings.tree import Settings
 from gateway.wiring.shared_queue import attach_peers, shared_queue
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
 from policies.admission.retry_budget import RetryBudget
-from policies.admission.waiting_room import WaitingRoomBounds
+from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
@@ -68,7 +68,7 @@ def dispatch_of(
     keys, limits = QueueKeys(settings.redis.prefix), limits_of(settings)
     windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
     queue = shared_queue(settings, scripts, windows, fleet)
-    window = WorkerWindow(queue, windows)
+    window = OwnDispatchWindows(queue, windows)
     placements = Placements(fleet, queue, loads.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)
     attach_peers(queue, fleet, rooms)
@@ -110,7 +110,7 @@ def dispatch_of(
         fleet=fleet,
         index=index,
         feedback=feedback,
-        room_made=rooms.room_made,
+        capacity_freed=rooms.give_turns,
         clock=clock,
     )
     dispatch = Dispatch(

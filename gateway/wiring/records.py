@@ -27,14 +27,14 @@ from gateway.tenants.keys import pepper
 from gateway.tenants.object_directory import ObjectDirectory
 from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.sql_directory import SqlDirectory
-from gateway.tenants.yaml_directory import FileDirectory, OpenUntilTenants, register_from_settings
+from gateway.tenants.yaml_directory import OpenUntilTenants, ReloadableDirectory, register_from_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """The stores of a gateway; all but `tenants` and `batch_counts` are None without a database."""
 
-    tenants: FileDirectory
+    tenants: ReloadableDirectory
     """The directory that requests are authenticated against."""
     objects: ObjectDirectory | None
     """Adds the tenants of the cluster's objects to `tenants`; None where the settings name none."""
@@ -84,13 +84,13 @@ class Records:
             yield from self.ledger.loops()
 
 
-def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> FileDirectory:
+def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -> ReloadableDirectory:
     directory = database if database is not None else register_from_settings(settings, pepper(secret))
     local_only = settings.listen.unix_socket is not None or is_loopback(settings.listen.host)
     return OpenUntilTenants(directory) if local_only else directory
 
 
-def _objects(settings: Settings, secret: bytes, tenants: FileDirectory) -> ObjectDirectory | None:
+def _objects(settings: Settings, secret: bytes, tenants: ReloadableDirectory) -> ObjectDirectory | None:
     if settings.tenant_objects is None:
         return None
     own_pepper = pepper(secret)

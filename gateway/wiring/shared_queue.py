@@ -7,6 +7,7 @@ from functools import partial
 
 from gateway.dispatch.placement import Placement
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.dispatch_windows import DispatchWindows
 from gateway.queueing.queue_peer import QueuePeer, ShardPeer
 from gateway.queueing.shared.keys import CLUSTER_SHARDS, MESSAGES, QueueKeys, shard_tags
 from gateway.queueing.shared.queue_shards import QueueShards, shard_of_group
@@ -15,7 +16,6 @@ from gateway.queueing.shared.shared_queue import SharedQueue
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.shared.turn_stream import TurnReader
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import DispatchWindows
 from gateway.settings.tree import Settings
 from policies.queueing.sfq import Sfq
 from policies.registry import tenant_order

@@ -18,7 +18,7 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
-from policies.admission.ttft_target import MeetsTarget, has_a_chance, in_time
+from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest

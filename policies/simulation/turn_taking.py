@@ -16,7 +16,7 @@ from typing import Protocol
 
 from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow, dispatch_window
 from policies.admission.traffic_in_sight import TrafficInSight
-from policies.admission.waiting_room import shed_after_seconds
+from policies.admission.waiting_bounds import shed_after_seconds
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, CHAT, ServiceClass
 from policies.simulation.trace import TraceRequest

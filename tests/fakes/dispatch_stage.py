@@ -38,10 +38,10 @@ from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.kv_index.match_confidence import MatchConfidence
+from gateway.queueing.dispatch_windows import DispatchWindows, OwnDispatchWindows
 from gateway.queueing.shared.preemption_requests import Need
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import DispatchWindows, WorkerWindow
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
@@ -50,7 +50,7 @@ from gateway.routing.router import Router
 from gateway.telemetry.request_record import Progress
 from gateway.tokenization.prompt_encoders import TextEncoder
 from policies.admission.retry_budget import RetryBudget
-from policies.admission.waiting_room import WaitingRoomBounds
+from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
 from policies.registry import queue_policy, tenant_order
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, Route, RouteQuery
@@ -167,7 +167,7 @@ class DispatchStage:
         for name in names or ("a", "b"):
             self.join(name)
         self.queue: Any = ScriptedQueue(shared=shared)
-        self.window = WorkerWindow(
+        self.window = OwnDispatchWindows(
             self.queue,
             DispatchWindows(self.fleet, limits.release_window_tokens, limits.batch.ttft_seconds, self.clock),
         )
@@ -233,7 +233,7 @@ class DispatchStage:
             fleet=self.fleet,
             index=self.index,
             feedback=self.feedback,
-            room_made=self.rooms.room_made,
+            capacity_freed=self.rooms.give_turns,
             clock=self.clock,
         )
         self.attempts = Attempts(
@@ -332,8 +332,8 @@ class DispatchStage:
                     try:
                         answer = await attempts.open(request, lease, partial(self.worker_calls.make, request))
                         body = b"".join([piece async for piece in answer.chunks()])
-                        progress.refused = answer.status >= 400
-                        progress.usage = USAGE if not progress.refused else None
+                        progress.worker_refused = answer.status >= 400
+                        progress.usage = USAGE if not progress.worker_refused else None
                     finally:
                         await attempts.close(request)
                     attempts.reports.completed(request)
@@ -367,7 +367,7 @@ class DispatchStage:
         load = self.worker(name).load
         load.tokens_queued -= tokens
         load.streams -= 1
-        self.rooms.room_made()
+        self.rooms.give_turns()
 
     def reserved(self) -> dict[str, object]:
         """Return everything that is still reserved anywhere: nothing, once all requests have ended."""

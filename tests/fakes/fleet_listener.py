@@ -10,7 +10,7 @@ class NotingListener:
         self.reports = []
         self.rests = []
 
-    def room_made(self):
+    def capacity_freed(self):
         """Ignore it."""
 
     def cache_lost(self, worker):

@@ -105,7 +105,7 @@ class ScriptedQueue:
         self.leave(shared, 0.0)
         return None
 
-    def hold(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
+    def note_placed(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         self.placements.put(shared, worker, uncached_tokens)
         if self.shared:
             self._members.add(shared.id)

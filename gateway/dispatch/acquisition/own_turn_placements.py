@@ -8,11 +8,11 @@ from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.queue_store import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import NowhereToGo
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import WorkerWindow
 from gateway.routing.router import Decision
 from policies.admission.dispatch_window import (
     ClosedWorkers,
@@ -21,7 +21,7 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
-from policies.routing.protocol import Ranking
+from policies.routing.protocol import Ranking, Route
 
 
 class OwnTurnPlacements:
@@ -37,7 +37,7 @@ class OwnTurnPlacements:
         queue: SharedTurns,
         rooms: WaitingRooms[Placement],
         placements: Placements,
-        window: WorkerWindow,
+        window: OwnDispatchWindows,
         clock: Callable[[], float],
     ) -> None:
         self.limits = limits
@@ -61,60 +61,39 @@ class OwnTurnPlacements:
         """Rank the request as of now and take the best worker that has room; return None if none has.
 
         `closed`: workers that requests before this one wait for; the workers that this request waits for are added.
-        After a failure no room is needed: the request has had its turn.
+        After a worker has failed no room is needed: the request has waited its turn.
         """
-        over = bool(request.failed) and request.had_its_turn
         if decision is None:
             decision = self._ranking.rank(request)
-            if not over:
+            if not request.worker_failed:
                 room = self._rooms.of(request.queue)
                 self._targets.check(request, decision.routes, room, demotes=False)
-        if not decision.routes:
-            if over:
-                return None
+        routes = decision.routes
+        if request.worker_failed:
+            return self._place_on(routes[0], request, decision) if routes else None
+        if not routes:
             raise NowhereToGo
-        hold, least_ms = self.limits.hold, decision.routes[0].cost_ms
-        window = self._window.of(request.ctx.model.name)
-        # Without `closed` no request waits.
+        window, hold = self._window.of(request.ctx.model.name), self.limits.hold
         background = request.service_class.background
+        # Where `closed` is None the request has just come, and none waits before it.
         crowds = (
             window.contended and not background and closed is not None and self._has_others_waiting(request)
         )
-        if background or crowds:
-            tokens = window.narrow
-        else:
-            tokens = window.wide
-            if window.contended:
-                hold = hold_while_contended(hold)
+        tokens = window.narrow if background or crowds else window.wide
+        if window.contended and not (background or crowds):
+            hold = hold_while_contended(hold)
         waited_for = []
-        for route in decision.routes:
-            if not (over or close_enough_to_best(route.cost_ms, least_ms, hold)):
+        for route in routes:
+            if not close_enough_to_best(route.cost_ms, routes[0].cost_ms, hold):
                 break
-            worker = self._fleet[route.prefill_worker or route.worker]
-            uncached = max(1, request.prompt.prompt_tokens - route.matched_tokens)
-            if over or (
-                (closed is None or closed.is_open(worker.id, crowds=crowds))
-                and fits_window(worker.load.all_tokens_queued, uncached, tokens)
-                and (
-                    uncached <= tokens
-                    or window.open is None
-                    or self._leaves_one_open(request, decision.routes, window.open)
-                )
+            worker = prefill_worker_of(route)
+            if (closed is None or closed.is_open(worker, crowds=crowds)) and self._fits(
+                route, request, routes, tokens, window.open
             ):
-                if not over and self._router.shadow is not None:
+                if self._router.shadow is not None:
                     self._router.shadowed(decision)
-                assert request.ticket is not None
-                ticket = self._queue.ticket(request.ticket, request.queue, request.kv_tokens)
-                self._queue.hold(ticket, worker.id, uncached)
-                return self._placements.place(
-                    request,
-                    route,
-                    uncached_tokens=uncached,
-                    ticket=ticket,
-                    now=self._clock(),
-                    match=decision.match,
-                )
-            waited_for.append(worker.id)
+                return self._place_on(route, request, decision)
+            waited_for.append(worker)
         if closed is not None:
             closed.close(waited_for, crowds=crowds)
         return None
@@ -125,23 +104,44 @@ class OwnTurnPlacements:
         """Return one more placement for the same request on a worker with room; None if none has."""
         window = self._window.of(request.ctx.model.name)
         for route in decision.routes:
-            worker = self._fleet[prefill_worker_of(route)]
-            uncached = uncached_tokens(request.prompt.prompt_tokens, route)
-            if fits_window(worker.load.all_tokens_queued, uncached, window.wide) and (
-                uncached <= window.wide
-                or window.open is None
-                or self._leaves_one_open(request, decision.routes, window.open)
-            ):
-                self._queue.hold(ticket, worker.id, uncached)
-                return self._placements.place(
-                    request,
-                    route,
-                    uncached_tokens=uncached,
-                    ticket=ticket,
-                    now=self._clock(),
-                    match=decision.match,
-                )
+            if self._fits(route, request, decision.routes, window.wide, window.open):
+                return self._place_on(route, request, decision, ticket)
         return None
+
+    def _fits(
+        self,
+        route: Route,
+        request: PendingRequest,
+        routes: Ranking,
+        tokens_max: int,
+        open_tokens: int | None,
+    ) -> bool:
+        """Return whether the worker of a route has room for the request's prompt.
+
+        `tokens_max`: prompt tokens that may be ahead of the worker. `open_tokens`: those of a worker that is open
+        for short prompts; None if no worker has to stay open.
+        """
+        uncached = uncached_tokens(request.prompt.prompt_tokens, route)
+        return fits_window(
+            self._fleet[prefill_worker_of(route)].load.all_tokens_queued, uncached, tokens_max
+        ) and (
+            uncached <= tokens_max
+            or open_tokens is None
+            or self._leaves_one_open(request, routes, open_tokens)
+        )
+
+    def _place_on(
+        self, route: Route, request: PendingRequest, decision: Decision, ticket: SharedTicket | None = None
+    ) -> Placement:
+        """Take a place on the worker of a route; `ticket`: of another placement for the same request."""
+        uncached = uncached_tokens(request.prompt.prompt_tokens, route)
+        if ticket is None:
+            assert request.ticket is not None
+            ticket = self._queue.ticket(request.ticket, request.queue, request.kv_tokens)
+        self._queue.note_placed(ticket, prefill_worker_of(route), uncached)
+        return self._placements.place(
+            request, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
+        )
 
     def _has_others_waiting(self, request: PendingRequest) -> bool:
         """Return whether the tenant of a request that waits has more requests waiting."""

@@ -6,8 +6,8 @@ from itertools import islice
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.waiting_room import WaitingRoom
-from gateway.queueing.worker_window import WorkerWindow
 from gateway.telemetry.request_events import QueueWait
 
 COUNTED_MAX = 256
@@ -20,7 +20,7 @@ def queue_wait(
     request: PendingRequest,
     fleet: Fleet,
     room: WaitingRoom[Placement],
-    window: WorkerWindow,
+    window: OwnDispatchWindows,
     shared: bool,
 ) -> QueueWait:
     """Return why the request begins to wait. `shared`: all gateways share one order of turns."""

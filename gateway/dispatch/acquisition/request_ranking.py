@@ -37,7 +37,7 @@ class RequestRanking:
             waits=request.waits,
             by_shadow=request.by_shadow,
         )
-        if request.service_class.late == "wait" or (failed and request.had_its_turn):
+        if request.service_class.late == "wait" or request.worker_failed:
             request.progress.ranking = decision.routes[:ROUTES_MAX]
             return decision
         routes = self._targets.routes_in_time(request, decision.routes) or decision.routes

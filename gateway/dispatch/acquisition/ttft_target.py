@@ -7,8 +7,8 @@ from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, TargetMissed
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.waiting_room import Patience, WaitingRoom
-from policies.admission.ttft_target import MeetsTarget, has_a_chance, in_time
-from policies.admission.waiting_room import shed_after_seconds
+from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
+from policies.admission.waiting_bounds import shed_after_seconds
 from policies.queueing.protocol import Ticket
 from policies.routing.protocol import Ranking, Route
 

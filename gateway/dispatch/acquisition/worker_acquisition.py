@@ -26,12 +26,12 @@ from gateway.dispatch.preemption import Preemption
 from gateway.domain.errors import NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import Patience, WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
-from gateway.queueing.worker_window import WorkerWindow
 from gateway.routing.router import Decision, Router
 from policies.queueing.protocol import Ticket
 from radix_cache.index import PrefixIndex
@@ -51,7 +51,7 @@ class WorkerAcquisition:
         rooms: WaitingRooms[Placement],
         placements: Placements,
         overflow: ProviderOverflow,
-        window: WorkerWindow,
+        window: OwnDispatchWindows,
         preemption: Preemption,
         preemption_requests: PreemptionRequests,
         clock: Callable[[], float],
@@ -136,7 +136,7 @@ class WorkerAcquisition:
 
     async def _take_turn(self, request: PendingRequest) -> Placement:
         room, tenant = self._rooms.of(request.queue), request.ctx.tenant.id
-        self._window.of_all.see(
+        self._window.of_all_gateways.note_request(
             request.ctx.model.name,
             request.service_class.ttft_seconds,
             tenant,
@@ -172,7 +172,7 @@ class WorkerAcquisition:
                     )
                 finally:
                     if placement is None:
-                        self._rooms.room_made()  # Requests that stood behind this room may go now.
+                        self._rooms.give_turns()  # Requests that stood behind this room may go now.
         request.charged_units = ticket.cost
         return placement
 
@@ -206,7 +206,7 @@ class WorkerAcquisition:
         if request.ticket is None:
             request.ticket = self._rooms.of(request.queue).ticket(queued_request(request, ()))
         ticket = self._queue.ticket(request.ticket, request.queue, request.kv_tokens, cost=0.0)
-        self._queue.hold(ticket, route.worker, uncached)
+        self._queue.note_placed(ticket, route.worker, uncached)
         return self._placements.place(
             request,
             route,

@@ -99,9 +99,9 @@ class QueueShards:
         """Return a place that no request of any gateway waits for; see SharedQueue."""
         return await self._shards[shared.shard].spare(shared, routes)
 
-    def hold(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
+    def note_placed(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         """Note a place that was given here, without the queue."""
-        self._shards[shared.shard].hold(shared, worker, uncached_tokens)
+        self._shards[shared.shard].note_placed(shared, worker, uncached_tokens)
 
     def first_token(self, shared: SharedTicket) -> None:
         """Note that the request's prefill is done."""

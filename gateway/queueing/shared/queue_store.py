@@ -98,7 +98,7 @@ class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class QueueWindows(Protocol):
-    """The windows that all gateways together may fill; see gateway/queueing/worker_window.py."""
+    """The windows that all gateways together may fill; see gateway/queueing/dispatch_windows.py."""
 
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the workers of a model."""

@@ -223,7 +223,7 @@ class SharedQueue:
                 # It may have been given all the same, by a reply that never came.
                 self.leave(shared, 0.0)
 
-    def hold(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
+    def note_placed(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         """Note a place that was given here, without the queue."""
         place = self._places.put(shared, worker, uncached_tokens)
         if self.shared:

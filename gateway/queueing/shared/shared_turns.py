@@ -72,7 +72,7 @@ class SharedTurns(Protocol):
         """Return a place that no request of any gateway waits for."""
         ...
 
-    def hold(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
+    def note_placed(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         """Note a place that was given here, without the queue."""
         ...
 

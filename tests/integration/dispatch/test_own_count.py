@@ -129,4 +129,4 @@ async def test_a_count_at_its_bound_is_charged(gateway, records):
             await response.read()
         paid = await charged(running, records)
         assert paid.output_tokens == 10
-        assert not records[-1].usage_refused
+        assert not records[-1].usage_impossible

@@ -70,12 +70,12 @@ async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monk
     async def authenticated(exchange, services, progress):
         return ctx.tenant
 
-    async def admitted(exchange, tenant, services, progress):
+    async def request_read(exchange, tenant, services, progress):
         progress.stream = True
         return ctx
 
     monkeypatch.setattr(pipeline, "authenticate", authenticated)
-    monkeypatch.setattr(pipeline, "admit", admitted)
+    monkeypatch.setattr(pipeline, "read_request", request_read)
     services = SimpleNamespace(
         dispatch=stage,
         prompt_hasher=SimpleNamespace(blocks=blocks),

@@ -13,7 +13,7 @@ from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.quotas.limit import REQUESTS, Limit, Scope, concurrency
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
-from policies.admission.ttft_target import SAMPLES_MIN
+from policies.admission.target_refusal import SAMPLES_MIN
 from policies.service_class import BATCH, CHAT
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (

@@ -31,7 +31,7 @@ def route(worker, prefill_worker=None):
 
 def place(stage, on, *, tokens=512, session=None, lease=None):
     ticket = stage.queue.ticket(Ticket(number=0, tenant="acme", cost=5.0, arrived_at=0.0), "m", 650)
-    stage.queue.hold(ticket, prefill_worker_of(on), tokens)
+    stage.queue.note_placed(ticket, prefill_worker_of(on), tokens)
     return stage.placements.place(
         SimpleNamespace(ctx=stage.context(), prompt=PROMPT, session=session),
         on,

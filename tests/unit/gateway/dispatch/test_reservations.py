@@ -179,7 +179,7 @@ async def test_a_stream_that_was_cut_is_charged_its_prompt_and_the_frames_that_c
 
 
 async def test_what_a_worker_refused_is_charged_as_a_request_without_tokens(stage):
-    progress, left = await settled(stage, lambda progress: setattr(progress, "refused", True))
+    progress, left = await settled(stage, lambda progress: setattr(progress, "worker_refused", True))
     assert (progress.charged.prompt_tokens, left) == (0, 10_000)
 
 

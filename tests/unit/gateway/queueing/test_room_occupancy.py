@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
 from gateway.queueing.room_occupancy import RoomOccupancy
-from policies.admission.waiting_room import WaitingRoomBounds
+from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import Ticket
 from tests.fakes.clock import FakeClock

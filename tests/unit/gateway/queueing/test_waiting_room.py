@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom
-from policies.admission.waiting_room import WaitingRoomBounds
+from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
@@ -102,7 +102,7 @@ async def test_those_who_wait_go_in_the_order_in_which_they_came(clock):
     assert len(room) == 3
     for _ in range(3):
         desk.free += 1
-        room.room_made()
+        room.give_turns()
         await run_tasks()
     assert order == ["a", "b", "c"]
     await asyncio.gather(*tasks)
@@ -124,13 +124,13 @@ async def test_tenants_share_by_weight_and_what_was_used(clock):
     await run_tasks()
     for _ in range(9):
         desk.free += 1
-        room.room_made()
+        room.give_turns()
         await run_tasks()
     assert (order.count("a"), order.count("b")) == (3, 6)
     room.correct(Ticket(number=0, tenant="b", cost=10.0, weight=2.0, arrived_at=0.0), 80.0)
     for _ in range(4):
         desk.free += 1
-        room.room_made()
+        room.give_turns()
         await run_tasks()
     assert order[9:] == ["a"] * 4
     for task in tasks:
@@ -151,7 +151,7 @@ async def test_inside_a_tenant_short_prompts_go_first(clock):
     clock.advance(1.0)
     for _ in range(3):
         desk.free += 1
-        room.room_made()
+        room.give_turns()
         await run_tasks()
     assert order == [100, 300, 5000]
     await asyncio.gather(*tasks)
@@ -166,7 +166,7 @@ async def test_nobody_overtakes_those_who_wait(clock):
     second = asyncio.create_task(enter(room, desk))
     await run_tasks()
     assert not second.done()
-    room.room_made()
+    room.give_turns()
     await run_tasks()
     assert first.done()
     assert not second.done()
@@ -181,7 +181,7 @@ async def test_who_leaves_is_forgotten_and_the_next_one_goes(clock):
     first.cancel()
     await run_tasks()
     desk.free += 1
-    room.room_made()
+    room.give_turns()
     await run_tasks()
     assert second.done()
     assert len(room) == 0
@@ -193,7 +193,7 @@ async def test_a_seat_given_in_the_moment_of_leaving_is_given_back(clock):
     task = asyncio.create_task(enter(room, desk))
     await run_tasks()
     desk.free += 1
-    room.room_made()
+    room.give_turns()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -206,7 +206,7 @@ async def test_a_seat_given_back_goes_to_the_next_who_waits(clock):
     leaving, staying = (asyncio.create_task(enter(room, desk)) for _ in range(2))
     await run_tasks()
     desk.free += 1
-    room.room_made()
+    room.give_turns()
     leaving.cancel()
     await run_tasks()
     assert staying.done()
@@ -260,7 +260,7 @@ async def test_when_no_worker_is_left_nobody_waits_for_one(clock):
     waiting = asyncio.create_task(enter(room, desk))
     await run_tasks()
     desk.gone = True
-    room.room_made()
+    room.give_turns()
     with pytest.raises(NoWorker):
         await waiting
     with pytest.raises(NoWorker):
@@ -285,7 +285,7 @@ async def test_a_turn_that_comes_while_its_owner_is_leaving_goes_to_the_next(clo
     await run_tasks()
     leaving.cancel()
     desk.free = 1
-    room.room_made()  # before the cancelled task has run
+    room.give_turns()  # before the cancelled task has run
     assert await next_one == 0
     assert leaving.cancelled()
     assert len(room) == desk.free == 0
@@ -340,12 +340,12 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_
     later = asyncio.create_task(visitor("c", "own", "other"))
     await run_tasks()
     desk.free.add("own")
-    room.room_made()
+    room.give_turns()
     await run_tasks()
     assert choosy.result() == "own"
     assert not later.done()
     desk.free.add("other")
-    room.room_made()
+    room.give_turns()
     assert await later == "other"
 
 
@@ -359,7 +359,7 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to
     assert await room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("other")) == "other"
     assert not choosy.done()
     desk.free.add("own")
-    room.room_made()
+    room.give_turns()
     assert await choosy == "own"
 
 
@@ -385,7 +385,7 @@ async def test_without_that_nobody_goes_before_who_stands_first(clock):
         ticket = room.ticket(QueuedRequest(tenant=tenant, cost=1.0))
         tasks.append(asyncio.create_task(room.wait(ticket, desk.seat_at(worker))))
     await run_tasks()
-    room.room_made()
+    room.give_turns()
     await run_tasks()
     assert [task.done() for task in tasks] == [False, False]
     for task in tasks:
@@ -397,11 +397,11 @@ async def test_a_room_for_batch_work_gives_nothing_while_others_wait_elsewhere(c
     room = room_for(desk, clock, first=lambda: not others)
     batch = asyncio.create_task(enter(room, desk))
     await run_tasks()
-    room.room_made()
+    room.give_turns()
     await run_tasks()
     assert not batch.done()
     others.clear()
-    room.room_made()
+    room.give_turns()
     assert await batch == 0
 
 
@@ -453,7 +453,7 @@ async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
         await enter(room, desk, "b")
     assert not waiting.done()  # The policy is the same: waiting requests stay.
     desk.free = 1
-    room.room_made()
+    room.give_turns()
     assert await waiting == 0
 
 
@@ -479,7 +479,7 @@ async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
         await failing
     assert not ranked.done()
     desk.free.add("own")
-    room.room_made()
+    room.give_turns()
     assert await ranked == "own"
     assert len(room) == room.tokens == 0
 
@@ -492,7 +492,7 @@ async def test_who_comes_in_the_moment_in_which_a_queue_policy_fails_leaves_noth
         broken.setattr(room.rules.policy, "next", lambda *_: 1 / 0)
         await room.wait(ticket, desk.seat_at("other"))
     assert (len(room), room.tokens, desk.free) == (0, 0, {"other"})
-    assert not room.room_made()
+    assert not room.give_turns()
 
 
 async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_them(clock):
@@ -504,18 +504,18 @@ async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_
     await run_tasks()
     assert len(looked) == 1, "the first one, who found nobody here"
     free = 299
-    assert not room.room_made()
+    assert not room.give_turns()
     assert len(looked) == 1
     free = 300
-    assert room.room_made(1)
+    assert room.give_turns(1)
     await run_tasks()
     await_left = len(room)
     free = 499
-    assert not room.room_made(), "the smallest has gone"
+    assert not room.give_turns(), "the smallest has gone"
     free = 500
-    assert room.room_made(1)
+    assert room.give_turns(1)
     free = 10**6
-    assert room.room_made()
+    assert room.give_turns()
     await asyncio.gather(*tasks)
     assert (await_left, len(room), len(looked)) == (2, 0, 4)
 

@@ -60,7 +60,7 @@ async def test_queues_take_turns(stage):
     desk = Desk()
     tasks = await wait_in(stage, desk, "m", "m", "n", "n")
     desk.room = 4
-    stage.rooms.room_made()
+    stage.rooms.give_turns()
     await asyncio.gather(*tasks)
     assert desk.placed == ["m", "n", "m", "n"]
 
@@ -69,11 +69,11 @@ async def test_batch_work_gets_what_the_others_leave(stage):
     desk = Desk()
     tasks = await wait_in(stage, desk, "m#batch", "m")
     desk.room = 1
-    stage.rooms.room_made()
+    stage.rooms.give_turns()
     await until_idle()
     assert desk.placed == ["m"]
     desk.room = 1
-    stage.rooms.room_made()
+    stage.rooms.give_turns()
     await asyncio.gather(*tasks)
     assert desk.placed == ["m", "m#batch"]
 

@@ -117,7 +117,7 @@ async def test_requests_get_their_placements_in_the_order_in_which_they_came():
         placement = await turn
         placed.append([other.done() for other in waiting])
         stage.placements.end(placement, 0.0)
-        stage.rooms.room_made()
+        stage.rooms.give_turns()
     assert placed == [[True, False, False], [True, True, False], [True, True, True]]
 
 
@@ -129,7 +129,7 @@ async def test_a_later_request_does_not_take_the_room_that_an_earlier_one_waits_
     second = acquire(stage)
     await until_idle()
     assert not second.done()
-    stage.rooms.room_made()
+    stage.rooms.give_turns()
     assert (await first).worker.id == "a"
     second.cancel()
 
@@ -174,7 +174,7 @@ async def test_waiting_requests_end_when_the_last_worker_leaves():
     waiting = acquire(stage)
     await until_idle()
     stage.fleet.remove(WorkerId("a"))
-    stage.rooms.room_made()
+    stage.rooms.give_turns()
     with pytest.raises(NoWorker):
         await waiting
 
@@ -451,7 +451,7 @@ async def test_a_second_placement_is_not_given_while_a_request_waits():
     await until_idle()
     stage.join("b")
     assert await stage.acquisition.second_placement(request, first) is None
-    stage.rooms.room_made()
+    stage.rooms.give_turns()
     assert (await waiting).worker.id == "b"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.admission.waiting_room import (
+from policies.admission.waiting_bounds import (
     DRAIN_SECONDS,
     DrainRate,
     WaitingRoomBounds,

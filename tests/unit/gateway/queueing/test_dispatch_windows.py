@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.queueing.dispatch_windows import KEPT_SECONDS, DispatchWindows, OwnDispatchWindows
 from gateway.queueing.waiting_room import QueuedRequest
-from gateway.queueing.worker_window import KEPT_SECONDS, DispatchWindows, WorkerWindow
 from policies.admission.traffic_in_sight import SIGHT_SECONDS
 from policies.latency_model import PrefillFit
 from policies.service_class import BATCH, CHAT, VOICE
@@ -28,7 +28,7 @@ def windows(stage):
 
 @pytest.fixture
 def with_batch(windows):
-    windows.see("m", BATCH.ttft_seconds, "acme")
+    windows.note_request("m", BATCH.ttft_seconds, "acme")
     return windows
 
 
@@ -39,28 +39,28 @@ def test_without_any_class_in_sight_it_is_as_wide_as_the_settings_allow(windows)
 
 @pytest.mark.parametrize("alone", [BATCH, CHAT, VOICE])
 def test_while_one_class_is_alone_in_sight_nothing_has_to_be_protected(windows, alone):
-    windows.see("m", alone.ttft_seconds, "acme")
+    windows.note_request("m", alone.ttft_seconds, "acme")
     window = windows.of("m")
     assert (window.narrow, window.wide, window.open) == (MOST, MOST, None)
 
 
 def test_the_tightest_class_in_sight_decides(windows):
-    windows.see("m", BATCH.ttft_seconds, "acme")
-    windows.see("m", CHAT.ttft_seconds, "acme")
-    windows.see("m", VOICE.ttft_seconds, "acme")
+    windows.note_request("m", BATCH.ttft_seconds, "acme")
+    windows.note_request("m", CHAT.ttft_seconds, "acme")
+    windows.note_request("m", VOICE.ttft_seconds, "acme")
     window = windows.of("m")
     assert (window.narrow, window.wide, window.open) == (2250, 4500, 1125)
 
 
 def test_a_tighter_class_counts_from_its_first_request_on(windows):
-    windows.see("m", CHAT.ttft_seconds, "acme")
+    windows.note_request("m", CHAT.ttft_seconds, "acme")
     before = windows.of("m").narrow
-    windows.see("m", VOICE.ttft_seconds, "acme")
+    windows.note_request("m", VOICE.ttft_seconds, "acme")
     assert windows.of("m").narrow < before
 
 
 def test_a_class_that_sends_no_more_is_out_of_sight_after_a_while(stage, windows, with_batch):
-    windows.see("m", VOICE.ttft_seconds, "acme")
+    windows.note_request("m", VOICE.ttft_seconds, "acme")
     assert windows.of("m").narrow < MOST
     stage.clock.advance(SIGHT_SECONDS + KEPT_SECONDS)
     assert windows.of("m").narrow == MOST
@@ -68,18 +68,18 @@ def test_a_class_that_sends_no_more_is_out_of_sight_after_a_while(stage, windows
 
 def test_other_models_of_the_same_workers_are_in_sight(stage, windows):
     stage.join("c", models=("m", "n"))
-    windows.see("m", BATCH.ttft_seconds, "acme")
-    windows.see("n", CHAT.ttft_seconds, "acme")
+    windows.note_request("m", BATCH.ttft_seconds, "acme")
+    windows.note_request("n", CHAT.ttft_seconds, "acme")
     before = windows.of("m").narrow
     assert before < MOST
-    windows.see("n", VOICE.ttft_seconds, "acme")
+    windows.note_request("n", VOICE.ttft_seconds, "acme")
     assert windows.of("m").narrow < before
 
 
 def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows, with_batch):
-    windows.see("m", VOICE.ttft_seconds, "acme")
+    windows.note_request("m", VOICE.ttft_seconds, "acme")
     queue = stage.queue
-    window = WorkerWindow(queue, windows)
+    window = OwnDispatchWindows(queue, windows)
     assert window.of("m") == windows.of("m")
     queue.gateways = 2
     assert (window.of("m").narrow, window.of("m").wide, window.of("m").open) == (1125, 2250, 562)
@@ -88,8 +88,8 @@ def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows,
 
 
 def test_batch_work_gets_the_narrow_window(stage, windows, with_batch):
-    windows.see("m", VOICE.ttft_seconds, "acme")
-    window, room = WorkerWindow(stage.queue, windows), stage.rooms.of("m")
+    windows.note_request("m", VOICE.ttft_seconds, "acme")
+    window, room = OwnDispatchWindows(stage.queue, windows), stage.rooms.of("m")
     room.ticket(QueuedRequest(tenant="acme", cost=1.0))
     assert window.tokens_for(room, "acme", background=True) == windows.of("m").narrow
     assert window.tokens_for(room, "acme", background=False) == windows.of("m").wide

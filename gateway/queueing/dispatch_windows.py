@@ -42,7 +42,7 @@ class DispatchWindows:
         self._tokens_max, self._batch_seconds = tokens_max, batch_seconds
         self._kept.clear()
 
-    def see(self, model: str, target_seconds: float, tenant: str, *, crowds: bool = False) -> None:
+    def note_request(self, model: str, target_seconds: float, tenant: str, *, crowds: bool = False) -> None:
         """Note that a request of this tenant came, of a service class with this TTFT target.
 
         `crowds`: the tenant has requests waiting.
@@ -72,21 +72,21 @@ class DispatchWindows:
         return fmean([worker.speed.ms_per_token for worker in workers] or [1.0])
 
 
-class WorkerWindow:
+class OwnDispatchWindows:
     """This gateway's part of every worker's window.
 
     It is the whole window where all gateways decide together; a gateway that decides alone has its share of it.
     """
 
-    def __init__(self, queue: SharedTurns, of_all: DispatchWindows) -> None:
-        self.of_all = of_all
+    def __init__(self, queue: SharedTurns, of_all_gateways: DispatchWindows) -> None:
+        self.of_all_gateways = of_all_gateways
         """The windows that all gateways together may fill."""
         self._queue = queue
         self._only = queue.only_membership
 
     def of(self, model: str) -> DispatchWindow:
         """Return this gateway's part of the window of the model's workers, as of now."""
-        window, membership = self.of_all.of(model), self._only or self._queue.membership_of(model)
+        window, membership = self.of_all_gateways.of(model), self._only or self._queue.membership_of(model)
         if membership.shared or membership.gateways == 1:
             return window
         share_of = membership.share_of
