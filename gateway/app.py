@@ -56,6 +56,7 @@ from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.prompt_hasher import PromptHasher
 from gateway.tokenization.worker_tokens import FleetTokenizer
+from gateway.wiring.cells import CellParts
 from gateway.wiring.dispatch import dispatch_of
 from gateway.wiring.fleet import fleet_of, target_of, worker_of
 from gateway.wiring.gauges import gauges
@@ -105,7 +106,9 @@ class Gateway:
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
     memory: MemoryBudget
     """The memory that all requests share."""
-    drain_state: DrainState = field(default_factory=DrainState)
+    cells: CellParts | None
+    """What all cells share; None where there are none."""
+    drain_state: DrainState
     version: str = field(default_factory=lambda: version("radixgate"))
 
     @property
@@ -147,7 +150,13 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
         access_log = access_log_of(settings, stack)
         records = Records.create(settings, secret, stack)
         spent = records.ledger.account_usage if records.ledger is not None else None
-        quotas = QuotaParts.create(settings.redis, scripts, stack, spent)
+        drain_state = DrainState()
+        cells = CellParts.create(settings, drain_state, stack)
+        quotas = (
+            QuotaParts.create(settings.redis, scripts, stack, spent)
+            if cells is None
+            else QuotaParts.create(cells.redis, cells.scripts, stack, spent)
+        )
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
         discovery = _discovery(settings, fleet, scripts)
@@ -218,6 +227,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
             classes=ServiceClasses(settings.classes),
+            cells=cells.registry if cells is not None else None,
         )
         gateway = Gateway(
             settings=settings,
@@ -255,6 +265,8 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
             memory=MemoryBudget(settings.listen.memory_bytes_max),
+            cells=cells,
+            drain_state=drain_state,
         )
         stack.push_async_callback(gateway.queues.close)
         stack.push_async_callback(gateway.activity.close)

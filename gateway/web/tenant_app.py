@@ -25,6 +25,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.anthropic.dialect import CountTokensDialect
 from gateway.web.bodies.expectation import defer_expect
+from gateway.web.cell_relay import CellRelay
 from gateway.web.client_address import FindAddress
 from gateway.web.console import tenant_page_file
 from gateway.web.dialect_factory import dialect_factory
@@ -68,6 +69,7 @@ def tenant_app(
     access_log: AccessLog | None,
     find_address: FindAddress,
     stores: ObjectStores,
+    cells: CellRelay | None = None,
     explorer: RequestExplorer | None = None,
 ) -> web.Application:
     """Return the application behind the `listen` settings.
@@ -83,6 +85,7 @@ def tenant_app(
         access_log: Gets one line per request; None for no log.
         find_address: Returns a client's address.
         stores: The stores of responses, files and batches.
+        cells: Relays requests of other cells' tenants; None without cells.
         explorer: Finds finished requests; None where none are remembered.
     """
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
@@ -95,6 +98,7 @@ def tenant_app(
         "body_bytes_max": body_bytes_max,
         "body_seconds_max": body_seconds_max,
         "unread_seconds_max": services.idle_seconds_max,
+        "cells": cells,
         "logged": access_log is not None,
     }
 
