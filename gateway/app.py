@@ -329,6 +329,8 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
         start("recounts", gateway.quotas.restorer.run)
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
+    if gateway.cells is not None:
+        start("cell loads", gateway.cells.loads(gateway.services.dispatch).run)
 
 
 def _load(dispatch: Dispatch) -> tuple[int, int]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from gateway.cells.cell_loads import CellLoads
 from gateway.cells.registry import CellRegistry
+from gateway.dispatch.dispatch import Dispatch
 from gateway.process.drain_state import DrainState
 from gateway.settings.stores import RedisSettings
 from gateway.settings.tree import Settings
@@ -41,3 +43,14 @@ class CellParts:
         stack.push_async_callback(registry.close)
         redis = replace(settings.redis, url=cells.redis_url, prefix=cells.redis_prefix)
         return cls(redis=redis, scripts=scripts, registry=registry)
+
+    def loads(self, dispatch: Dispatch) -> CellLoads:
+        """Return what shares the loads of this cell's workers with the other cells."""
+        return CellLoads(
+            self.scripts,
+            prefix=self.redis.prefix,
+            cell=self.registry.cell,
+            fleet=dispatch.fleet,
+            queue=dispatch.queue,
+            windows=dispatch.window.of_all,
+        )
