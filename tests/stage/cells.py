@@ -12,7 +12,6 @@ import yaml
 
 from gateway.tenants.keys import NewKey, new_key, pepper
 from policies.cell_ownership import owner_of
-from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.processes import GatewayProcess
 from tests.stage.valkey import ValkeyServer
 
@@ -51,13 +50,17 @@ class CellFleet:
 @asynccontextmanager
 async def cell_fleet(
     directory: Path,
-    workers: Sequence[ScriptedWorker],
+    workers: Sequence[str],
     *,
     cells: Mapping[str, int],
     tenants: int = 8,
+    model: str = "m",
     **settings: Any,
 ) -> AsyncIterator[CellFleet]:
-    """Run so many gateways in each cell, by its name, until every gateway knows all cells and workers."""
+    """Run so many gateways in each cell, by its name, until every gateway knows all cells and workers.
+
+    `workers`: their URLs. `model`: the model that they serve.
+    """
     keys = {f"tenant-{at}": new_key(pepper(SECRET.encode())) for at in range(tenants)}
     async with AsyncExitStack() as stack:
         valkeys = {name: _valkey(stack) for name in ("shared", *cells)}
@@ -65,8 +68,8 @@ async def cell_fleet(
             "database": {"url": "none"},
             "deployment_secret": SECRET,
             "workers": [
-                {"id": f"w{at}", "kind": "sglang", "url": worker.url, "models": ["m"]}
-                for at, worker in enumerate(workers)
+                {"id": f"w{at}", "kind": "sglang", "url": url, "models": [model]}
+                for at, url in enumerate(workers)
             ],
             "plans": [{"name": "plan"}],
             "tenants": [

@@ -18,7 +18,7 @@ async def fleet(tmp_path):
     async with (
         ScriptedWorker() as one,
         ScriptedWorker() as two,
-        cell_fleet(tmp_path, [one, two], cells={"east": 1, "west": 1}, **WINDOW) as fleet,
+        cell_fleet(tmp_path, [one.url, two.url], cells={"east": 1, "west": 1}, **WINDOW) as fleet,
     ):
         yield fleet, (one, two)
 
@@ -80,7 +80,7 @@ async def test_no_cell_keeps_a_worker_to_itself(tmp_path):
     """One cell has filled the worker and has more waiting; then another cell asks, also for a long prompt."""
     async with (
         ScriptedWorker() as worker,
-        cell_fleet(tmp_path, [worker], cells={"east": 1, "west": 1}, **WINDOW) as fleet,
+        cell_fleet(tmp_path, [worker.url], cells={"east": 1, "west": 1}, **WINDOW) as fleet,
     ):
         worker.then(first_after=0.2)
         tenants = {cell: fleet.tenants_of(cell)[0] for cell in fleet.gateways}

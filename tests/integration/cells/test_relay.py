@@ -15,7 +15,7 @@ async def fleet(tmp_path):
     """Two cells of one gateway each, before a worker that both use."""
     async with (
         ScriptedWorker(models=["m"]) as worker,
-        cell_fleet(tmp_path, [worker], cells={"east": 1, "west": 1}) as fleet,
+        cell_fleet(tmp_path, [worker.url], cells={"east": 1, "west": 1}) as fleet,
     ):
         yield fleet, worker
 

@@ -21,7 +21,7 @@ async def test_what_a_dead_cell_has_sold_stays_sold(tmp_path):
     async with (
         ScriptedWorker() as worker,
         cell_fleet(
-            tmp_path, [worker], cells={"east": 2, "west": 2}, plans=[{"name": "plan", "limits": limits}]
+            tmp_path, [worker.url], cells={"east": 2, "west": 2}, plans=[{"name": "plan", "limits": limits}]
         ) as fleet,
     ):
         east, west = fleet.gateways["east"], fleet.gateways["west"]
