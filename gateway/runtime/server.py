@@ -21,10 +21,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.app import Gateway, running
 from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
-from gateway.cells.hop import HopSignature
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
-from gateway.process.secrets import deployment_secret
+from gateway.runtime.cell_relay import join_cells, open_cell_relay
 from gateway.runtime.certificates import ServerTls, certificate_family
 from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.picker_listener import open_picker
@@ -34,7 +33,6 @@ from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
-from gateway.web.cell_relay import CellRelay
 from gateway.web.client_address import address_finder
 from gateway.web.error_response import error_response
 from gateway.web.middleware.connection_limits import ConnectionLimiter
@@ -43,7 +41,6 @@ from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answe
 from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
-from gateway.wiring.cell_gauges import cell_gauges
 
 if TYPE_CHECKING:
     from gateway.endpoint_picker.listener import PickerListener
@@ -142,7 +139,7 @@ async def serving(
             background_responses = BackgroundResponses(records.responses, records.background)
             stack.push_async_callback(background_responses.close)
         listen, directory = settings.listen, gateway.services.authentication.directory
-        cells = _cell_relay(gateway, stack)
+        cells = open_cell_relay(gateway, stack)
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -188,9 +185,7 @@ async def serving(
             tenants.bound = ConnectionLimiter(listen.connections_per_address_max, listen.trusted_proxies)
             url = await _open(tenants, listen, certificates.get("listen"), shared_port=process is not None)
         picker = await open_picker(gateway, stack, shared_port=process is not None)
-        if gateway.cells is not None:
-            await gateway.cells.registry.renew()
-            gateway.supervisor.start("cells", gateway.cells.registry.run)
+        await join_cells(gateway)
         yield ServingGateway(
             gateway=gateway,
             tenant_url=url,
@@ -205,17 +200,6 @@ async def serving(
             background_responses=background_responses,
             endpoint_picker=picker,
         )
-
-
-def _cell_relay(gateway: Gateway, stack: AsyncExitStack) -> CellRelay | None:
-    """Return what relays requests to other cells, which the stack closes; None without cells."""
-    if gateway.cells is None:
-        return None
-    relay = CellRelay(gateway.cells.registry, HopSignature(deployment_secret(gateway.settings)))
-    stack.push_async_callback(relay.close)
-    counted = cell_gauges(gateway.cells.registry, relay.relayed, relay.unreached)
-    gateway.registry.register(StateCollector(counted))
-    return relay
 
 
 def _raise_descriptor_limit() -> None:

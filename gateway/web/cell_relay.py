@@ -6,9 +6,11 @@ Nothing is reserved on the way. A gateway that cannot be reached has not been se
 cell is tried, and at last the request is served here. A client that leaves ends the call to the other cell.
 """
 
+import asyncio
 import logging
 import random
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
@@ -20,8 +22,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.cells.hop import HEADER, HopInvalid, HopSignature
-from gateway.cells.registry import CellRegistry
+from gateway.cells.registry import GATEWAYS_MAX, CellRegistry
 from gateway.domain.errors import BadRequest, CellUnavailable
+from gateway.domain.tenant import Tenant
 from gateway.settings.types import Address, address_of
 from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.client_address import FindAddress
@@ -36,6 +39,13 @@ CONNECTIONS_MAX = 4096
 CONNECT_SECONDS_MAX = 1.0
 KEPT_SECONDS = 30.0
 """How long an unused connection is kept: less than the other end keeps it."""
+
+REST_SECONDS = 1.0
+"""How long a gateway that was not reached is not tried again."""
+
+FETCHED_BYTES_MAX = 16 * 1024**2
+FETCH_SECONDS_MAX = 10.0
+"""Bounds of an answer that is not streamed on as it comes."""
 
 TRIES_MAX = 3
 """Gateways of a cell that are tried before the request is served here."""
@@ -61,6 +71,8 @@ class CellRelay:
         """Requests that another cell has answered, by its name."""
         self.unreached: Counter[str] = Counter()
         """Requests that were served here because no gateway of their cell could be reached, by its name."""
+        self._rests_until: dict[str, float] = {}
+        """When gateways that were not reached are tried again, by URL."""
         self._registry = registry
         self._signature = signature
         self._http = aiohttp.ClientSession(
@@ -93,6 +105,41 @@ class CellRelay:
             ) from err
         return address_of(address) if address is not None else None
 
+    def address_finder(self, find_address: FindAddress) -> FindAddress:
+        """Return a function that finds clients' addresses, also of requests that other cells relay."""
+
+        def find(http: web.Request) -> Address | None:
+            return self.hop_address(http) if HEADER in http.headers else find_address(http)
+
+        return find
+
+    async def fetch(
+        self, http: web.Request, tenant: Tenant, find_address: FindAddress
+    ) -> web.Response | None:
+        """Return the whole answer of the tenant's cell to a small request; None: it is to be answered here.
+
+        Raises CellUnavailable, BadRequest.
+        """
+        cell = self._registry.owner_of(tenant.organisation)
+        if cell == self.own_cell or HEADER in http.headers:
+            return None
+        answer = await self.open(http, cell, find_address)
+        if answer is None:
+            return None
+        async with answer:
+            body = bytearray()
+            try:
+                async with asyncio.timeout(FETCH_SECONDS_MAX):
+                    async for chunk in answer.content.iter_any():
+                        body += chunk
+                        if len(body) > FETCHED_BYTES_MAX:
+                            raise CellUnavailable
+            except (aiohttp.ClientError, TimeoutError, OSError) as err:
+                raise CellUnavailable from err
+        headers = answer_headers(answer.headers, cell)
+        headers.popall("content-length", None)
+        return web.Response(status=answer.status, headers=headers, body=bytes(body))
+
     async def open(
         self, http: web.Request, cell: str, find_address: FindAddress
     ) -> aiohttp.ClientResponse | None:
@@ -100,7 +147,8 @@ class CellRelay:
 
         Raises CellUnavailable if the connection breaks before that, and BadRequest if the client's own does.
         """
-        urls = list(self._registry.cells.get(cell, ()))
+        now = time.monotonic()
+        urls = [url for url in self._registry.cells.get(cell, ()) if self._rests_until.get(url, now) <= now]
         headers = _headers_without(http.headers, OF_REQUEST)
         address = find_address(http)
         headers[HEADER] = self._signature.header(
@@ -125,10 +173,16 @@ class CellRelay:
                 if body.begun:
                     log.warning("cell %s broke off a request: %s", cell, type(err).__name__)
                     raise CellUnavailable from err
-                log.debug("a gateway of cell %s cannot be reached: %s", cell, err)
+                self._rest(url)
+                log.warning("a gateway of cell %s cannot be reached: %s", cell, err)
         self.unreached[cell] += 1
-        log.warning("no gateway of cell %s can be reached: its request is served here", cell)
         return None
+
+    def _rest(self, url: str) -> None:
+        """Send nothing to this URL for a while, so that not every request waits for it."""
+        if len(self._rests_until) >= GATEWAYS_MAX:
+            self._rests_until.clear()
+        self._rests_until[url] = time.monotonic() + REST_SECONDS
 
 
 class _RelayedBody:

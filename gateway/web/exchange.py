@@ -133,8 +133,6 @@ class HttpExchange:
     @property
     def address(self) -> Address | None:
         """The client's address; None if it is unknown. Raises BadRequest for a forged header of another cell."""
-        if self._cells is not None and HOP in self._http.headers:
-            return self._cells.hop_address(self._http)
         return self._find_address(self._http)
 
     @property

@@ -91,6 +91,8 @@ def tenant_app(
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
         warnings.simplefilter("ignore", warning)
+    if cells is not None:
+        find_address = cells.address_finder(find_address)
     responses = stores.responses
     exchange_options: dict[str, Any] = {
         "find_address": find_address,
@@ -139,12 +141,22 @@ def tenant_app(
         assert exchange.response is not None
         return exchange.response
 
-    def shown_to_tenant(show: Callable[[web.Request, Tenant], Awaitable[Any]]) -> Handler:
-        """Return a handler that answers what `show` returns as JSON, to a key for usage."""
+    def shown_to_tenant(
+        show: Callable[[web.Request, Tenant], Awaitable[Any]], *, by_its_cell: bool = False
+    ) -> Handler:
+        """Return a handler that answers what `show` returns as JSON, to a key for usage.
+
+        `by_its_cell`: only the tenant's cell knows it.
+        """
 
         async def handle(http: web.Request) -> web.Response:
             try:
-                value = await show(http, await authenticate(http, USAGE))
+                tenant = await authenticate(http, USAGE)
+                if by_its_cell and cells is not None:
+                    answer = await cells.fetch(http, tenant, find_address)
+                    if answer is not None:
+                        return answer
+                value = await show(http, tenant)
             except GatewayError as err:
                 return error_response(err, http)
             headers = {"server": SERVER, "x-request-id": new_request_id()}
@@ -226,8 +238,8 @@ def tenant_app(
         "models": models.list_all,
         "usage": shown_to_tenant(usage),
         "limits": shown_to_tenant(limits),
-        "requests": shown_to_tenant(requests),
-        "requests/{id}": shown_to_tenant(request),
+        "requests": shown_to_tenant(requests, by_its_cell=True),
+        "requests/{id}": shown_to_tenant(request, by_its_cell=True),
     }
     for path, handler in inference_handlers.items():
         for spelling in spellings(path):

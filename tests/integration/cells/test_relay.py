@@ -36,6 +36,15 @@ async def test_a_tenant_is_served_by_its_cell_wherever_it_asks(fleet):
     assert served["east"].get("requests_total", 0) == 0
     assert served["east"]["cell_requests_total"] == 1
 
+    # What its cell remembers of its requests is shown by every gateway.
+    lists = []
+    for asked in (west, east):
+        async with fleet.http.get(f"{asked.url}/v1/requests", headers=fleet.headers(theirs)) as answer:
+            assert answer.status == 200, await answer.text()
+            lists.append(await answer.json())
+    assert lists[0] == lists[1]
+    assert len(lists[0]["data"]) == 2
+
     # A stream, byte by byte the same.
     streams = []
     for asked in (west, east):
