@@ -85,3 +85,33 @@ async def served(fleet, gateway, tenant, counts):
             counts[found] += 1
             await asyncio.sleep(0.05)
         counts[found] += 1
+
+
+async def test_tenants_are_served_while_the_redis_of_all_cells_is_away(tmp_path):
+    """Gateways grant from what was left, the list of cells holds, and what was sold counts afterwards."""
+    limits = [{"requests": LIMIT, "per": "day"}]
+    async with (
+        ScriptedWorker() as worker,
+        cell_fleet(
+            tmp_path, [worker.url], cells={"east": 1, "west": 1}, plans=[{"name": "plan", "limits": limits}]
+        ) as fleet,
+    ):
+        east, tenant = fleet.gateways["east"][0], fleet.tenants_of("west")[0]
+        first = [await status(fleet, east, tenant) for _ in range(10)]
+        assert first == [200] * 10
+        fleet.shared.signal(signal.SIGSTOP)
+        async with asyncio.timeout(60):
+            while await status(fleet, east, tenant) != 429:
+                pass
+        assert 10 < len(worker.seen) <= LIMIT
+        fleet.shared.signal(signal.SIGCONT)
+        async with asyncio.timeout(60):
+            while await left(fleet, east, tenant) != LIMIT - len(worker.seen):
+                await asyncio.sleep(0.1)
+
+
+async def left(fleet, gateway, tenant):
+    """What is left of the tenant's limit."""
+    async with fleet.http.get(f"{gateway.url}/v1/limits", headers=fleet.headers(tenant)) as answer:
+        found = await answer.json()
+        return found["data"][0]["remaining"] if answer.status == 200 else None
