@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from gateway.cells.own_groups import OwnGroups
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_kinds import WorkerKinds
@@ -188,7 +189,11 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             fleet.adapters_of,
             catalogue,
             prompt_hasher,
-            GroupsBySalt(records.tenants.groups, salt_of),
+            GroupsBySalt(
+                records.tenants.groups,
+                salt_of,
+                OwnGroups(cells.registry, records.tenants).includes if cells is not None else None,
+            ),
         )
         ranks = Ranks()
         feeds = _feeds(index, namespaces.resolve, ranks, stack)
@@ -306,6 +311,8 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
     if records.directory is not None:
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
+    if gateway.cells is not None:
+        await gateway.cells.registry.look()
     await gateway.discovery.query_sources()
     start("index", index.reader.follow)
     await index.wait_until_loaded()

@@ -3,12 +3,13 @@
     gateway --once a second: its cell, its URL, a lease--> Redis --the gateways of all living cells--> gateway
 
 No request asks Redis for it. A cell lives for as long as one of its gateways; a gateway that drains leaves. While
-Redis is away the last answer holds.
+Redis is away the last answer holds; once Redis is back, the cells of that answer have time to renew their leases.
 """
 
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -63,6 +64,7 @@ class CellRegistry:
         url: str,
         lease_seconds: float,
         serves: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the lease of a gateway that has not joined.
 
@@ -73,6 +75,7 @@ class CellRegistry:
             url: Where other cells reach this gateway.
             lease_seconds: How long this gateway is alive without a sign of life.
             serves: Whether this gateway takes requests of other cells; False while it drains.
+            clock: Returns seconds and never goes backwards.
         """
         self.cell = cell
         self.cells: Mapping[str, Sequence[str]] = {}
@@ -85,15 +88,21 @@ class CellRegistry:
         self._lease_seconds = lease_seconds
         self._serves = serves
         self._gateway = secrets.token_hex(8)
-        self._owners: dict[str, str | None] = {}
+        self._clock = clock
+        self._owners: dict[str, str] = {}
+        self._kept: Mapping[str, Sequence[str]] = {}
+        """The cells that were alive when Redis went away."""
+        self._kept_until = float("-inf")
 
     def owner_of(self, organisation: str) -> str:
-        """Return the living cell that an organisation belongs to; without any, this gateway's own."""
+        """Return the cell that an organisation belongs to, of those that are alive and this gateway's own."""
         owner = self._owners.get(organisation)
         if owner is None:
             if len(self._owners) >= OWNERS_MAX:
                 self._owners.clear()
-            owner = self._owners[organisation] = owner_of(organisation, self.cells) or self.cell
+            owner = owner_of(organisation, {*self.cells, self.cell})
+            assert owner is not None
+            self._owners[organisation] = owner
         return owner
 
     async def run(self) -> None:
@@ -112,12 +121,20 @@ class CellRegistry:
                 log.warning("the list of cells cannot be read, the last one holds: %s", err)
             self.up = False
             return
+        if not self.up and self.cells:
+            self._kept = self.cells
+            self._kept_until = self._clock() + self._lease_seconds
         self.up = True
         self._update(answer)
 
     async def read(self) -> None:
         """Read all leases without one of its own. Raises RedisDown."""
         self._update(await self._call(0))
+
+    async def look(self) -> None:
+        """Read all leases without one of its own; where Redis does not answer, no cell is known."""
+        with suppress(RedisDown):
+            await self.read()
 
     async def close(self) -> None:
         """Give the lease back: other cells send nothing here any more."""
@@ -134,7 +151,9 @@ class CellRegistry:
         cells: dict[str, list[str]] = {}
         for cell, url in zip(answer[::2], answer[1::2], strict=True):
             cells.setdefault(cell.decode(), []).append(url.decode())
-        found = {cell: tuple(sorted(urls)) for cell, urls in cells.items()}
+        found: Mapping[str, Sequence[str]] = {cell: sorted(urls) for cell, urls in cells.items()}
+        if self._clock() < self._kept_until:
+            found = {**self._kept, **found}
         if found.keys() != self.cells.keys():
             _log_changes(self.cells, found)
             self._owners.clear()

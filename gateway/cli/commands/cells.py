@@ -12,6 +12,7 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.deployment import find_deployment
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.settings.stores import CellSettings
+from policies.cell_ownership import owner_of
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -34,9 +35,9 @@ def cells(
     if settings.cells is None:
         raise CommandError("the settings name no cell (cells)", 2)
     registry = asyncio.run(_registry(settings.cells))
-    owners = {organisation: registry.owner_of(organisation) for organisation in organisations or ()}
-    if owners and not registry.cells:
+    if organisations and not registry.cells:
         raise CommandError("no cell is alive")
+    owners = {name: owner_of(name, registry.cells) or "" for name in organisations or ()}
     if as_json:
         found = {"cells": registry.cells, "organisations": owners}
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
