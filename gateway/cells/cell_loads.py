@@ -153,7 +153,7 @@ class CellLoads:
         """Return what the other cells have on this gateway's workers: of a window at most their fair part."""
         sums: dict[str, _OthersSum] = {}
         for text in others:
-            for load in _decoder.decode(text):
+            for load in _decoded(text):
                 worker = self._fleet.get(WorkerId(load.worker))
                 if worker is None or worker.address != load.address:
                     continue
@@ -191,3 +191,12 @@ class CellLoads:
         self._away = True
         log.warning("the loads of other cells are not known: %s", err)
         await self._exchange({})
+
+
+def _decoded(text: bytes) -> Sequence[CellLoad]:
+    """Return the loads of one cell; none if its gateways are of a version that writes them in another way."""
+    try:
+        return _decoder.decode(text)
+    except msgspec.MsgspecError as err:
+        log.debug("the loads of a cell cannot be read: %s", err)
+        return ()

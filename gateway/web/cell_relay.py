@@ -160,7 +160,7 @@ class CellRelay:
             try:
                 answer = await self._http.request(
                     http.method,
-                    URL(url + http.raw_path, encoded=True),
+                    URL(url + http.rel_url.raw_path_qs, encoded=True),
                     headers=headers,
                     data=body.chunks() if http.can_read_body else None,
                     allow_redirects=False,

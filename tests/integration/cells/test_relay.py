@@ -54,6 +54,20 @@ async def test_a_tenant_is_served_by_its_cell_wherever_it_asks(fleet):
     assert streams[0] == streams[1]
     assert streams[0].endswith(b"data: [DONE]\n\n")
 
+    # Whatever way the address is written, it goes to the cell and nowhere else.
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
+    for target in ("//v1/chat/completions?a=%2F", "http://elsewhere.invalid/v1/chat/completions"):
+        reader, writer = await asyncio.open_connection(east.host, east.port)
+        writer.write(
+            b"POST %b HTTP/1.1\r\nhost: radixgate\r\nauthorization: %b\r\ncontent-type: application/json\r\n"
+            b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
+            % (target.encode(), fleet.headers(theirs)["Authorization"].encode(), len(body), body)
+        )
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 OK"), answer
+        assert b"x-radixgate-cell: west" in answer.lower()
+        writer.close()
+
     # Errors are the cell's own, in the API's shape.
     async with fleet.chat(east, theirs, model="unknown") as answer:
         assert answer.status == 404
