@@ -620,8 +620,10 @@ function verbs.cells(keys, args)
     local load, others = known_loads[worker], told[worker]
     local tokens, streams, kv = load[1] - load[4], load[2] - load[5], load[3] - load[6]
     if streams > 0 then own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, tokens, streams, kv end
-    load[4], load[5], load[6] = others[1], others[2], others[3]
-    change_load(worker, tokens + others[1] - load[1], streams + others[2] - load[2], kv + others[3] - load[3])
+    if load[4] ~= others[1] or load[5] ~= others[2] or load[6] ~= others[3] then
+      load[4], load[5], load[6] = others[1], others[2], others[3]
+      change_load(worker, tokens + others[1] - load[1], streams + others[2] - load[2], kv + others[3] - load[3])
+    end
   end
   grant()
   return answer(1, own)
