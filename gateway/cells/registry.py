@@ -130,6 +130,7 @@ class CellRegistry:
     async def read(self) -> None:
         """Read all leases without one of its own. Raises RedisDown."""
         self._update(await self._call(0))
+        self.up = True
 
     async def look(self) -> None:
         """Read all leases without one of its own; where Redis does not answer, no cell is known."""

@@ -90,3 +90,21 @@ async def test_the_last_list_holds_while_redis_is_away(made, own_valkey):
 
 async def test_before_the_first_answer_all_tenants_belong_here(made):
     assert made("east").owner_of("any") == "east"
+
+
+async def test_a_cluster_has_the_list_too(cluster, tmp_path):
+    scripts = ScriptCaller(cluster.url)
+    gateways = [
+        CellRegistry(
+            scripts, prefix=tmp_path.name, cell=cell, url="http://10.0.0.1", lease_seconds=60, serves=always
+        )
+        for cell in ("east", "west")
+    ]
+    for each in (*gateways, *gateways):
+        await each.renew()
+    assert all(set(each.cells) == {"east", "west"} for each in gateways)
+    await scripts.close()
+
+
+def always():
+    return True

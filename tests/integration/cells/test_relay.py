@@ -9,6 +9,8 @@ from gateway.cells.hop import HEADER
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.cells import cell_fleet
 
+CHAT = {"messages": [{"role": "user", "content": "hello"}]}
+
 
 @pytest.fixture
 async def fleet(tmp_path):
@@ -67,6 +69,20 @@ async def test_a_tenant_is_served_by_its_cell_wherever_it_asks(fleet):
         assert answer.startswith(b"HTTP/1.1 200 OK"), answer
         assert b"x-radixgate-cell: west" in answer.lower()
         writer.close()
+
+    # Every API is relayed, each in its own shape.
+    for path, more in (
+        ("responses", {"input": "hello", "store": False}),
+        ("messages", CHAT),
+        ("embeddings", {}),
+    ):
+        url = f"{east.url}/v1/{path}"
+        body = {"model": "m", "max_tokens": 4, **more} if more else {"model": "unknown", "input": "x"}
+        headers = {"x-api-key": fleet.keys[theirs].text}
+        async with fleet.http.post(url, json=body, headers=headers) as answer:
+            assert answer.status == (200 if more else 404), await answer.text()
+            assert answer.headers["x-radixgate-cell"] == "west"
+            assert answer.headers["x-request-id"].startswith("req-")
 
     # Errors are the cell's own, in the API's shape.
     async with fleet.chat(east, theirs, model="unknown") as answer:
