@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from gateway.cells.own_groups import OwnGroups
 from gateway.discovery.configured_sources import build_sources
 from gateway.discovery.discovery import Discovery
 from gateway.discovery.worker_kinds import WorkerKinds
@@ -56,6 +57,7 @@ from gateway.tenants.authentication import Authentication
 from gateway.tokenization.encoder_processes import EncoderProcesses
 from gateway.tokenization.prompt_hasher import PromptHasher
 from gateway.tokenization.worker_tokens import FleetTokenizer
+from gateway.wiring.cells import CellParts
 from gateway.wiring.dispatch import dispatch_of
 from gateway.wiring.fleet import fleet_of, target_of, worker_of
 from gateway.wiring.gauges import gauges
@@ -105,7 +107,9 @@ class Gateway:
     issuers: "Sequence[Issuer[OperatorIssuerSettings]]"
     memory: MemoryBudget
     """The memory that all requests share."""
-    drain_state: DrainState = field(default_factory=DrainState)
+    cells: CellParts | None
+    """What all cells share; None where there are none."""
+    drain_state: DrainState
     version: str = field(default_factory=lambda: version("radixgate"))
 
     @property
@@ -147,7 +151,13 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
         access_log = access_log_of(settings, stack)
         records = Records.create(settings, secret, stack)
         spent = records.ledger.account_usage if records.ledger is not None else None
-        quotas = QuotaParts.create(settings.redis, scripts, stack, spent)
+        drain_state = DrainState()
+        cells = CellParts.create(settings, drain_state, stack)
+        quotas = (
+            QuotaParts.create(settings.redis, scripts, stack, spent)
+            if cells is None
+            else QuotaParts.create(cells.redis, cells.scripts, stack, spent)
+        )
         fleet = fleet_of(settings)
         stack.callback(fleet.close)
         discovery = _discovery(settings, fleet, scripts)
@@ -179,7 +189,11 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             fleet.adapters_of,
             catalogue,
             prompt_hasher,
-            GroupsBySalt(records.tenants.groups, salt_of),
+            GroupsBySalt(
+                records.tenants.groups,
+                salt_of,
+                OwnGroups(cells.registry, records.tenants).includes if cells is not None else None,
+            ),
         )
         ranks = Ranks()
         feeds = _feeds(index, namespaces.resolve, ranks, stack)
@@ -218,6 +232,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
             classes=ServiceClasses(settings.classes),
+            cells=cells.registry if cells is not None else None,
         )
         gateway = Gateway(
             settings=settings,
@@ -255,6 +270,8 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             access_log=access_log,
             issuers=operator_issuers(settings, stack, supervisor),
             memory=MemoryBudget(settings.listen.memory_bytes_max),
+            cells=cells,
+            drain_state=drain_state,
         )
         stack.push_async_callback(gateway.queues.close)
         stack.push_async_callback(gateway.activity.close)
@@ -294,6 +311,8 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
     if records.directory is not None:
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
+    if gateway.cells is not None:
+        await gateway.cells.registry.look()
     await gateway.discovery.query_sources()
     start("index", index.reader.follow)
     await index.wait_until_loaded()
@@ -317,6 +336,8 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
         start("recounts", gateway.quotas.restorer.run)
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
+    if gateway.cells is not None:
+        start("cell loads", gateway.cells.loads(gateway.services.dispatch).run)
 
 
 def _load(dispatch: Dispatch) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 
+from gateway.cells.registry import CellRegistry
 from gateway.database.usage_query import UsageReader
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
@@ -75,6 +76,8 @@ class Services:
     repeats_max: int = 3
     """Requests under one idempotency key."""
     classes: ServiceClasses = field(default_factory=ServiceClasses)
+    cells: CellRegistry | None = None
+    """The cells that are alive; None where there are none."""
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
 
@@ -88,6 +91,10 @@ async def serve(exchange: Exchange, services: Services) -> None:
     )
     try:
         tenant = await authenticate(exchange, services, progress)
+        if services.cells is not None and await exchange.relay(
+            services.cells.owner_of(tenant.organisation), tenant
+        ):
+            return
         ctx = await read_request(exchange, tenant, services, progress)
         try:
             await answer(ctx, exchange, services, progress)
@@ -106,7 +113,8 @@ async def serve(exchange: Exchange, services: Services) -> None:
         await exchange.fail(InternalError(exchange.id))
     finally:
         exchange.memory.release()
-        notify(services.observers, progress.record())
+        if not exchange.relayed:
+            notify(services.observers, progress.record())
 
 
 async def answer(ctx: RequestContext, exchange: Exchange, services: Services, progress: Progress) -> None:

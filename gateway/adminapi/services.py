@@ -52,7 +52,12 @@ def admin_services(gateway: Gateway, decode: Decode) -> AdminServices:
     issuer = next((issuer for issuer in gateway.issuers if issuer.rules.login is not None), None)
     sessions = None
     if issuer is not None:
-        ended = EndedSessions(gateway.scripts, settings.redis.prefix)
+        cells = gateway.cells
+        ended = (
+            EndedSessions(gateway.scripts, settings.redis.prefix)
+            if cells is None
+            else EndedSessions(cells.scripts, cells.redis.prefix)
+        )
         sessions = OperatorSessions(issuer.rules, CookieSigner.from_deployment_secret(secret), ended)
     return AdminServices(
         authorization=Authorization(settings.admin, operators, auth_throttle, tokens, sessions),

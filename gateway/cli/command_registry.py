@@ -39,6 +39,7 @@ NAMES = (
         "import",
         "index",
         "workers",
+        "cells",
         "route",
         "queue",
         "requests",
@@ -151,6 +152,10 @@ def _load_command(name: str) -> Any:
             from gateway.cli.commands.trace import trace
 
             return _single_command(trace)
+        case "cells":
+            from gateway.cli.commands.cells import cells
+
+            return _single_command(cells)
         case "queue":
             from gateway.cli.commands.queue import queue
 

@@ -619,6 +619,15 @@ class ShuttingDown(GatewayError):
         super().__init__("This gateway is shutting down.", retry_after_seconds=1.0)
 
 
+class CellUnavailable(GatewayError):
+    """The cell that serves the tenant broke off the request before it answered."""
+
+    status, code, type = 503, "cell_unavailable", "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("The request was interrupted before it was answered.", retry_after_seconds=1.0)
+
+
 class WorkerError(GatewayError):
     """Every attempt at a worker failed, or a worker's answer is malformed.
 

@@ -82,6 +82,18 @@ class Exchange(Protocol):
         """Whether any part of the answer has been sent."""
         ...
 
+    @property
+    def relayed(self) -> bool:
+        """Whether another cell serves the request, and records it."""
+        ...
+
+    async def relay(self, cell: str, tenant: Tenant) -> bool:
+        """Have the cell that the tenant belongs to serve the request; False: it is to be served here.
+
+        Raises CellUnavailable, BadRequest, ConnectionResetError.
+        """
+        ...
+
     async def request(self, tenant: Tenant) -> InferenceRequest:
         """Read and decode the request body.
 

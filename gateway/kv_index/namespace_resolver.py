@@ -16,22 +16,31 @@ class GroupsBySalt:
     Args:
         groups: Returns all groups; the sequence only grows, at its end.
         salt: Returns the salt of a group.
+        followed: Returns whether the caches of a group are followed here; None: those of all groups.
     """
 
-    def __init__(self, groups: Callable[[], Sequence[str]], salt: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        groups: Callable[[], Sequence[str]],
+        salt: Callable[[str], str],
+        followed: Callable[[str], bool] | None = None,
+    ) -> None:
         self._groups = groups
         self._salt = salt
+        self._followed = followed
         self._known = {salt(""): ""}
         self._seen = 0
 
     def group(self, salt: str) -> str | None:
-        """Return the group with this salt; None if there is none."""
+        """Return the group with this salt; None if there is none that is followed."""
         group = self._known.get(salt)
         if group is None and self._seen < len(groups := self._groups()):
             for new in groups[self._seen :]:
                 self._known[self._salt(new)] = new
             self._seen = len(groups)
             group = self._known.get(salt)
+        if group is not None and self._followed is not None and not self._followed(group):
+            return None
         return group
 
 

@@ -1,6 +1,6 @@
 """This gateway as the shared queue sees it: its models, its workers' loads, its waiting rooms."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Loads
@@ -10,6 +10,7 @@ from gateway.queueing.shared.queue_members import Debts
 from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_rooms import WaitingRooms
 from policies.others_load import NO_TOTALS
+from radix_cache.match import WorkerId
 
 MODELS_MAX = 64
 """Models that one call looks at the queues of."""
@@ -27,6 +28,10 @@ class QueuePeer:
         models = self._models() if beside is None else self._fleet.models_beside(model_of(beside))
         models = sorted(models)[:MODELS_MAX]
         return [*models, *(queue_of(model, background=True) for model in models)]
+
+    def worker_ids(self) -> Collection[WorkerId]:
+        """Return the workers of the models whose turns are decided together."""
+        return {worker.id for worker in self._workers()}
 
     def update_others(self, loads: Loads, *, all_workers: bool) -> None:
         """Take over the loads of the other gateways; with `all_workers`, they have none on any other worker."""

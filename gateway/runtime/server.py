@@ -23,6 +23,7 @@ from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
+from gateway.runtime.cell_relay import join_cells, open_cell_relay
 from gateway.runtime.certificates import ServerTls, certificate_family
 from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.picker_listener import open_picker
@@ -138,6 +139,7 @@ async def serving(
             background_responses = BackgroundResponses(records.responses, records.background)
             stack.push_async_callback(background_responses.close)
         listen, directory = settings.listen, gateway.services.authentication.directory
+        cells = open_cell_relay(gateway, stack)
         tenants = _runner(
             tenant_app(
                 gateway.services,
@@ -154,6 +156,7 @@ async def serving(
                 ),
                 access_log=gateway.access_log,
                 find_address=address_finder(listen.trusted_proxies),
+                cells=cells,
                 explorer=gateway.explorer,
                 stores=ObjectStores(
                     responses=records.responses,
@@ -182,6 +185,7 @@ async def serving(
             tenants.bound = ConnectionLimiter(listen.connections_per_address_max, listen.trusted_proxies)
             url = await _open(tenants, listen, certificates.get("listen"), shared_port=process is not None)
         picker = await open_picker(gateway, stack, shared_port=process is not None)
+        await join_cells(gateway)
         yield ServingGateway(
             gateway=gateway,
             tenant_url=url,

@@ -13,6 +13,7 @@ from gateway.settings.error_messages import explain_error, setting_paths
 from gateway.settings.listeners import is_loopback
 from gateway.settings.models import TOKENIZER_KEYWORDS
 from gateway.settings.redis_address import redis_url_problem
+from gateway.settings.stores import cell_problems
 from gateway.settings.token_issuers import IssuerSettings
 from gateway.settings.tree import Settings
 from gateway.settings.types import Secret
@@ -87,6 +88,8 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _listeners(settings)
     if settings.redis.url != "embedded" and (problem := redis_url_problem(settings.redis.url)) is not None:
         yield f"$.redis.url: {problem}"
+    if settings.cells is not None:
+        yield from cell_problems(settings.cells, settings.deployment_secret)
     if (problem := database_url_problem(settings.database.url)) is not None:
         yield f"$.database.url: {problem}"
     yield from _webhooks(settings)

@@ -1,17 +1,23 @@
-"""Settings of the stores: Redis, the database, stored responses, and the prefix index."""
+"""Settings of the stores: Redis, what cells share, the database, stored responses, and the prefix index."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from gateway.settings.redis_address import redis_url_problem
 from gateway.settings.types import (
     Branch,
     DatabaseUrl,
+    HttpUrl,
+    Identifier,
     NotNegativeSeconds,
     Positive,
     RedisUrl,
     Seconds,
+    Secret,
 )
+from gateway.settings.urls import credentials_problem, url_problem
 
 
 class RedisSettings(Branch, frozen=True, kw_only=True):
@@ -43,6 +49,42 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
             pattern=r"^[A-Za-z0-9:_.-]{1,64}\Z",
         ),
     ] = "rg"
+
+
+class CellSettings(Branch, frozen=True, kw_only=True):
+    """The cell that a gateway is in, and what all cells share."""
+
+    name: Annotated[Identifier, Meta(description="Name of the cell; the same for all of its gateways.")]
+    redis_url: Annotated[
+        RedisUrl,
+        Meta(
+            description="Address of the Redis that all cells share, which holds quotas, the list of cells and the "
+            "loads of workers; as `redis.url`, and not `embedded`. `redis.url` is the cell's own Redis."
+        ),
+    ]
+    url: Annotated[
+        HttpUrl,
+        Meta(
+            description="Where the gateways of other cells reach this gateway, or a load balancer before the "
+            "gateways of its cell."
+        ),
+    ]
+    redis_prefix: Annotated[
+        str,
+        Meta(
+            description="Beginning of all keys in the Redis that all cells share; the same for all cells.",
+            pattern=r"^[A-Za-z0-9:_.-]{1,64}\Z",
+        ),
+    ] = "rg-cells"
+    lease_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3600,
+            description="Time without a sign of life after which a gateway counts as dead. The tenants of a cell "
+            "without a living gateway belong to other cells.",
+        ),
+    ] = 5.0
 
 
 class DatabaseSettings(Branch, frozen=True, kw_only=True):
@@ -110,3 +152,15 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
     idle_seconds_max: Annotated[
         Seconds, Meta(description="Time after which unused blocks are removed from the index.")
     ] = 86400.0
+
+
+def cell_problems(cells: CellSettings, deployment_secret: Secret | None) -> Iterator[str]:
+    """Yield what is wrong with the settings of cells, as `$.path: reason`."""
+    if cells.redis_url == "embedded":
+        yield "$.cells.redis_url: expected the address of a Redis that the gateways of all cells reach"
+    elif (problem := redis_url_problem(cells.redis_url)) is not None:
+        yield f"$.cells.redis_url: {problem}"
+    if (problem := url_problem(cells.url) or credentials_problem(cells.url)) is not None:
+        yield f"$.cells.url: {problem}"
+    if deployment_secret is None:
+        yield "$.deployment_secret: the gateways of all cells need the same one"

@@ -15,7 +15,13 @@ from gateway.settings.queueing import QueueingSettings
 from gateway.settings.requests import AuthenticationSettings, RequestSettings
 from gateway.settings.routing import RoutingSettings
 from gateway.settings.service_classes import ServiceClassesSettings
-from gateway.settings.stores import DatabaseSettings, IndexSettings, RedisSettings, StoredResponseSettings
+from gateway.settings.stores import (
+    CellSettings,
+    DatabaseSettings,
+    IndexSettings,
+    RedisSettings,
+    StoredResponseSettings,
+)
 from gateway.settings.telemetry import TelemetrySettings
 from gateway.settings.tenants import OrganisationSettings, PlanSettings, TenantObjectsSettings, TenantSettings
 from gateway.settings.types import (
@@ -52,6 +58,13 @@ class Settings(Branch, frozen=True, kw_only=True):
     redis: Annotated[RedisSettings, Meta(description="State that all gateways share.")] = field(
         default_factory=RedisSettings
     )
+    cells: Annotated[
+        CellSettings | None,
+        Meta(
+            description="The cell that the gateway is in, where several groups of gateways divide the tenants of "
+            "one fleet. Off by default."
+        ),
+    ] = None
     database: Annotated[DatabaseSettings, Meta(description="Database of tenants and keys.")] = field(
         default_factory=DatabaseSettings
     )

@@ -4,10 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
+from gateway.cells.hop import HEADER as HOP
 from gateway.domain.errors import (
     BadRequest,
     BodyTimeout,
@@ -23,6 +25,7 @@ from gateway.web.bodies.body_reader import read_body
 from gateway.web.bodies.compressed_body import decompress, decompressor_for
 from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.bodies.inference_body import decode_inference_body
+from gateway.web.cell_relay import CELL, CellRelay, answer_headers, relayed_chunks
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
 from gateway.web.queue_headers import parse_queue_headers
@@ -32,6 +35,7 @@ IDEMPOTENCY_KEY_LENGTH_MAX = 255
 COMMENT = b": waiting\n\n"
 UNWATCHED_BYTES_MAX = 32 * 1024
 """Bytes that never wait for the client where none are buffered: a transport pauses beyond 64 KiB."""
+NO_CELL_HEADERS: Mapping[str, str] = MappingProxyType({})
 STREAM_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -60,6 +64,7 @@ class HttpExchange:
         body_bytes_max: int,
         body_seconds_max: float,
         unread_seconds_max: float,
+        cells: CellRelay | None = None,
         logged: bool = True,
     ) -> None:
         """Begin an exchange.
@@ -72,6 +77,7 @@ class HttpExchange:
             body_bytes_max: Largest body.
             body_seconds_max: Time in which the whole body has to arrive.
             unread_seconds_max: A client that reads nothing of its answer for so long is treated as gone.
+            cells: Relays requests of other cells' tenants; None without cells.
             logged: Whether there is an access log, which gets the request id and the tenant with the request.
         """
         self.id = new_request_id()
@@ -90,6 +96,10 @@ class HttpExchange:
         """The caller's W3C trace context."""
         self.response: web.StreamResponse | None = None
         """What the HTTP handler returns once the request has been served."""
+        self.relayed = False
+        """Whether another cell serves the request."""
+        self._cells = cells
+        self._cell_headers = NO_CELL_HEADERS
         self._http = http
         self._logged = logged
         if logged:
@@ -130,13 +140,49 @@ class HttpExchange:
 
     @property
     def address(self) -> Address | None:
-        """The client's address; None if it is unknown."""
+        """The client's address; None if it is unknown. Raises BadRequest for a forged header of another cell."""
         return self._find_address(self._http)
 
     @property
     def started(self) -> bool:
         """Whether the headers of the answer have been sent."""
         return self.response is not None and self.response.prepared
+
+    async def relay(self, cell: str, tenant: Tenant) -> bool:
+        """Have the cell of its tenant serve the request; False: it is to be served here.
+
+        Raises CellUnavailable, BadRequest, and ConnectionResetError when the client left or stopped reading, or the
+        other cell broke the answer off.
+        """
+        assert self._cells is not None
+        self._cell_headers = {CELL: cell}
+        if HOP in self._http.headers:
+            self._cells.hop_address(self._http)
+            return False
+        if cell == self._cells.own_cell:
+            return False
+        if self._logged:
+            set_caller(self._http, tenant)
+        self.relayed = True  # Also of a client that leaves before there is an answer.
+        answer = None
+        try:
+            answer = await self._cells.open(self._http, cell, self._find_address)
+        except GatewayError:
+            self.relayed = False
+            raise
+        if answer is None:
+            self.relayed = False
+            return False
+        async with answer:
+            response = web.StreamResponse(
+                status=answer.status, reason=answer.reason, headers=answer_headers(answer.headers, cell)
+            )
+            self.response = response
+            await response.prepare(self._http)
+            async for chunk in relayed_chunks(answer, self._http):
+                await self._await_client_read(response.write(chunk), len(chunk))
+        await self._await_client_read(response.write_eof(), 0)
+        return True
 
     async def request(self, tenant: Tenant) -> InferenceRequest:
         """Return the decoded body of the request.
@@ -273,6 +319,7 @@ class HttpExchange:
                 "server": SERVER,
                 "x-request-id": self.id,
                 "openai-processing-ms": str(int((time.monotonic() - self._received_at) * 1000)),
+                **self._cell_headers,
                 **of_request,
                 **of_answer,
             }

@@ -11,6 +11,8 @@ from gateway.domain.tenant import Tenant
 from gateway.explorer.request_details import RequestDetails
 from gateway.explorer.request_explorer import RequestExplorer
 from gateway.pipeline import Services
+from gateway.web.cell_relay import CellRelay
+from gateway.web.client_address import FindAddress
 from gateway.web.error_response import error_response
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.own_requests import OwnRequestList, own_request, own_requests
@@ -23,28 +25,53 @@ class OwnUsageHandlers:
     """Shows tenants what they have used, what they may use, and their finished requests."""
 
     def __init__(
-        self, services: Services, explorer: RequestExplorer | None, authenticate: AuthenticateTenant
+        self,
+        services: Services,
+        explorer: RequestExplorer | None,
+        authenticate: AuthenticateTenant,
+        cells: CellRelay | None,
+        find_address: FindAddress,
     ) -> None:
-        """`explorer` finds finished requests: None where none are remembered. `authenticate`: a key for usage."""
+        """Create the handlers.
+
+        Args:
+            services: The inference pipeline and what it needs.
+            explorer: Finds finished requests; None where none are remembered.
+            authenticate: Returns the tenant of a key for usage.
+            cells: Asks other cells for the requests of their tenants; None without cells.
+            find_address: Returns a client's address.
+        """
         self._services = services
         self._explorer = explorer
         self._authenticate = authenticate
+        self._cells = cells
+        self._find_address = find_address
 
     def by_path(self) -> dict[str, Handler]:
         """Return the handlers by path, without the prefix `/v1/`; all of them for GET."""
         return {
             "usage": self._shown(self._usage),
             "limits": self._shown(self._limits),
-            "requests": self._shown(self._requests),
-            "requests/{id}": self._shown(self._request),
+            "requests": self._shown(self._requests, by_its_cell=True),
+            "requests/{id}": self._shown(self._request, by_its_cell=True),
         }
 
-    def _shown(self, show: Callable[[web.Request, Tenant], Awaitable[Any]]) -> Handler:
-        """Return a handler that answers what `show` returns as JSON, to a key for usage."""
+    def _shown(
+        self, show: Callable[[web.Request, Tenant], Awaitable[Any]], *, by_its_cell: bool = False
+    ) -> Handler:
+        """Return a handler that answers what `show` returns as JSON, to a key for usage.
+
+        `by_its_cell`: only the tenant's cell knows it.
+        """
 
         async def handle(http: web.Request) -> web.Response:
             try:
-                value = await show(http, await self._authenticate(http))
+                tenant = await self._authenticate(http)
+                if by_its_cell and self._cells is not None:
+                    answer = await self._cells.fetch(http, tenant, self._find_address)
+                    if answer is not None:
+                        return answer
+                value = await show(http, tenant)
             except GatewayError as err:
                 return error_response(err, http)
             headers = {"server": SERVER, "x-request-id": new_request_id()}

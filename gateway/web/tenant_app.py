@@ -22,6 +22,7 @@ from gateway.process.drain_state import DrainState
 from gateway.telemetry.access_log import AccessLog
 from gateway.web.anthropic.batches import MessageBatchHandlers
 from gateway.web.bodies.expectation import defer_expect
+from gateway.web.cell_relay import CellRelay
 from gateway.web.client_address import FindAddress
 from gateway.web.console import tenant_page_file
 from gateway.web.error_response import error_response
@@ -57,6 +58,7 @@ def tenant_app(
     access_log: AccessLog | None,
     find_address: FindAddress,
     stores: ObjectStores,
+    cells: CellRelay | None = None,
     explorer: RequestExplorer | None = None,
 ) -> web.Application:
     """Return the application behind the `listen` settings.
@@ -72,17 +74,21 @@ def tenant_app(
         access_log: Gets one line per request; None for no log.
         find_address: Returns a client's address.
         stores: The stores of responses, files and batches.
+        cells: Relays requests of other cells' tenants; None without cells.
         explorer: Finds finished requests; None where none are remembered.
     """
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
         # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
         warnings.simplefilter("ignore", warning)
+    if cells is not None:
+        find_address = cells.address_finder(find_address)
     exchange_options: dict[str, Any] = {
         "find_address": find_address,
         "memory": memory,
         "body_bytes_max": body_bytes_max,
         "body_seconds_max": body_seconds_max,
         "unread_seconds_max": services.idle_seconds_max,
+        "cells": cells,
         "logged": access_log is not None,
     }
 
@@ -95,7 +101,7 @@ def tenant_app(
 
     inference = InferenceHandlers(services, drain_state, stores, exchange_options)
     models = ModelHandlers(services.catalogue, authenticate)
-    own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE))
+    own = OwnUsageHandlers(services, explorer, partial(authenticate, scope=USAGE), cells, find_address)
     stored_object_routes = [
         *StoredResponseHandlers(
             stores.responses,

@@ -38,6 +38,7 @@ def shared_queue(
             clock=time.monotonic,
             shard=number,
             always_joined=tag == MESSAGES,
+            in_cell=settings.cells is not None,
         )
         for number, tag in enumerate(tags)
     ]

@@ -238,3 +238,13 @@ def test_a_pod_may_drain_before_it_is_killed(example: Path | None, tmp_path: Pat
     drain = settings_of(objects, tmp_path).drain
     grace = template(objects)["spec"]["terminationGracePeriodSeconds"]
     assert grace >= drain.notice_seconds + drain.seconds + 5
+
+
+def test_a_gateway_may_be_in_a_cell_and_be_reached_by_the_address_of_its_pod(tmp_path: Path) -> None:
+    cells = {"name": "east", "redis_url": "redis://shared:6379/0", "url": "http://${env:POD_IP}:8000"}
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    objects = render({"config": {"cells": cells}, "gateway": {"extraEnv": [address]}})
+    assert {v["name"]: v.get("valueFrom") for v in gateway(objects)["env"]}["POD_IP"] == address["valueFrom"]
+    found = settings_of(objects, tmp_path).cells
+    assert found is not None
+    assert (found.name, found.redis_url, found.url) == ("east", "redis://shared:6379/0", "http://secret:8000")

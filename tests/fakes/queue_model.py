@@ -18,6 +18,7 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
+from policies.others_load import NO_TOTALS, LoadTotals
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
 
@@ -66,22 +67,32 @@ class QueueModel:
         self.gateways: set[str] = set()
         self.ended: set[str] = set()
         self.turns: list[str] = []
+        self.elsewhere: dict[str, LoadTotals] = {}
+        """What other cells have on workers."""
         self.more = False
 
     # What can be seen.
 
+    def own(self, worker: str) -> LoadTotals:
+        """Return what this cell has on a worker."""
+        here = [r for r in self.records.values() if r.worker == worker and r.state != "waiting"]
+        return LoadTotals(
+            sum(r.tokens for r in here if r.state in ("granted", "placed")),
+            len(here),
+            sum(r.ticket.kv_tokens for r in here),
+        )
+
+    def load(self, worker: str) -> LoadTotals:
+        """Return what all cells have on a worker."""
+        own, others = self.own(worker), self.elsewhere.get(worker, NO_TOTALS)
+        return LoadTotals(
+            own.tokens_queued + others.tokens_queued,
+            own.streams + others.streams,
+            own.kv_tokens + others.kv_tokens,
+        )
+
     def tokens(self, worker: str) -> int:
-        return sum(
-            r.tokens for r in self.records.values() if r.worker == worker and r.state in ("granted", "placed")
-        )
-
-    def streams(self, worker: str) -> int:
-        return sum(r.worker == worker and r.state != "waiting" for r in self.records.values())
-
-    def kv(self, worker: str) -> int:
-        return sum(
-            r.ticket.kv_tokens for r in self.records.values() if r.worker == worker and r.state != "waiting"
-        )
+        return self.load(worker).tokens_queued
 
     def waiting(self, queue: str) -> list[str]:
         ids = [id for id, r in self.records.items() if r.ticket.queue == queue and r.state == "waiting"]
@@ -123,7 +134,9 @@ class QueueModel:
         for route in ranked:
             if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
-            fits = fits_window(self.tokens(route.worker), route.uncached_tokens, tokens)
+            fits = not self.own(route.worker).tokens_queued or fits_window(
+                self.tokens(route.worker), route.uncached_tokens, tokens
+            )
             if fits and left_open is not None and route.uncached_tokens > tokens:
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
@@ -258,6 +271,14 @@ class QueueModel:
                 self._drop(id, 0.0)
         self._grant(queues)
         return 1
+
+    def cells(self, gateway, queues, others):
+        if gateway not in self.gateways:
+            return None
+        own = {r.worker: self.own(r.worker) for r in self.records.values() if r.state != "waiting"}
+        self.elsewhere = dict(others)
+        self._grant(queues)
+        return own
 
     def reap(self, gateway, queues, dead):
         if gateway not in self.gateways:

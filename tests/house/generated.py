@@ -16,6 +16,7 @@ from gateway.runtime.certificates import certificate_family
 from gateway.settings.tree import Settings
 from gateway.telemetry.build_info import build_info
 from gateway.telemetry.request_families import request_families
+from gateway.wiring.cell_gauges import cell_gauges
 from gateway.wiring.gauges import gauges
 from policies.registry import BUILT_IN_QUEUEING, BUILT_IN_ROUTING
 from tests.house.command_pages import commands_reference
@@ -115,6 +116,7 @@ def metrics() -> list[tuple[str, str, str, str]]:
         for family in (
             *request_families(nothing),
             *gauges(*[nothing] * 9),
+            *cell_gauges(nothing, nothing, nothing),
             build_info(nothing),
             certificate_family(nothing),
         )

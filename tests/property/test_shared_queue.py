@@ -20,6 +20,7 @@ from gateway.queueing.shared.queue_store import (
     SharedTicket,
 )
 from policies.admission.dispatch_window import PASSED_MAX
+from policies.others_load import NO_TOTALS, LoadTotals
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.queue_model import GrantRound, QueueModel
@@ -39,6 +40,7 @@ BEFORE = ("m", "n")
 """The queues that go before batch work."""
 
 runs = itertools.count()
+elsewhere = st.builds(LoadTotals, st.integers(0, 150), st.integers(1, 3), st.integers(0, 30))
 
 gateway = st.sampled_from(GATEWAYS)
 routes = st.lists(
@@ -185,6 +187,15 @@ class QueueMachine(RuleBasedStateMachine):
         if told is not None:
             self.finished(name)
 
+    @rule(name=gateway, others=st.dictionaries(st.sampled_from(WORKERS), elsewhere))
+    def other_cells(self, name, others):
+        """Other cells use the same workers."""
+        told = self.do(self.stores[name].cells(QUEUES, others))
+        expected = self.model.cells(name, QUEUES, others)
+        assert expected == (told if told is None else told[1])
+        if told is not None:
+            self.finished(name)
+
     @rule(name=gateway, dead=gateway)
     def reap(self, name, dead):
         """Its lease runs on until it is looked at from far in the future."""
@@ -233,8 +244,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert told.gateways == len(some)
         for worker in WORKERS:
             load = told.loads.get(worker)
-            seen = (load.tokens_queued, load.streams, load.kv_tokens) if load else (0, 0, 0)
-            assert seen == (self.model.tokens(worker), self.model.streams(worker), self.model.kv(worker))
+            assert (load or NO_TOTALS) == self.model.load(worker)
 
     @invariant()
     def the_same_turns_were_told(self):
@@ -253,7 +263,7 @@ class QueueMachine(RuleBasedStateMachine):
                 for r in self.model.records.values()
                 if r.worker == worker and r.state in ("granted", "placed")
             ]
-            assert len(inside) <= 1 or self.model.tokens(worker) <= WINDOW
+            assert len(inside) <= 1 or self.model.own(worker).tokens_queued <= WINDOW
 
     @invariant()
     def nobody_waits_who_could_go(self):

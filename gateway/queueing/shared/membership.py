@@ -5,7 +5,8 @@
         +---------the others are gone--------+  +----Redis does not answer-------+
 
     shared   every place and every turn is decided in Redis; the load that other gateways put on workers is known
-    alone    no other gateway decides: places and turns are given by this process, no request waits for Redis
+    alone    no other gateway decides: places and turns are given by this process, no request waits for Redis; not
+             in a cell, whose gateways know the loads of other cells from Redis
     away     the same, with this gateway's part of each worker's window, from the tags and loads last seen
 
 A Redis that is soon away again is joined later each time: one that answers now just in time and now just too late
@@ -18,7 +19,7 @@ gateways are alive, what they have put on workers, and when it has to be checked
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.queueing.shared.local_placements import LocalPlacements
@@ -27,6 +28,8 @@ from gateway.queueing.shared.queue_store import NotJoined, QueueReply, QueueStor
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 LEASE_MS = 3000
 BEAT_SECONDS = 1.0
@@ -56,6 +59,7 @@ class Membership:
         timeout_seconds: float,
         clock: Callable[[], float],
         always_joined: bool = True,
+        in_cell: bool = False,
     ) -> None:
         """Create the state of a gateway that has not joined.
 
@@ -67,6 +71,7 @@ class Membership:
             timeout_seconds: How long a request waits for a decision.
             clock: Returns seconds and never goes backwards.
             always_joined: Whether the gateway joins without queues and placements, too.
+            in_cell: Whether other cells use the same workers, so that turns are never given by this gateway alone.
         """
         self.gateways = 1
         """How many gateways are alive."""
@@ -95,6 +100,7 @@ class Membership:
         self._again_seconds = AGAIN_SECONDS
         self._wake = asyncio.Event()
         self._always_joined = always_joined
+        self._in_cell = in_cell
 
     def attach(self, member: QueueMember) -> None:
         """Take part for this gateway. Call it once, before any loop runs."""
@@ -199,7 +205,7 @@ class Membership:
             return reply
         return None
 
-    async def await_reply(self, call: Awaitable[QueueReply]) -> QueueReply | None:
+    async def await_reply(self, call: Awaitable[Answer]) -> Answer | None:
         """Return the reply to a call, however long it takes; None if there is none."""
         try:
             return await call
@@ -304,11 +310,12 @@ class Membership:
     async def _set_gateways(self, gateways: int) -> None:
         """Note how many gateways are alive, and begin or stop to give turns together."""
         self.gateways = gateways
-        shared = self.up and self._enabled and gateways > 1
+        shared = self.up and self._enabled and (gateways > 1 or self._in_cell)
         if shared == self.shared:
             return
         log.info(
-            "turns are given %s", f"by {gateways} gateways together" if shared else "by this gateway alone"
+            "turns are given %s",
+            f"by {gateways} gateways together" if shared and gateways > 1 else "by this gateway alone",
         )
         if not shared:
             self._stop_sharing()

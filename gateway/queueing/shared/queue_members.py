@@ -1,9 +1,10 @@
 """QueueMember: what the shared queue needs to know of a gateway that takes part in it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from gateway.fleet.loads import Loads
+from radix_cache.match import WorkerId
 
 Debts = Sequence[tuple[str, str, float]]
 """(queue, tenant, units over weight): how far a tenant is ahead of the virtual time."""
@@ -14,6 +15,10 @@ class QueueMember(Protocol):
 
     def queues(self, beside: str | None = None) -> Sequence[str]:
         """Return all queues, or those that share workers with the queue `beside`."""
+        ...
+
+    def worker_ids(self) -> Collection[WorkerId]:
+        """Return the workers of the models whose turns are decided together."""
         ...
 
     def update_others(self, loads: Loads, *, all_workers: bool) -> None:

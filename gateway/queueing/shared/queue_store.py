@@ -19,7 +19,7 @@ from radix_cache.redis.call import CommandArgument, read_lua
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 
-VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "reap", "join")
+VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "cells", "reap", "join")
 LIBRARY = library_functions(
     read_lua("gateway.queueing.shared", "queue"),
     VERBS,
@@ -201,6 +201,14 @@ class QueueStore:
         answer = await self._call("beat", queues, [lease_ms])
         dead = tuple(name.decode() for name in answer[3])
         return msgspec.structs.replace(_reply(answer), dead=dead, loads=_loads(answer[4]))
+
+    async def cells(self, queues: Sequence[str], others: Loads) -> tuple[QueueReply, Loads]:
+        """Report what other cells have on workers, and return what this one has."""
+        given: list[CommandArgument] = [len(others)]
+        for worker, load in others.items():
+            given += [worker, load.tokens_queued, load.streams, load.kv_tokens]
+        answer = await self._call("cells", queues, given)
+        return _reply(answer), _loads(answer[3])
 
     async def reap(self, queues: Sequence[str], gateway: str, *, ahead_ms: int = 0) -> QueueReply:
         """Free what a gateway holds whose lease is over; outcome 0: it is alive."""

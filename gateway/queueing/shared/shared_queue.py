@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gateway.fleet.loads import Loads
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.membership import LEASE_MS, Membership
@@ -72,6 +73,7 @@ class SharedQueue:
         clock: Callable[[], float],
         shard: int = 0,
         always_joined: bool = True,
+        in_cell: bool = False,
     ) -> None:
         """Create the queue of a gateway that has not joined.
 
@@ -83,6 +85,7 @@ class SharedQueue:
             clock: Returns seconds and never goes backwards.
             shard: Its number among the shards of a cluster.
             always_joined: Whether the gateway joins without queues and placements, too.
+            in_cell: Whether other cells use the same workers.
         """
         self._store = store
         self._member: QueueMember
@@ -103,6 +106,7 @@ class SharedQueue:
             timeout_seconds=timeout_seconds,
             clock=clock,
             always_joined=always_joined,
+            in_cell=in_cell,
         )
 
     def attach(self, member: QueueMember) -> None:
@@ -243,6 +247,19 @@ class SharedQueue:
             self._first_tokens[shared.id] = asyncio.get_running_loop().call_later(
                 FIRST_TOKEN_SECONDS, self._report_first_token, shared
             )
+
+    async def exchange_with_cells(self, others: Loads) -> Loads:
+        """Take over what other cells have on workers, and return what this cell has; nothing if that is unknown."""
+        if not self.shared:
+            return {}
+        here = self._member.worker_ids()
+        mine = {worker: load for worker, load in others.items() if worker in here}
+        answer = await self.membership.await_reply(self._store.cells(self.membership.queues(), mine))
+        if answer is None:
+            return {}
+        reply, own = answer
+        self.membership.process(reply)
+        return own
 
     def leave(self, shared: SharedTicket, cost_change: float) -> bool:
         """Note that a request has ended or waits no longer; its usage differs from its cost by `cost_change`.

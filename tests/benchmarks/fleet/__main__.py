@@ -18,6 +18,7 @@ import orjson
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
+from tests.benchmarks.fleet.cells import count_cells
 from tests.benchmarks.fleet.costs import derived_costs
 from tests.benchmarks.fleet.counts import FleetCounts, count
 from tests.benchmarks.fleet.load import FleetLoad
@@ -84,6 +85,7 @@ async def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             runs[name] = load, await count(load, Path(directory))
     _print(console, runs)
+    await _print_cells(console)
     settings = {"load_average": os.getloadavg()[0]}
     for title, values in (("machine", machine()), ("versions", versions(*PACKAGES)), ("settings", settings)):
         console.print(f"{title}: {', '.join(f'{k} {v}' for k, v in values.items())}", highlight=False)
@@ -123,6 +125,24 @@ def _print(console: Console, runs: dict[str, tuple[FleetLoad, FleetCounts]]) -> 
         figures = (counts.redis_cpu_us, counts.serving_cpu_us, counts.following_cpu_us)
         rest = (counts.idle_commands, counts.idle_bytes_out)
         drawn.add_row(shown, *(number(figure, 0) for figure in (*figures, *rest)))
+    console.print(drawn)
+
+
+async def _print_cells(console: Console) -> None:
+    """Count what a request of one cell costs, alone and beside another cell under the same load."""
+    drawn = new_table(
+        "A request of a cell costs: its own Redis, and the one that all cells share",
+        ("cells of 4 gateways", "Redis"),
+        ("commands", "bytes in", "bytes out", "changes", "commands at rest"),
+    )
+    load = FleetLoad(gateways=4, requests_per_second=20, requests=150, new_blocks=BLOCKS)
+    for cells in (1, 2):
+        console.print(f"{cells} cells ...", style="dim")
+        with tempfile.TemporaryDirectory() as directory:
+            own, shared = await count_cells(cells, load, Path(directory))
+        for name, costs in (("own", own), ("shared", shared)):
+            figures = (costs.commands, costs.bytes_in, costs.bytes_out, costs.changes, costs.idle_commands)
+            drawn.add_row(str(cells), name, *(number(figure, 1) for figure in figures))
     console.print(drawn)
 
 

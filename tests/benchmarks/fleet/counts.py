@@ -90,14 +90,14 @@ async def _count(
     await wait_until_served(urls, keys[0], load)
     await send(urls, keys, load, "warm", warm_up)
     await asyncio.sleep(QUIET_SECONDS)
-    before = await _figures(clients, gateways)
+    before = await figures(clients, gateways)
     await asyncio.sleep(IDLE_SECONDS)
-    rested = await _figures(clients, gateways)
+    rested = await figures(clients, gateways)
     loop = asyncio.get_running_loop()
     began = loop.time()
     sending = await send(urls, keys, load, "new", load.requests)
     await asyncio.sleep(QUIET_SECONDS)
-    after = await _figures(clients, gateways)
+    after = await figures(clients, gateways)
     seconds = loop.time() - began
     idle = {name: (rested[name] - before[name]) / IDLE_SECONDS for name in before}
     spent = {name: after[name] - rested[name] - idle[name] * seconds for name in after}
@@ -176,7 +176,7 @@ def _settings(
     }
 
 
-async def _figures(clients: Sequence[Any], gateways: Sequence[Child]) -> dict[str, float]:
+async def figures(clients: Sequence[Any], gateways: Sequence[Child]) -> dict[str, float]:
     """Return the counters of all primaries together, and the CPU seconds of each gateway so far."""
     found: dict[str, float] = {f"cpu_{at}": cpu_seconds(each.pid or 0) for at, each in enumerate(gateways)}
     sums = dict.fromkeys(

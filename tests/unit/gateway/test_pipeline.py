@@ -30,6 +30,7 @@ class StubExchange:
     """A client that reads everything."""
 
     id, surface, traceparent, caller, batch = "r", Surface.CHAT, None, None, ""
+    relayed = False
     queue_headers = QueueHeaders()
 
     def __init__(self):
@@ -82,6 +83,7 @@ async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monk
         tracing=SimpleNamespace(begin=lambda traceparent, tracestate, batch: None),
         model_selection=SimpleNamespace(fallbacks=lambda ctx: ()),
         observers=(records.append,),
+        cells=None,
         clock=stage.clock,
         wall=stage.clock,
     )

@@ -12,7 +12,7 @@
 -- there, but others may go to workers that no request before them waits for.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
---       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed
+--       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed; then what other cells have of these
 --       3 places      hash: id -> record          4 owned    sorted set of ids, by name: "gateway:number"
 --       5 grants      sorted set: id -> ms by which it has to be claimed
 --       6 ended       sorted set: id -> ms until which it is remembered
@@ -44,7 +44,7 @@ local unpacked, unpacked_count = {}, 0
 local ended_swept = 0
 
 -- Set anew by every call; redis.call is not there yet when a library is loaded. `known_loads` has the loads that this
--- call has read: {tokens, streams, KV tokens} by worker.
+-- call has read: {tokens, streams, KV tokens, and what other cells have of the three} by worker.
 local call, now, gateways, loads, places, owned, grants, ended, turns, queues, at, more, known_loads
 local narrow, wide, open_tokens, contended, hold
 
@@ -95,12 +95,13 @@ end
 
 local function write(id, record) call('HSET', places, id, cmsgpack.pack(record)) end
 
-local LOAD = '<i8i8i8'
+local LOAD, LOAD_WITH_CELLS = '<i8i8i8', '<i8i8i8i8i8i8'
 
 local function load_of(packed)
-  if not packed then return 0, 0, 0 end
+  if not packed then return {0, 0, 0, 0, 0, 0} end
+  if #packed > 24 then return {struct.unpack(LOAD_WITH_CELLS, packed)} end
   local tokens, streams, kv = struct.unpack(LOAD, packed)
-  return tokens, streams, kv
+  return {tokens, streams, kv, 0, 0, 0}
 end
 
 -- Reads the loads of the workers that this call has not read.
@@ -110,7 +111,7 @@ local function read_loads(workers)
     if not known_loads[worker] then missing[#missing + 1] = worker end
   end
   if #missing == 0 then return end
-  for i, packed in ipairs(call('HMGET', loads, unpack(missing))) do known_loads[missing[i]] = {load_of(packed)} end
+  for i, packed in ipairs(call('HMGET', loads, unpack(missing))) do known_loads[missing[i]] = load_of(packed) end
 end
 
 local function change_load(worker, tokens, streams, kv)
@@ -118,8 +119,10 @@ local function change_load(worker, tokens, streams, kv)
   local load = known_loads[worker]
   load[1], load[2], load[3] = load[1] + tokens, load[2] + streams, load[3] + kv
   if load[2] == 0 then
-    known_loads[worker] = {0, 0, 0}
+    known_loads[worker] = {0, 0, 0, 0, 0, 0}
     call('HDEL', loads, worker)
+  elseif load[5] > 0 then
+    call('HSET', loads, worker, struct.pack(LOAD_WITH_CELLS, unpack(load, 1, 6)))
   else
     call('HSET', loads, worker, struct.pack(LOAD, load[1], load[2], load[3]))
   end
@@ -156,8 +159,10 @@ local function best(routes, closed, slack, yields, background)
   local window, crowds = yields and narrow or wide, yields and not background
   if contended and not yields and slack then slack = math.max(slack, CONTENDED_HOLD) end
   for i, route in ipairs(routes) do
-    local ahead = known_loads[route[1]][1]
-    local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + route[2] <= window
+    local load = known_loads[route[1]]
+    local ahead = load[1]
+    -- Where all that is ahead is of other cells, one request may go: they might keep the worker busy for ever.
+    local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + route[2] <= window
     if room and open_tokens and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) and not (closed[route[1]] == 'all' or closed[route[1]] and crowds) then found = i end
@@ -596,6 +601,33 @@ function verbs.beat(keys, args)
   end
   call('ZADD', gateways, now + lease, args[1])
   return answer(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(call('HKEYS', loads)))
+end
+
+-- cells: other cells have this on workers, and nothing else, from now on.
+--   number of workers, workers {worker, tokens queued, streams, KV tokens}
+-- Outcome 1 {worker, tokens queued, streams, KV tokens, ...} of this cell alone
+function verbs.cells(keys, args)
+  if not open(keys, args) then return {-2, -1, 0} end
+  local workers, told = call('HKEYS', loads), {}
+  for _, worker in ipairs(workers) do told[worker] = {0, 0, 0} end
+  for _ = 1, tonumber(next_arg(args)) do
+    local worker = next_arg(args)
+    if not told[worker] then workers[#workers + 1] = worker end
+    told[worker] = {tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))}
+  end
+  read_loads(workers)
+  local own = {}
+  for _, worker in ipairs(workers) do
+    local load, others = known_loads[worker], told[worker]
+    local tokens, streams, kv = load[1] - load[4], load[2] - load[5], load[3] - load[6]
+    if streams > 0 then own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, tokens, streams, kv end
+    if load[4] ~= others[1] or load[5] ~= others[2] or load[6] ~= others[3] then
+      load[4], load[5], load[6] = others[1], others[2], others[3]
+      change_load(worker, tokens + others[1] - load[1], streams + others[2] - load[2], kv + others[3] - load[3])
+    end
+  end
+  grant()
+  return answer(1, own)
 end
 
 -- reap: what a gateway holds whose lease is over is freed.

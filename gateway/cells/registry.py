@@ -1,0 +1,168 @@
+"""The cells that are alive: each gateway has a lease in the Redis that all cells share, and reads all leases there.
+
+    gateway --once a second: its cell, its URL, a lease--> Redis --the gateways of all living cells--> gateway
+
+No request asks Redis for it. A cell lives for as long as one of its gateways; a gateway that drains leaves. While
+Redis is away the last answer holds; once Redis is back, the cells of that answer have time to renew their leases.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from policies.cell_ownership import owner_of
+from radix_cache.redis.call import CommandArgument, RedisDown, Script
+from radix_cache.redis.scripts import ScriptCaller
+
+log = logging.getLogger(__name__)
+
+RENEW_SECONDS_MAX = 1.0
+GATEWAYS_MAX = 4096
+OWNERS_MAX = 10_000
+"""Organisations whose cell is remembered."""
+
+_RENEW = Script.from_text(
+    """#!lua
+-- KEYS: hash: gateway -> its cell, its URL, the end of its lease in ms.
+-- ARGV: gateway, cell, URL, lease in ms (0: the gateway leaves), the most gateways there may be.
+-- Returns the cells and URLs of all gateways that are alive, each pair once.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if ARGV[4] == '0' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+elseif redis.call('HLEN', KEYS[1]) < tonumber(ARGV[5]) or redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
+  redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({ARGV[2], ARGV[3], now + ARGV[4]}))
+end
+local alive, seen, all = {}, {}, redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local cell, url, deadline = unpack(cmsgpack.unpack(all[i + 1]))
+  if deadline < now then
+    redis.call('HDEL', KEYS[1], all[i])
+  elseif not seen[cell .. ' ' .. url] then
+    seen[cell .. ' ' .. url] = true
+    alive[#alive + 1], alive[#alive + 2] = cell, url
+  end
+end
+return alive
+"""
+)
+
+
+class CellRegistry:
+    """This gateway's lease among the gateways of all cells, and the cells that are alive."""
+
+    def __init__(
+        self,
+        scripts: ScriptCaller,
+        *,
+        prefix: str,
+        cell: str,
+        url: str,
+        lease_seconds: float,
+        serves: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create the lease of a gateway that has not joined.
+
+        Args:
+            scripts: The Redis that all cells share.
+            prefix: Beginning of all keys there.
+            cell: Name of this gateway's cell.
+            url: Where other cells reach this gateway.
+            lease_seconds: How long this gateway is alive without a sign of life.
+            serves: Whether this gateway takes requests of other cells; False while it drains.
+            clock: Returns seconds and never goes backwards.
+        """
+        self.cell = cell
+        self.cells: Mapping[str, Sequence[str]] = {}
+        """The URLs of the gateways that are alive, by cell."""
+        self.up = False
+        """Whether Redis answered last."""
+        self._scripts = scripts
+        self._key = f"{prefix}:{{cells}}:gateways"
+        self._url = url.rstrip("/")
+        self._lease_seconds = lease_seconds
+        self._serves = serves
+        self._gateway = secrets.token_hex(8)
+        self._clock = clock
+        self._owners: dict[str, str] = {}
+        self._kept: Mapping[str, Sequence[str]] = {}
+        """The cells that were alive when Redis went away."""
+        self._kept_until = float("-inf")
+
+    def owner_of(self, organisation: str) -> str:
+        """Return the cell that an organisation belongs to, of those that are alive and this gateway's own."""
+        owner = self._owners.get(organisation)
+        if owner is None:
+            if len(self._owners) >= OWNERS_MAX:
+                self._owners.clear()
+            owner = owner_of(organisation, {*self.cells, self.cell})
+            assert owner is not None
+            self._owners[organisation] = owner
+        return owner
+
+    async def run(self) -> None:
+        """Renew the lease and read all leases, again and again."""
+        pause = min(RENEW_SECONDS_MAX, self._lease_seconds / 3)
+        while True:
+            await self.renew()
+            await asyncio.sleep(pause)
+
+    async def renew(self) -> None:
+        """Renew the lease, or give it back if this gateway does not serve, and read all leases."""
+        try:
+            answer = await self._call(round(1000 * self._lease_seconds) if self._serves() else 0)
+        except RedisDown as err:
+            if self.up:
+                log.warning("the list of cells cannot be read, the last one holds: %s", err)
+            self.up = False
+            return
+        if not self.up and self.cells:
+            self._kept = self.cells
+            self._kept_until = self._clock() + self._lease_seconds
+        self.up = True
+        self._update(answer)
+
+    async def read(self) -> None:
+        """Read all leases without one of its own. Raises RedisDown."""
+        self._update(await self._call(0))
+        self.up = True
+
+    async def look(self) -> None:
+        """Read all leases without one of its own; where Redis does not answer, no cell is known."""
+        with suppress(RedisDown):
+            await self.read()
+
+    async def close(self) -> None:
+        """Give the lease back: other cells send nothing here any more."""
+        with suppress(RedisDown, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._call(0)
+
+    async def _call(self, lease_ms: int) -> Sequence[Any]:
+        arguments: list[CommandArgument] = [self._gateway, self.cell, self._url, lease_ms, GATEWAYS_MAX]
+        answer = await self._scripts.call(_RENEW, [self._key], arguments)
+        return answer if isinstance(answer, list) else []
+
+    def _update(self, answer: Sequence[bytes]) -> None:
+        cells: dict[str, list[str]] = {}
+        for cell, url in zip(answer[::2], answer[1::2], strict=True):
+            cells.setdefault(cell.decode(), []).append(url.decode())
+        found: Mapping[str, Sequence[str]] = {cell: sorted(urls) for cell, urls in cells.items()}
+        if self._clock() < self._kept_until:
+            found = {**self._kept, **found}
+        if found.keys() != self.cells.keys():
+            _log_changes(self.cells, found)
+            self._owners.clear()
+        self.cells = found
+
+
+def _log_changes(before: Collection[str], now: Collection[str]) -> None:
+    for cell in sorted(set(now) - set(before)):
+        log.info("cell %s is alive", cell)
+    for cell in sorted(set(before) - set(now)):
+        log.warning("cell %s is gone: its tenants belong to other cells", cell)

@@ -1,0 +1,28 @@
+"""The relay of requests to other cells, where the settings name the cell of this gateway."""
+
+from contextlib import AsyncExitStack
+
+from gateway.app import Gateway
+from gateway.cells.hop import HopSignature
+from gateway.process.secrets import deployment_secret
+from gateway.telemetry.gauge_collector import StateCollector
+from gateway.web.cell_relay import CellRelay
+from gateway.wiring.cell_gauges import cell_gauges
+
+
+def open_cell_relay(gateway: Gateway, stack: AsyncExitStack) -> CellRelay | None:
+    """Return the relay, which the stack closes; None without cells."""
+    if gateway.cells is None:
+        return None
+    relay = CellRelay(gateway.cells.registry, HopSignature(deployment_secret(gateway.settings)))
+    stack.push_async_callback(relay.close)
+    counted = cell_gauges(gateway.cells.registry, relay.relayed, relay.unreached)
+    gateway.registry.register(StateCollector(counted))
+    return relay
+
+
+async def join_cells(gateway: Gateway) -> None:
+    """Let the gateways of all cells know of this one, whose listeners are open, from now on."""
+    if gateway.cells is not None:
+        await gateway.cells.registry.renew()
+        gateway.supervisor.start("cells", gateway.cells.registry.run)

@@ -1,0 +1,37 @@
+"""Gauges of cells: which are alive, and the requests that are relayed to them."""
+
+from collections.abc import Iterable, Mapping
+
+from gateway.cells.registry import CellRegistry
+from gateway.telemetry.gauge_collector import Gauge
+from gateway.wiring.gauge_kinds import Reading, single_gauge
+
+
+def cell_gauges(
+    registry: CellRegistry, relayed: Mapping[str, int], unreached: Mapping[str, int]
+) -> tuple[Gauge, ...]:
+    """Return the gauges of a gateway that is in a cell; counts are by the name of the other cell."""
+
+    def of_relays() -> Iterable[Reading]:
+        counted = (("relayed", relayed), ("unreached", unreached))
+        return [
+            ((cell, outcome), float(count)) for outcome, counts in counted for cell, count in counts.items()
+        ]
+
+    return (
+        single_gauge(
+            "cells_alive", "Cells that are alive, as this gateway knows.", lambda: len(registry.cells)
+        ),
+        single_gauge(
+            "cells_redis_up",
+            "The Redis that all cells share: 1 if it answers, 0 if the last list of cells holds.",
+            lambda: registry.up,
+        ),
+        Gauge(
+            name="cell_requests",
+            text="Requests of tenants of another cell: `relayed` to it, or served here because it was `unreached`.",
+            labels=("cell", "outcome"),
+            read=of_relays,
+            counter=True,
+        ),
+    )

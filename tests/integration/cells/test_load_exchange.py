@@ -1,0 +1,110 @@
+"""Loads are exchanged by a real Redis: fair parts, one gateway for each cell, leases, a Redis that is away."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.cells.cell_loads import CellLoads
+from policies.admission.dispatch_window import DispatchWindow
+from policies.others_load import LoadTotals
+from radix_cache.redis.scripts import ScriptCaller
+
+WINDOW = 300
+
+
+class StubQueue:
+    """A cell's queue, of one gateway: it keeps what other cells have."""
+
+    def __init__(self, gateway, own):
+        self.gateway, self.own, self.others, self.exchanges = gateway, own, {}, 0
+        self.shards = [self]
+
+    async def exchange_with_cells(self, others):
+        self.others = dict(others)
+        self.exchanges += 1
+        return self.own
+
+
+class StubFleet(dict):
+    """Workers by id; each knows its address."""
+
+
+def worker(address="10.0.0.1:8000", provider=None):
+    return SimpleNamespace(address=address, provider=provider, models=frozenset({"m"}))
+
+
+@pytest.fixture
+async def cell(own_valkey):
+    """Run the exchange of one gateway: `async with cell(...) as queue`."""
+    scripts = ScriptCaller(own_valkey.url)
+    windows = SimpleNamespace(of=lambda model: DispatchWindow(narrow=WINDOW, wide=2 * WINDOW))
+
+    @asynccontextmanager
+    async def run(name, gateway, own, fleet=None):
+        queue = StubQueue(gateway, own)
+        fleet = StubFleet(fleet or {"w": worker()})
+        loads = CellLoads(scripts, prefix="c", cell=name, fleet=fleet, queue=queue, windows=windows)
+        task = asyncio.create_task(loads.run())
+        try:
+            yield queue
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    yield run
+    await scripts.close()
+
+
+async def until(true):
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def test_cells_count_at_most_the_others_fair_part_of_a_window(cell):
+    async with (
+        cell("east", "e1", {"w": LoadTotals(40, 2, 500)}) as east,
+        cell("west", "w1", {"w": LoadTotals(900, 3, 700)}) as west,
+    ):
+        await until(lambda: east.others and west.others)
+        await until(lambda: east.others == {"w": LoadTotals(WINDOW // 2, 3, 700)})
+        assert west.others == {"w": LoadTotals(40, 2, 500)}
+        async with cell("north", "n1", {"w": LoadTotals(500, 1, 10)}):
+            await until(lambda: east.others == {"w": LoadTotals(2 * WINDOW // 3, 4, 710)})
+        await until(lambda: east.others == {"w": LoadTotals(WINDOW // 2, 3, 700)})
+
+
+async def test_only_the_same_worker_counts(cell):
+    load = LoadTotals(40, 2, 500)
+    names = ("same", "moved", "elsewhere", "outside")
+    theirs = {name: worker() for name in names} | {"outside": worker(provider=object())}
+    mine = {"same": worker(), "moved": worker("10.0.0.9:8000"), "outside": worker()}
+    async with (
+        cell("east", "e1", dict.fromkeys(names, load), theirs),
+        cell("west", "w1", {}, mine) as west,
+    ):
+        await until(lambda: west.others)
+        assert west.others == {"same": load}
+
+
+async def test_one_gateway_of_a_cell_does_it_and_another_takes_over(cell):
+    async with cell("west", "w1", {"w": LoadTotals(40, 2, 500)}):
+        async with cell("east", "e1", {}) as first:
+            await until(lambda: first.others)
+            async with cell("east", "e2", {}) as second:
+                done = first.exchanges
+                await until(lambda: first.exchanges > done + 3)
+                assert second.exchanges == 0
+        async with cell("east", "e2", {}) as second:
+            await until(lambda: second.others)
+
+
+async def test_without_redis_the_others_loads_are_forgotten(cell, own_valkey):
+    async with cell("west", "w1", {"w": LoadTotals(40, 2, 500)}), cell("east", "e1", {}) as east:
+        await until(lambda: east.others)
+        own_valkey.kill()
+        await until(lambda: not east.others)
+        own_valkey.start()
+        await until(lambda: east.others)

@@ -1,0 +1,41 @@
+"""The cell of a tenant is stable: a cell that leaves gives up its own tenants, and no other tenant moves."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.cell_ownership import owner_of
+
+NAMES = st.text(alphabet="abcdefgh-0123", min_size=1, max_size=12)
+CELLS = st.sets(NAMES, min_size=1, max_size=12)
+
+
+@given(cells=CELLS, organisation=st.text(max_size=30))
+def test_a_tenant_belongs_to_one_of_the_cells_in_whatever_order_they_are_named(cells, organisation):
+    owner = owner_of(organisation, sorted(cells))
+    assert owner in cells
+    assert owner == owner_of(organisation, sorted(cells, reverse=True))
+
+
+@given(cells=CELLS, organisation=st.text(max_size=30), change=NAMES)
+def test_only_the_tenants_of_the_cell_that_comes_or_goes_move(cells, organisation, change):
+    without, with_it = cells - {change}, cells | {change}
+    before, after = owner_of(organisation, without), owner_of(organisation, with_it)
+    assert after in (before, change)
+
+
+def test_cells_have_about_as_many_tenants_each():
+    cells = [f"cell-{at}" for at in range(10)]
+    counts = Counter(owner_of(f"tenant-{at}", cells) for at in range(20_000))
+    assert max(counts.values()) < 1.1 * 2000
+    assert min(counts.values()) > 0.9 * 2000
+
+
+def test_the_rule_that_load_balancers_follow_does_not_change():
+    owners = [owner_of(name, ("east", "north", "west")) for name in ("acme", "hooli", "stark", "Ünal")]
+    assert owners == ["north", "east", "east", "west"]
+
+
+def test_without_a_cell_there_is_no_owner():
+    assert owner_of("acme", ()) is None
