@@ -9,11 +9,11 @@ because Kubernetes renews it.
 
 import asyncio
 import random
-import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 
 from gateway.kubernetes.objects import ApiResource, NamedObject, ObjectIdentity
+from gateway.process.watched_socket import watched_socket
 
 API = "https://kubernetes.default.svc"
 """The name of the API server in every cluster, which its certificate contains."""
@@ -44,8 +45,8 @@ LINE_BYTES_MAX = 4 * 2**20
 GONE = 410
 REFUSED = (401, 403)
 
-KEEPALIVE_OPTIONS = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""A quiet watch whose server is gone is noticed within half a minute."""
+IDLE_SECONDS = 10
+"""After so long without a byte a watch is probed; a server that is gone is noticed within half a minute."""
 
 Read = TypeVar("Read", bound=NamedObject)
 Decoded = TypeVar("Decoded")
@@ -202,7 +203,7 @@ class KubernetesApi:
     def _session(self, seconds_max: float) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=seconds_max),
-            connector=aiohttp.TCPConnector(socket_factory=_watched_socket),
+            connector=aiohttp.TCPConnector(socket_factory=partial(watched_socket, idle_seconds=IDLE_SECONDS)),
         )
 
     def _request(self, selection: SelectedObjects[Any], name: str = "") -> dict[str, Any]:
@@ -295,16 +296,6 @@ def _decoded(text: bytes, read: type[Decoded], selection: SelectedObjects[Any]) 
         raise KubernetesUnavailable(
             f"the API server does not answer with the JSON of {kind} objects"
         ) from err
-
-
-def _watched_socket(address: Any) -> socket.socket:
-    """Return a socket that notices a silent end of its peer."""
-    family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE_OPTIONS:
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
 
 
 def _no_answer(err: Exception) -> KubernetesUnavailable:

@@ -9,14 +9,13 @@ cell is tried, and at last the request is served here. A client that leaves ends
 import asyncio
 import logging
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 import aiohttp
 from aiohttp import web
-from aiohttp.connector import AddrInfoType
 from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 from yarl import URL
@@ -25,6 +24,7 @@ from gateway.cells.hop import HEADER, HopInvalid, HopSignature
 from gateway.cells.registry import GATEWAYS_MAX, CellRegistry
 from gateway.domain.errors import BadRequest, CellUnavailable
 from gateway.domain.tenant import Tenant
+from gateway.process.watched_socket import watched_socket
 from gateway.settings.types import Address, address_of
 from gateway.web.bodies.expectation import ask_for_body
 from gateway.web.client_address import FindAddress
@@ -50,8 +50,8 @@ FETCH_SECONDS_MAX = 10.0
 TRIES_MAX = 3
 """Gateways of a cell that are tried before the request is served here."""
 
-KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""A machine that is gone without a word is noticed after 20 seconds."""
+IDLE_SECONDS = 5
+"""After so long without a byte a connection is probed; a machine that is gone is noticed after 20 seconds."""
 
 HOP_BY_HOP = frozenset(
     [
@@ -77,7 +77,9 @@ class CellRelay:
         self._signature = signature
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=CONNECTIONS_MAX, keepalive_timeout=KEPT_SECONDS, socket_factory=_watched_socket
+                limit=CONNECTIONS_MAX,
+                keepalive_timeout=KEPT_SECONDS,
+                socket_factory=partial(watched_socket, idle_seconds=IDLE_SECONDS),
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS_MAX),
@@ -234,13 +236,3 @@ def _headers_without(headers: Mapping[str, str], left_out: frozenset[str]) -> "C
     return CIMultiDict(
         [(name, value) for name, value in headers.items() if name.lower() not in left_out | named]
     )
-
-
-def _watched_socket(address: AddrInfoType) -> socket.socket:
-    """Return a socket that notices when the other machine is gone."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEP_ALIVE:
-        made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
