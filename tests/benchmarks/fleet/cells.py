@@ -39,10 +39,13 @@ class CellCosts:
     """A second, of all gateways together."""
 
 
-async def count_cells(cells: int, load: FleetLoad, directory: Path) -> tuple[CellCosts, CellCosts]:
+async def count_cells(
+    cells: int, load: FleetLoad, directory: Path, *, idle_seconds: float = IDLE_SECONDS
+) -> tuple[CellCosts, CellCosts]:
     """Return what a request costs the Redis of the first cell, and the one that all cells share.
 
-    `load` is that of each cell, from tenants of its own. Raises ChildFailed.
+    `load` is that of each cell, from tenants of its own. `idle_seconds`: how long cells at rest are counted.
+    Raises ChildFailed.
     """
     async with AsyncExitStack() as stack:
         models = model_names(load)
@@ -66,14 +69,16 @@ async def count_cells(cells: int, load: FleetLoad, directory: Path) -> tuple[Cel
         )
         urls = (fleet.valkeys[FIRST].url, fleet.shared.url)
         clients = [await stack.enter_async_context(redis.from_url(url)) for url in urls]
-        return await _count(fleet, load, clients)
+        return await _count(fleet, load, clients, idle_seconds)
 
 
-async def _count(fleet: CellFleet, load: FleetLoad, clients: Sequence[Any]) -> tuple[CellCosts, CellCosts]:
+async def _count(
+    fleet: CellFleet, load: FleetLoad, clients: Sequence[Any], idle_seconds: float
+) -> tuple[CellCosts, CellCosts]:
     await _send_to_all(fleet, replace(load, requests=WARM_UP_REQUESTS * load.gateways), "warm")
     await asyncio.sleep(QUIET_SECONDS)
     before = [await figures([client], ()) for client in clients]
-    await asyncio.sleep(IDLE_SECONDS)
+    await asyncio.sleep(idle_seconds)
     rested = [await figures([client], ()) for client in clients]
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -82,7 +87,7 @@ async def _count(fleet: CellFleet, load: FleetLoad, clients: Sequence[Any]) -> t
     seconds = loop.time() - began
     after = [await figures([client], ()) for client in clients]
     own, shared = (
-        _costs(*three, seconds, requests)
+        _costs(*three, idle_seconds, seconds, requests)
         for three, requests in zip(
             zip(before, rested, after, strict=True),
             (load.requests, load.requests * len(fleet.gateways)),
@@ -96,10 +101,11 @@ def _costs(
     before: Mapping[str, float],
     rested: Mapping[str, float],
     after: Mapping[str, float],
+    idle_seconds: float,
     seconds: float,
     requests: int,
 ) -> CellCosts:
-    idle = {name: (rested[name] - before[name]) / IDLE_SECONDS for name in COUNTED}
+    idle = {name: (rested[name] - before[name]) / idle_seconds for name in COUNTED}
     spent = {name: (after[name] - rested[name] - idle[name] * seconds) / requests for name in COUNTED}
     return CellCosts(**spent, idle_commands=idle["commands"])
 

@@ -366,7 +366,7 @@ async def test_the_path_without_v1_works_too_and_other_methods_do_not(running):
     status, found = await call(running, f"/{batch['id']}", prefix="")
     assert (status, found["id"]) == (200, batch["id"])
     status, refused = await call(running, method="PUT")
-    assert (status, refused["type"]) == (404, "error")
+    assert (status, refused["type"]) == (405, "error")
 
 
 async def test_a_client_that_leaves_half_way_leaves_nothing(running):
