@@ -20,7 +20,9 @@ def cell_gauges(
 
     return (
         single_gauge(
-            "cells_alive", "Cells that are alive, as this gateway knows.", lambda: len(registry.cells)
+            "cells_alive",
+            "Cells (groups of gateways) that are alive, by the list that this gateway has.",
+            lambda: len(registry.cells),
         ),
         single_gauge(
             "cells_redis_up",
