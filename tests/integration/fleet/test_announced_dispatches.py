@@ -52,7 +52,7 @@ async def answered(running, text):
 
 @asynccontextmanager
 async def all_sharing(gateway, own_valkey, workers, **settings):
-    """Run the gateways until each knows that all share one queue."""
+    """Run the gateways until each knows that all share one queue, and the workers' tenures in the index."""
     async with AsyncExitStack() as stack:
         for worker in workers:
             await stack.enter_async_context(worker)
@@ -61,6 +61,10 @@ async def all_sharing(gateway, own_valkey, workers, **settings):
         for running in gateways:
             queue = running.here.gateway.services.dispatch.queue
             await running.until(lambda at=queue: at.gateways == GATEWAYS and at.shared)
+            index = running.here.gateway.index
+            await running.until(
+                lambda at=index: at.reader.ready.is_set() and len(at.index.replica.tenures) == len(workers)
+            )
         yield gateways
 
 
@@ -113,8 +117,10 @@ async def test_a_dispatch_that_was_announced_is_forgotten_with_its_prediction(
     async with all_sharing(gateway, own_valkey, [worker], **{"index.predicted_seconds": "10"}) as gateways:
         HeldReports(monkeypatch)
         calls = sent(gateways[:1])
-        for running in gateways[1:]:
-            await running.until(lambda at=running: others(at)[0] == EACH)
+        # At once for all: what was announced is forgotten within seconds.
+        await asyncio.gather(
+            *(running.until(lambda at=running: others(at)[0] == EACH) for running in gateways[1:])
+        )
         for running in gateways[1:]:
             await running.until(lambda at=running: others(at) == (0, 0))
         held_open.set()
