@@ -312,7 +312,7 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
     if gateway.cells is not None:
-        await gateway.cells.registry.look()
+        await gateway.cells.registry.try_to_read()
     await gateway.discovery.query_sources()
     start("index", index.reader.follow)
     await index.wait_until_loaded()

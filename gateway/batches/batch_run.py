@@ -57,14 +57,14 @@ class BatchRun:
         self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._output_lines = output_lines_for(batch.endpoint)
         self._errors: list[Json] = []
-        self._room = asyncio.Semaphore(services.batch_rows_max)
+        self._row_slots = asyncio.Semaphore(services.batch_rows_max)
         self._results = ResultWriter(lambda results: services.store.add_results(batch, results))
         self._rows: set[asyncio.Task[None]] = set()
         self._serving: set[asyncio.Task[None]] = set()  # those of the rows that are in the pipeline now
         self._check_now = asyncio.Event()
         self._handing_over = False
-        self._probing = False  # the last row met a refusal that other rows would meet too
-        self._probe_lock = asyncio.Lock()
+        self._one_at_a_time = False  # the last row met a refusal that other rows would meet too
+        self._retry_lock = asyncio.Lock()
         self._paused_until = 0.0
 
     async def run(self) -> None:
@@ -188,7 +188,7 @@ class BatchRun:
     async def _feed(self, done: Any) -> None:
         """Start a row whenever there is room for it, and wait for the last of them."""
         async for row in self._remaining(done):
-            await self._room.acquire()
+            await self._row_slots.acquire()
             await self._services.memory.hold(len(row.body))
             task = asyncio.create_task(self._complete_row(row))
             self._rows.add(task)
@@ -204,7 +204,7 @@ class BatchRun:
         self._services.memory.release(size)
         self._rows.discard(task)
         self._serving.discard(task)
-        self._room.release()
+        self._row_slots.release()
         if not task.cancelled() and (err := task.exception()) is not None and not self._stop.done():
             self._stop.set_exception(err)
 
@@ -212,7 +212,7 @@ class BatchRun:
         """Serve a row, again after refusals and failures, until its result is stored."""
         failures = {True: 0, False: 0}  # by whether other rows would be refused too
         while True:
-            exchange = await self._serve_or_probe(row)
+            exchange = await self._serve_in_turn(row)
             error = exchange.error
             if error is None:
                 break
@@ -227,7 +227,7 @@ class BatchRun:
                 break
             self._services.counts.retried += 1
             if whole_batch:
-                self._probing = True
+                self._one_at_a_time = True
                 self._paused_until = asyncio.get_running_loop().time() + seconds
             else:
                 await asyncio.sleep(seconds)
@@ -236,18 +236,18 @@ class BatchRun:
         self._services.counts.done += 1
         self._services.counts.failed += not good
 
-    async def _serve_or_probe(self, row: InputRow) -> RowExchange:
+    async def _serve_in_turn(self, row: InputRow) -> RowExchange:
         """Serve a row once.
 
         After a refusal that other rows would meet too, one row at a time until one is served.
         """
-        while self._probing:
-            async with self._probe_lock:
-                if not self._probing:
+        while self._one_at_a_time:
+            async with self._retry_lock:
+                if not self._one_at_a_time:
                     break
                 await asyncio.sleep(max(0.0, self._paused_until - asyncio.get_running_loop().time()))
                 exchange = await self._serve(row)
-                self._probing = exchange.error is not None and retry_schedule.affects_whole_batch(
+                self._one_at_a_time = exchange.error is not None and retry_schedule.affects_whole_batch(
                     exchange.error
                 )
                 return exchange

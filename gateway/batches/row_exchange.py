@@ -1,4 +1,4 @@
-"""RowExchange: a row of a batch as the pipeline sees it, without a client connection and authenticated earlier."""
+"""RowExchange: a row of a batch as the pipeline sees it: no client, authenticated earlier, class `batch`."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import InferenceRequest, QueueHeaders, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies.body_decoding import decode_in_thread_if_long
-from gateway.web.bodies.body_limits import check_size
+from gateway.web.bodies.body_limits import check_values
 from gateway.web.dialect import Dialect
 from policies.service_class import BATCH
 
@@ -63,7 +63,7 @@ class RowExchange:
 
         Raises BadRequest, also for a request that wants a stream, and Overloaded.
         """
-        self.memory.resize(await decode_in_thread_if_long(self._request, check_size))
+        self.memory.resize(await decode_in_thread_if_long(self._request, check_values))
         request = await self._dialect.decode_request(self._request, tenant)
         if request.stream:
             raise BadRequest("A request of a batch cannot be streamed.", param="stream")

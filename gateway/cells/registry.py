@@ -128,12 +128,12 @@ class CellRegistry:
         self._update(answer)
 
     async def read(self) -> None:
-        """Read all leases without one of its own. Raises RedisDown."""
+        """Read all leases without joining. Raises RedisDown."""
         self._update(await self._call(0))
         self.up = True
 
-    async def look(self) -> None:
-        """Read all leases without one of its own; where Redis does not answer, no cell is known."""
+    async def try_to_read(self) -> None:
+        """Read all leases without joining; where Redis does not answer, no cell is known."""
         with suppress(RedisDown):
             await self.read()
 

@@ -65,16 +65,16 @@ class AttemptReports:
         placement, progress, fleet = attempt.placement, request.progress, self._fleet
         if progress.trace is not None:
             progress.mark("first_byte")
-        fleet.answered(placement.worker)
+        fleet.answer_began(placement.worker)
         if answer.status >= 400:
             return
         progress.answered = True
         if placement.prefill_worker is not placement.worker:
-            fleet.answered(placement.prefill_worker)
+            fleet.answer_began(placement.prefill_worker)
         for worker, cause in request.failed.items():
             # A refusal would prove nothing: a request that is refused here may well have failed there.
             if cause.failure is FailureKind.SERVER_ERROR and worker in fleet:
-                fleet.at_fault(fleet[worker], cause)
+                fleet.blame(fleet[worker], cause)
         if attempt.recorded:
             prompt = request.prompt
             for holder in placement.holders:
@@ -98,14 +98,14 @@ class AttemptReports:
         assert request.attempt is not None
         placement = request.attempt.placement
         if request.progress.answered:
-            self._fleet.ended(placement.worker)
+            self._fleet.answer_ended(placement.worker)
             if placement.prefill_worker is not placement.worker:
-                self._fleet.ended(placement.prefill_worker)
+                self._fleet.answer_ended(placement.prefill_worker)
 
     def broke_off(self, request: PendingRequest) -> None:
         """Note that the answer broke off after its first byte."""
         assert request.attempt is not None
-        self._fleet.broke(request.attempt.placement.worker)
+        self._fleet.answer_broke_off(request.attempt.placement.worker)
 
     def failed(self, request: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
         """Note the worker at fault, which is not tried again."""
@@ -116,7 +116,7 @@ class AttemptReports:
         request.progress.attempt_failed(
             worker.id, "timed_out" if cause.timed_out else cause.failure.name.lower()
         )
-        self._fleet.failed(worker, cause)
+        self._fleet.request_failed(worker, cause)
 
     def learn(self, request: PendingRequest, attempt: Attempt) -> None:
         """Learn what was cached, and how long the first token took for so many tokens."""

@@ -18,10 +18,10 @@ from functools import partial
 
 from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
+from gateway.dispatch.charged_tokens import own_count, tokens_to_charge, without_impossible_usage
 from gateway.dispatch.costs import cost_of
 from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.output_estimates import OutputEstimates
-from gateway.dispatch.own_count import own_count, without_impossible_usage
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.dispatch.preemption import PREEMPTIONS_MAX, Preempted, PreemptibleAttempt, Preemption
@@ -197,9 +197,9 @@ class Attempts:
         self.reports.learn(request, attempt)
         used = None
         if placement.worker.provider is None:
-            used = progress.tokens_to_charge()
+            used = tokens_to_charge(progress)
         elif placement.provider_lease is not None:
-            cost = cost_of(progress.tokens_to_charge(), placement.prices(request.ctx.model))
+            cost = cost_of(tokens_to_charge(progress), placement.prices(request.ctx.model))
             self._provider_quota.settle(placement.provider_lease, cost)
         # What a provider computed kept no request waiting here: it is no part of a tenant's share in the queue.
         self._acquisition.end_turn(request, used, partial(self.reports.free, request, attempt))

@@ -4,15 +4,16 @@
     try: ...                                                      # attempts to get an answer: see attempts.py
     finally: reservations.settle(ctx, lease, progress, prices)
 
-Quota is settled to what was used: nothing for a request that no worker took, the prompt and the tokens that came
-for a stream that was cut (own_count.py), the worker's own count for an answer that was completed. Settling is never
-awaited.
+Quota is settled to what was used (charged_tokens.py): nothing for a request that no worker took, the prompt and the
+tokens that came for a stream that was cut, the worker's own count for an answer that was completed. Settling is
+never awaited.
 """
 
 import time
 from collections.abc import Callable
 
 from gateway.dispatch import costs
+from gateway.dispatch.charged_tokens import tokens_to_charge
 from gateway.dispatch.output_estimates import OutputEstimates
 from gateway.dispatch.refusals import refused
 from gateway.domain.errors import IdempotencyKeyInUse, IdempotencyKeyReused, QuotasUnavailable, WorkerError
@@ -82,7 +83,7 @@ class Reservations:
 
     def settle(self, ctx: RequestContext, lease: Lease, progress: Progress, prices: Prices | None) -> None:
         """Charge what the request used, at the prices of the worker that answered or was to answer."""
-        used = progress.tokens_to_charge()
+        used = tokens_to_charge(progress)
         cost = costs.cost_of(used, prices)
         progress.charge(used, cost.spend if cost is not None else 0)
         self.leases.end(lease, cost)

@@ -1,6 +1,6 @@
 """The workers of this gateway.
 
 `fleet` has them all and probes them, `worker_lookup` finds those of a model, `worker` is one of them;
-`circuit_breaker` is the health of a worker, and `loads`, `load_feeds`, `ranks` are how busy it is. `least_loaded`
-keeps the workers of a large fleet in order.
+`circuit_breaker` has the states of its health, which take it out of rotation and bring it back.
+`loads`, `load_feeds` and `ranks` are how busy it is. `least_loaded` keeps the workers of a large fleet in order.
 """

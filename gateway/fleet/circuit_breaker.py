@@ -1,14 +1,15 @@
 """The circuit breaker and the health of one worker as one state machine: a pure table of transitions.
 
-    from        probe answered   began to answer   failed                            drained     resumed
-    suspect     up               up                suspect; the third in a row: down draining    -
-    up          up               up                suspect                           draining    -
-    down        up               up                down                              draining    -
-    open        open; on trial   open              open                              draining    -
-    on trial    on trial; up     up                open, for twice as long           draining    -
-    draining    -                -                 -                                 -           suspect
+    from       probe answered    answer began   probe failed              request failed
+    suspect    up                up             suspect; the third: down  suspect; too many: open
+    up         up                up             suspect                   suspect; too many: open
+    down       up                up             down                      down; too many: open
+    open       open; on trial    open           down                      open
+    on trial   on trial; up      up             suspect                   open, for twice as long
+    draining   draining          draining       draining                  draining
 
-A worker that has stalled (gateway/fleet/stalls.py) is down at once, unless it is draining.
+An operator moves a worker of any state to draining, and from there to suspect. A worker that has stalled
+(gateway/fleet/stalls.py) is down at once, unless it is draining. Fleet._move applies the new state.
 
 A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
 down gets nothing but probes. An answer of any kind, a refusal included, proves that the worker lives; an error of
@@ -16,11 +17,11 @@ the client (4xx) is therefore never a failure.
 
 Probes can be answered while requests fail: for this there is a circuit breaker (*open* shows as down, *on trial* as
 suspect). A request that fails adds 1 to the worker's `strain`, and each request that ends takes a fifth of it away:
-three failures in a row open the circuit, and so do failures of about half of many requests. The circuit is open for
-OPEN_SECONDS; then the worker is on trial: it is given one request at a time, until it has begun to answer one. A
-probe that fails closes the circuit: the worker is simply down, and back when a probe is answered. A worker that has
-been on trial for TRIAL_SECONDS and has no request is up: routing may prefer other workers for as long as it likes,
-for one because of the time that this worker took while it was failing.
+three failed requests in a row open the circuit, and so do failures of about half of many requests. The circuit is
+open for OPEN_SECONDS; then the worker is on trial: it is given one request at a time, until it has begun to answer
+one. A probe that fails closes the circuit: probes alone decide then. A worker that has been on trial for
+TRIAL_SECONDS and has no request is up, since routing may never send the request that would end the trial: it
+prefers other workers for as long as this one is thought to be slow.
 """
 
 from dataclasses import dataclass, replace
@@ -125,8 +126,8 @@ class HealthState:
     def request_failed(self, now: float) -> "HealthState":
         """Return the state after a request that failed by the worker's fault.
 
-        It could not be sent, its connection broke before or within the answer, or the worker answered with an
-        error.
+        It could not be sent, its connection broke before or within the answer, or the worker answered with a server
+        error where another worker answered the same request.
         """
         if self.health is Health.DRAINING or self.open_until is not None:
             return self

@@ -80,23 +80,26 @@ class Fleet(WorkerLookup):
         if until > resting.rests_until:
             resting.rests_until = until
 
-    def answered(self, worker: Worker) -> None:
-        """Note that a worker gave an answer of any kind."""
+    def answer_began(self, worker: Worker) -> None:
+        """Note that a worker began an answer of any kind."""
         if worker.health.health is not Health.UP:
             self._move(worker, worker.health.answer_began(), "it answers")
 
-    def ended(self, worker: Worker) -> None:
+    def answer_ended(self, worker: Worker) -> None:
         """Note that an answer came to its end."""
         if worker.health.strain:
             worker.health = worker.health.answer_ended()
 
-    def broke(self, worker: Worker) -> None:
+    def answer_broke_off(self, worker: Worker) -> None:
         """Note that an answer broke off."""
         worker.failures += 1
-        self._failed(worker, "an answer broke off")
+        self._count_failure(worker, "an answer broke off")
 
-    def failed(self, worker: Worker, cause: WorkerUnreachable) -> None:
-        """Note that a request got no answer."""
+    def request_failed(self, worker: Worker, cause: WorkerUnreachable) -> None:
+        """Note that a request got no answer.
+
+        A busy worker is healthy. A server error counts once another worker has answered the request: see `blame`.
+        """
         if cause.failure is FailureKind.BUSY:
             log.debug("worker %s is busy: %s", worker.id, cause)
             seconds = worker.provider.rest_seconds(cause) if worker.provider is not None else 0.0
@@ -109,11 +112,11 @@ class Fleet(WorkerLookup):
         worker.failures += 1
         log.warning("worker %s did not answer: %s", worker.id, cause)
         if cause.failure is FailureKind.UNHEALTHY:
-            self._failed(worker, str(cause))
+            self._count_failure(worker, str(cause))
 
-    def at_fault(self, worker: Worker, cause: WorkerUnreachable) -> None:
+    def blame(self, worker: Worker, cause: WorkerUnreachable) -> None:
         """Blame a worker for a server error: another worker has answered the same request."""
-        self._failed(worker, f"{cause}, where another worker answered")
+        self._count_failure(worker, f"{cause}, where another worker answered")
 
     def stalled(self, worker: Worker, seconds: float) -> None:
         """Note that nothing has come from a worker for so long, while requests and a probe waited."""
@@ -264,7 +267,7 @@ class Fleet(WorkerLookup):
         """Send a drained worker new requests again."""
         self._move(self._workers[worker], self._workers[worker].health.resumed(), "an operator asked for it")
 
-    def _failed(self, worker: Worker, reason: str) -> None:
+    def _count_failure(self, worker: Worker, reason: str) -> None:
         self._move(worker, worker.health.request_failed(self._clock()), reason)
 
     def _move(self, worker: Worker, state: HealthState, reason: str) -> None:

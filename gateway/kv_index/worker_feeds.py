@@ -51,8 +51,8 @@ RESYNC_SECONDS = 10.0
 """By then, every call that a gateway had under way when it lost its lease has arrived, or never will."""
 UNREACHABLE_PROBES = 5
 """After so many successful probes of a worker with an unreachable publisher, other gateways may follow it."""
-EVENTS_PER_TURN_MAX = 256
-"""After so many batches other tasks may run: a replay may bring ten thousand."""
+BATCHES_BEFORE_YIELD_MAX = 256
+"""After so many batches of events other tasks may run: a replay may bring ten thousand."""
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class WorkerFeeds:
                     async for item in batches:
                         async with self._lock:
                             await self._handle(feed, item)
-                        if feed.batches % EVENTS_PER_TURN_MAX == 0:
+                        if feed.batches % BATCHES_BEFORE_YIELD_MAX == 0:
                             await asyncio.sleep(0)
             except TooManyEvents as err:
                 log.warning(

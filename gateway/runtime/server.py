@@ -23,7 +23,7 @@ from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
-from gateway.runtime.cell_relay import join_cells, open_cell_relay
+from gateway.runtime.cell_setup import join_cells, open_cell_relay
 from gateway.runtime.certificates import ServerTls, certificate_family
 from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.picker_listener import open_picker

@@ -94,8 +94,6 @@ class Progress:
         "charged",
         "clock",
         "code",
-        "counted",
-        "counted_usage",
         "dispatched",
         "dispatched_at",
         "failures",
@@ -165,13 +163,13 @@ class Progress:
         self.dispatched = False  # it was sent to a worker
         self.dispatched_at: float | None = None
         self.answered = False  # a worker's first bytes came
-        self.counted: ChargedTokens | None = None  # the tokens of `counted_usage`
-        self.counted_usage: TokenUsage | None = None
         self.charged: ChargedTokens | None = None
         self.spend = 0  # millionths of the currency
         self.tally: AnswerTally | None = None  # what came of the answer, as far as it was relayed
         self.usage_impossible = False  # the worker's count was impossible
-        self.own_count: ChargedTokens | None = None  # what was computed for an answer without usage
+        self.own_count: ChargedTokens | None = (
+            None  # see dispatch/charged_tokens.py; None for an answer with usage
+        )
         self.worker_refused = False  # the worker refused it as the client's mistake
         self.queued_at: float | None = None
         self.queued_until: float | None = None
@@ -277,29 +275,6 @@ class Progress:
         if tokens < 2:
             return None
         return (self.last_byte_at - self.first_byte_at) / (tokens - 1)
-
-    def tokens_to_charge(self) -> ChargedTokens | None:
-        """Return what the request is charged for; None if nothing was computed for it.
-
-        That is the worker's count; without one, the prompt tokens that were sent and what came of the answer.
-        """
-        usage = self.usage
-        if usage is not None:
-            if usage is not self.counted_usage:
-                self.counted_usage = usage
-                self.counted = ChargedTokens(
-                    prompt_tokens=usage.prompt_tokens,
-                    cached_tokens=usage.cached_tokens,
-                    output_tokens=usage.completion_tokens or 0,
-                )
-            return self.counted
-        if self.worker_refused:
-            return ChargedTokens(prompt_tokens=0)
-        if self.own_count is not None:
-            return self.own_count
-        if self.dispatched:
-            return ChargedTokens(prompt_tokens=self.prompt_tokens, output_tokens=self.frames)
-        return None
 
     def charge(self, charged: ChargedTokens | None, spend: int) -> None:
         """Set the tokens and the price, in millionths of the currency, that go into the accounts."""

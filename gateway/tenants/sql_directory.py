@@ -1,4 +1,4 @@
-"""TenantDirectory over a database: all of it is kept in memory, and never older than a quarter of a second.
+"""TenantDirectory over a database: kept in memory, renewed four times a second while the database answers.
 
     poll every 0.25 s -number unchanged--> nothing to do
           |          --number higher-----> read the rows that changed since, into the register
@@ -44,6 +44,7 @@ SEAL_SECONDS = 15.0
 """How old the sealed copy may be while the database answers."""
 
 KEYS_MAX = 1_000_000
+"""Keys that are known; where the database has more, a key that is not known cannot be judged."""
 
 
 class SqlDirectory:
@@ -108,7 +109,8 @@ class SqlDirectory:
     def state(self) -> str:
         """State for readiness: following, away, stale, or not loaded.
 
-        Away: known keys are valid. Stale: they are not any more, or are from before the start, see `usable`.
+        Away: the database does not answer, and known keys are valid. Stale: known keys have become too old, or are
+        those of the sealed copy from before the start; `usable` says whether they are valid.
         """
         if not self.loaded.is_set():
             return "not loaded"
@@ -221,7 +223,7 @@ class SqlDirectory:
                 continue
 
     async def refresh(self) -> None:
-        """Read everything that has changed. Raises DatabaseDown, TimeoutError."""
+        """Read everything that has changed. Raises DatabaseDown, DatabaseConflict, TimeoutError."""
         if self._store.database.exists:
             # Only these queries share a time limit: the rows may be many, and every page has a limit of its own.
             async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):

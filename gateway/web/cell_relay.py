@@ -2,8 +2,10 @@
 
     client --> gateway of any cell: authenticates --> gateway of the tenant's cell: authenticates, serves, records
 
-Nothing is reserved on the way. A gateway that cannot be reached has not been sent anything: the next one of its
-cell is tried, and at last the request is served here. A client that leaves ends the call to the other cell.
+The pipeline decides that a request moves (`serve` in gateway/pipeline.py), by the owner that the cells' registry
+names. Nothing is reserved on the way. A gateway of the cell that cannot be reached, or breaks off before any of the
+body was sent, is passed over for the next one, and at last the request is served here: a request without a body
+(GET, DELETE) may therefore be sent twice. A client that leaves ends the call to the other cell.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
 """Rules that let work in or keep it waiting: windows of workers, bounds of waiting rooms, limits, retry budgets.
 
-Start with dispatch_window.py (may a request be sent to a worker now?) and waiting_room.py (may another request
-wait, and for how long?); limit_windows.py and retry_budget.py stand alone.
+Start with dispatch_window.py (how much work may be ahead of an engine, and may a request be sent to a worker now?)
+and waiting_bounds.py (may another request wait, and for how long?). traffic_in_sight.py is what dispatch_window
+knows of the service classes, target_refusal.py refuses what would miss its target; limit_windows.py (quotas) and
+retry_budget.py stand alone.
 """

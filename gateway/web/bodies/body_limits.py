@@ -77,10 +77,11 @@ class _Counts(NamedTuple):
         return self.containers * CONTAINER_BYTES + self.keys * KEY_BYTES + self.commas * VALUE_BYTES
 
 
-def check_size(body: bytes, value_copies: int = 1) -> int:
+def check_values(body: bytes, value_copies: int = 1) -> int:
     """Return an estimate of the memory that a request takes once its body is decoded; mostly it is too high.
 
-    `value_copies`: how often its values are in memory at one time. Raises BadRequest for a body of too many values.
+    `value_copies`: how often its values are in memory at one time. Raises BadRequest for a body of too many
+    values, or with a number of too many digits.
     """
     size = len(body)
     if size <= SMALL_BODY_BYTES_MAX:
@@ -93,12 +94,16 @@ def check_size(body: bytes, value_copies: int = 1) -> int:
         if counts.too_many:
             raise _too_many("The body has")
     if size > SHORT_BYTES_MAX:
-        _check_numbers(body)
+        _check_digits(body)
     return SMALL_REQUEST_BYTES + texts + values * value_copies
 
 
 def check_parsed_strings(strings: Sequence[str], param: str) -> None:
-    """Raise BadRequest if strings of a body that are parsed as JSON have too many values, or too deep ones."""
+    """Raise BadRequest if strings of a body that are parsed as JSON have too many values, or too deep ones.
+
+    Strings of together at most SHORT_BYTES_MAX characters pass: whatever they hold is parsed in no time, and their
+    parsers refuse what is too deep.
+    """
     if sum(map(len, strings)) <= SHORT_BYTES_MAX:
         return
     total = _Counts(0, 0, 0, 0)
@@ -109,7 +114,7 @@ def check_parsed_strings(strings: Sequence[str], param: str) -> None:
             raise _too_many(f"The JSON texts in {param} have")
         if value_is_deep(text):
             raise _too_deep(param)
-        _check_numbers(text)
+        _check_digits(text)
 
 
 def too_many_fields() -> BadRequest:
@@ -122,8 +127,8 @@ def check_depth(body: bytes, messages: object, fields: Mapping[str, msgspec.Raw]
 
     Args:
         body: The whole body.
-        messages: The decoded messages of a chat; None where `fields` has everything.
-        fields: The top-level fields as raw JSON.
+        messages: The decoded messages of a chat; None for a body that has none, or decodes them later.
+        fields: The top-level fields as raw JSON; `messages` and `prompt` are left to the decoding of their types.
     """
     if len(body) <= SLICE_BYTES and body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
         return  # Nearly every body: it has too few brackets for so many levels.
@@ -169,7 +174,7 @@ def _counts_outside_strings(text: bytes) -> _Counts:
     return total
 
 
-def _check_numbers(text: bytes) -> None:
+def _check_digits(text: bytes) -> None:
     """Raise BadRequest for a number with far more digits than numbers have."""
     if _has_long_number(text) and any(_has_long_number(b"".join(parts)) for parts in _outside_strings(text)):
         raise BadRequest(f"A number of the body has more than {DIGITS_MAX} digits.")

@@ -7,7 +7,7 @@ from gateway.domain.memory_budget import MemoryLease
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.tenant import Tenant
 from gateway.web.bodies.body_decoding import LONG_BYTES
-from gateway.web.bodies.body_limits import BYTE_COPIES, check_size
+from gateway.web.bodies.body_limits import BYTE_COPIES, check_values
 from gateway.web.dialect import Dialect
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -35,7 +35,7 @@ async def decode_inference_body(
     # Before it is decoded: what a body becomes may be many times as large.
     copies = ITEM_COPIES if dialect.surface is Surface.RESPONSES else 1
     long = len(body) > LONG_BYTES
-    memory.resize(await asyncio.to_thread(check_size, body, copies) if long else check_size(body, copies))
+    memory.resize(await asyncio.to_thread(check_values, body, copies) if long else check_values(body, copies))
     request = await dialect.decode_request(body, tenant)
     if len(body) > LONG_BYTES and isinstance(request.prompt[0], array):
         # An array takes less than the estimate for a list of numbers.

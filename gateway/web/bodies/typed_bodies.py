@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.domain.errors import BadRequest
 from gateway.web.bodies.body_decoding import yield_gil_if_long
-from gateway.web.bodies.body_limits import FIELDS_MAX, check_depth, check_size, too_many_fields
+from gateway.web.bodies.body_limits import FIELDS_MAX, check_depth, check_values, too_many_fields
 
 _Body = TypeVar("_Body")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -21,7 +21,7 @@ def decode_typed_body(
 ) -> tuple[_Body, Mapping[str, msgspec.Raw]]:
     """Return the decoded body, and its top-level fields as raw JSON. Raises BadRequest that names the field."""
     try:
-        check_size(body)
+        check_values(body)
         yield_gil_if_long(body)
         decoded = decoder.decode(body)
         yield_gil_if_long(body)

@@ -30,7 +30,7 @@ from gateway.web.bodies.body_limits import (
     SHORT_BYTES_MAX,
     check_depth,
     check_parsed_strings,
-    check_size,
+    check_values,
     too_many_fields,
 )
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
@@ -208,7 +208,7 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
     model = read.model
     if not model or len(model) > MODEL_NAME_MAX:
         raise BadRequest("The request must name a model.", param="model")
-    _check_numbers(read)
+    _check_ranges(read)
     choices = max(1, read.n or 0, read.best_of or 0)
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
@@ -236,7 +236,7 @@ def _decode_short(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec
     if not body.isascii():
         check_utf8(body)
     if len(body) > SHORT_BYTES_MAX:
-        check_size(body)
+        check_values(body)
     fields = _FIELDS.decode(body)
     return _DECODERS[surface].decode(body), fields
 
@@ -244,7 +244,7 @@ def _decode_short(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec
 def _decode_long(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.Raw]]:
     """Return what _decode_short returns, for a long body: other threads run between one step and the next."""
     check_utf8(body)
-    check_size(body)
+    check_values(body)
     yield_gil()
     fields = decode_fields(body, _RAW_FIELDS[surface]) if surface in _RAW_FIELDS else _FIELDS.decode(body)
     yield_gil()
@@ -359,7 +359,7 @@ def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]
     return prompts
 
 
-def _check_numbers(read: InferenceBody) -> None:
+def _check_ranges(read: InferenceBody) -> None:
     """Raise BadRequest for a number that is out of its range."""
     # Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own document allows them.
     for name, value, least in (

@@ -164,7 +164,7 @@ async def test_only_what_is_the_workers_fault_counts_against_it(failure, health,
     one = worker("a", Adapter())
     fleet = fleet_of(one)
     await fleet.probe(one)
-    fleet.failed(one, WorkerUnreachable("x", failure=failure))
+    fleet.request_failed(one, WorkerUnreachable("x", failure=failure))
     assert (one.health.health, one.failures) == (health, failures)
 
 
@@ -172,7 +172,7 @@ async def test_a_failure_that_was_the_workers_after_all_counts():
     one = worker("a", Adapter())
     fleet = fleet_of(one)
     await fleet.probe(one)
-    fleet.at_fault(one, WorkerUnreachable("status 500", failure=FailureKind.SERVER_ERROR))
+    fleet.blame(one, WorkerUnreachable("status 500", failure=FailureKind.SERVER_ERROR))
     assert one.health.health is Health.SUSPECT
 
 

@@ -83,18 +83,6 @@ def test_a_cut_stream_counts_its_frames_and_unknown_is_not_zero(clock):
     assert (record.code, record.status) == ("client_closed", 499)
 
 
-def test_tokens_to_charge_follow_the_last_reported_usage(clock):
-    made = answered(clock)
-    first = made.tokens_to_charge()
-    assert (first.prompt_tokens, first.cached_tokens, first.output_tokens) == (64, 40, 6)
-    assert made.tokens_to_charge() is first
-    made.usage = TokenUsage(prompt_tokens=10, completion_tokens=None)
-    second = made.tokens_to_charge()
-    assert (second.prompt_tokens, second.cached_tokens, second.output_tokens) == (10, None, 0)
-    made.discard_attempt()
-    assert made.tokens_to_charge() is None
-
-
 @pytest.mark.parametrize(
     ("estimate", "predicted", "reported", "recorded"),
     [

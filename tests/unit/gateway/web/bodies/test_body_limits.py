@@ -19,7 +19,7 @@ from gateway.web.bodies.body_limits import (
     SMALL_REQUEST_BYTES,
     STRINGS_MAX,
     VALUES_MAX,
-    check_size,
+    check_values,
     value_is_deep,
 )
 from gateway.web.openai.inference_requests import LOGPROBS_MAX, WHOLE_NUMBER_MAX, decode_request
@@ -106,13 +106,13 @@ def test_a_string_that_is_cut_between_slices_is_still_a_string(texts, shift):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_limits, "VALUES_MAX", FEW_VALUES)
         with pytest.raises(BadRequest):
-            check_size(body)
-        check_size(json.dumps(["x" * (SLICE_BYTES - shift), *texts, ",{" * (FEW_VALUES + 2)]).encode())
+            check_values(body)
+        check_values(json.dumps(["x" * (SLICE_BYTES - shift), *texts, ",{" * (FEW_VALUES + 2)]).encode())
 
 
 def test_what_a_body_becomes_is_estimated_by_its_values():
     def estimate(value):
-        return check_size(json.dumps({"x": value}).encode())
+        return check_values(json.dumps({"x": value}).encode())
 
     assert estimate("x") == SMALL_REQUEST_BYTES
     text = estimate("x" * 400_000)
@@ -150,7 +150,7 @@ def test_depth_is_found_behind_any_string(text, long):
 @given(st.text(alphabet='[]{},"\\\n', max_size=50))
 def test_what_stands_in_strings_is_never_counted(text):
     # So many that the cheap count is not enough.
-    check_size(json.dumps([text, "{" * (CONTAINERS_MAX + 1), text]).encode())
+    check_values(json.dumps([text, "{" * (CONTAINERS_MAX + 1), text]).encode())
 
 
 @pytest.mark.parametrize("name", ["top_logprobs", "prompt_logprobs", "logprobs"])

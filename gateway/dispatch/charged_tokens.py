@@ -1,11 +1,15 @@
-"""The gateway's own count of a request's tokens, where the worker's count is missing or impossible.
+"""The tokens that a request is charged for: the worker's count, else the gateway's own.
 
+    an answer with usage          the worker's count
+    a refused request             no tokens
     a stream that was cut         the running usage of its choices, else the tokens of the text that came
     a whole answer, abandoned     the tokens for which the worker had time, in each choice: an estimate
     an impossible count           the tokens of the text
 
 A count is impossible if it exceeds what was asked for or what fits into the model's context. It is not charged: it
 would use up the tenant's quotas and budgets for as long as these last.
+
+Attempts.end makes the gateway's own count when an attempt ends (attempts.py); Reservations.settle charges.
 """
 
 import logging
@@ -43,6 +47,24 @@ def without_impossible_usage(ctx: RequestContext, prompt: PromptBlocks, progress
         usage.completion_tokens or 0,
     )
     progress.usage, progress.usage_impossible = None, True
+
+
+def tokens_to_charge(progress: Progress) -> ChargedTokens | None:
+    """Return what the request is charged for; None if nothing was computed for it."""
+    usage = progress.usage
+    if usage is not None:
+        return ChargedTokens(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.completion_tokens or 0,
+        )
+    if progress.worker_refused:
+        return ChargedTokens(prompt_tokens=0)
+    if progress.own_count is not None:
+        return progress.own_count
+    if progress.dispatched:
+        return ChargedTokens(prompt_tokens=progress.prompt_tokens, output_tokens=progress.frames)
+    return None
 
 
 def own_count(

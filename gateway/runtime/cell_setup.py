@@ -1,4 +1,4 @@
-"""The relay of requests to other cells, where the settings name the cell of this gateway."""
+"""Sets up a gateway in a cell: opens its relay to the other cells (gateway/web/cell_relay.py), and joins them."""
 
 from contextlib import AsyncExitStack
 
