@@ -88,7 +88,7 @@ class Gateway:
     services: Services
     supervisor: LoopSupervisor
     overview: Overview
-    registry: CollectorRegistry
+    metrics: CollectorRegistry
     scripts: ScriptCaller
     quotas: QuotaParts
     index: SharedIndexParts
@@ -192,7 +192,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             GroupsBySalt(
                 records.tenants.groups,
                 salt_of,
-                OwnGroups(cells.registry, records.tenants).includes if cells is not None else None,
+                OwnGroups(cells.living, records.tenants).includes if cells is not None else None,
             ),
         )
         ranks = Ranks()
@@ -206,7 +206,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
 
         overview = Overview(time.monotonic)
         kept = request_store(settings)
-        count_request, registry = metrics_of(settings)
+        count_request, metrics = metrics_of(settings)
         services = Services(
             authentication=Authentication(
                 records.tenants,
@@ -232,7 +232,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             idle_seconds_max=settings.requests.idle_seconds_max,
             repeats_max=settings.requests.repeats_max,
             classes=ServiceClasses(settings.classes),
-            cells=cells.registry if cells is not None else None,
+            cells=cells.living if cells is not None else None,
         )
         gateway = Gateway(
             settings=settings,
@@ -240,7 +240,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             services=services,
             supervisor=supervisor,
             overview=overview,
-            registry=registry,
+            metrics=metrics,
             scripts=scripts,
             quotas=quotas,
             index=index,
@@ -280,7 +280,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             stack.push_async_callback(gateway.explorer.close)
         stack.push_async_callback(dispatch.preemption_requests.close)
         stack.push_async_callback(dispatch.provider_backoff.close)
-        registry.register(
+        metrics.register(
             StateCollector(
                 gauges(
                     gateway.fleet,
@@ -312,7 +312,7 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
     if gateway.cells is not None:
-        await gateway.cells.registry.try_to_read()
+        await gateway.cells.living.try_to_read()
     await gateway.discovery.query_sources()
     start("index", index.reader.follow)
     await index.wait_until_loaded()

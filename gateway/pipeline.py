@@ -18,7 +18,7 @@ from functools import partial
 
 import msgspec
 
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from gateway.database.usage_query import UsageReader
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
@@ -76,7 +76,7 @@ class Services:
     repeats_max: int = 3
     """Requests under one idempotency key."""
     classes: ServiceClasses = field(default_factory=ServiceClasses)
-    cells: CellRegistry | None = None
+    cells: LivingCells | None = None
     """The cells that are alive; None where there are none."""
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time

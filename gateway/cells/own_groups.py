@@ -1,6 +1,6 @@
 """The isolation groups whose caches a cell follows: those of its own tenants, and those that tenants share."""
 
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from gateway.tenants.directory import NO_KEY, DirectoryUnavailable, TenantDirectory, UnknownKey
 
 OF_TENANT = "tenant:"
@@ -10,8 +10,8 @@ OF_TENANT = "tenant:"
 class OwnGroups:
     """The isolation groups of one cell, as of now: a tenant may belong to another cell a moment later."""
 
-    def __init__(self, registry: CellRegistry, directory: TenantDirectory) -> None:
-        self._registry = registry
+    def __init__(self, living: LivingCells, directory: TenantDirectory) -> None:
+        self._living = living
         self._directory = directory
 
     def includes(self, group: str) -> bool:
@@ -22,4 +22,4 @@ class OwnGroups:
             tenant = self._directory.by_id(group.removeprefix(OF_TENANT), NO_KEY)
         except (UnknownKey, DirectoryUnavailable):
             return True
-        return self._registry.owner_of(tenant.organisation) == self._registry.cell
+        return self._living.owner_of(tenant.organisation) == self._living.cell

@@ -14,15 +14,15 @@ def open_cell_relay(gateway: Gateway, stack: AsyncExitStack) -> CellRelay | None
     """Return the relay, which the stack closes; None without cells."""
     if gateway.cells is None:
         return None
-    relay = CellRelay(gateway.cells.registry, HopSignature(deployment_secret(gateway.settings)))
+    relay = CellRelay(gateway.cells.living, HopSignature(deployment_secret(gateway.settings)))
     stack.push_async_callback(relay.close)
-    counted = cell_gauges(gateway.cells.registry, relay.relayed, relay.unreached)
-    gateway.registry.register(StateCollector(counted))
+    counted = cell_gauges(gateway.cells.living, relay.relayed, relay.unreached)
+    gateway.metrics.register(StateCollector(counted))
     return relay
 
 
 async def join_cells(gateway: Gateway) -> None:
     """Let the gateways of all cells know of this one, whose listeners are open, from now on."""
     if gateway.cells is not None:
-        await gateway.cells.registry.renew()
-        gateway.supervisor.start("cells", gateway.cells.registry.run)
+        await gateway.cells.living.renew()
+        gateway.supervisor.start("cells", gateway.cells.living.run)

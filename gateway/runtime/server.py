@@ -178,7 +178,7 @@ async def serving(
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
         certificates = _certificates(settings, gateway)
-        gateway.registry.register(StateCollector([certificate_family(certificates)]))
+        gateway.metrics.register(StateCollector([certificate_family(certificates)]))
         if listen.unix_socket is not None:
             url = await _open_socket(tenants, Path(listen.unix_socket), stack)
         else:

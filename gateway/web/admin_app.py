@@ -65,7 +65,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         accept = http.headers.get("Accept", "")
         encode, content_type = choose_encoder(accept)
         asking = asyncio.create_task(other_processes_metrics(process, accept))
-        own = b"".join([text async for text in expose_in_slices(gateway.registry, encode)])
+        own = b"".join([text async for text in expose_in_slices(gateway.metrics, encode)])
         texts = {process.number: own, **await asking}
         text = await asyncio.to_thread(merge_metrics, texts)
         return _compressed(http, web.Response(body=text, headers={"content-type": content_type}))
@@ -75,7 +75,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         response, complete = web.StreamResponse(headers={"content-type": content_type}), False
         await _compressed(http, response).prepare(http)
         try:
-            async with aclosing(expose_in_slices(gateway.registry, encode)) as slices:
+            async with aclosing(expose_in_slices(gateway.metrics, encode)) as slices:
                 async for text in slices:
                     await response.write(text)
             complete = True

@@ -2,8 +2,8 @@
 
     client --> gateway of any cell: authenticates --> gateway of the tenant's cell: authenticates, serves, records
 
-The pipeline decides that a request moves (`serve` in gateway/pipeline.py), by the owner that the cells' registry
-names. Nothing is reserved on the way. A gateway of the cell that cannot be reached, or breaks off before any of the
+The pipeline decides that a request moves (`serve` in gateway/pipeline.py), by the owner among the living
+cells. Nothing is reserved on the way. A gateway of the cell that cannot be reached, or breaks off before any of the
 body was sent, is passed over for the next one, and at last the request is served here: a request without a body
 (GET, DELETE) may therefore be sent twice. A client that leaves ends the call to the other cell.
 """
@@ -23,7 +23,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from gateway.cells.hop import HEADER, HopInvalid, HopSignature
-from gateway.cells.registry import GATEWAYS_MAX, CellRegistry
+from gateway.cells.living_cells import GATEWAYS_MAX, LivingCells
 from gateway.domain.errors import BadRequest, CellUnavailable
 from gateway.domain.tenant import Tenant
 from gateway.process.watched_socket import watched_socket
@@ -68,14 +68,14 @@ OF_REQUEST = HOP_BY_HOP | {"host", "expect", HEADER}
 class CellRelay:
     """Sends requests of tenants of other cells to these cells."""
 
-    def __init__(self, registry: CellRegistry, signature: HopSignature) -> None:
+    def __init__(self, living: LivingCells, signature: HopSignature) -> None:
         self.relayed: Counter[str] = Counter()
         """Requests that another cell has answered, by its name."""
         self.unreached: Counter[str] = Counter()
         """Requests that were served here because no gateway of their cell could be reached, by its name."""
         self._rests_until: dict[str, float] = {}
         """When gateways that were not reached are tried again, by URL."""
-        self._registry = registry
+        self._living = living
         self._signature = signature
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -96,13 +96,13 @@ class CellRelay:
     @property
     def own_cell(self) -> str:
         """The cell of this gateway."""
-        return self._registry.cell
+        return self._living.cell
 
     def hop_address(self, http: web.Request) -> Address | None:
         """Return the client's address from a request that another cell relays. Raises BadRequest."""
         headers = http.headers
         try:
-            address = self._signature.address(headers[HEADER], self._registry.cell, presented_key(headers))
+            address = self._signature.address(headers[HEADER], self._living.cell, presented_key(headers))
         except HopInvalid as err:
             raise BadRequest(
                 f"Only gateways send the header {HEADER}, with their deployment's secret."
@@ -124,7 +124,7 @@ class CellRelay:
 
         Raises CellUnavailable, BadRequest.
         """
-        cell = self._registry.owner_of(tenant.organisation)
+        cell = self._living.owner_of(tenant.organisation)
         if cell == self.own_cell or HEADER in http.headers:
             return None
         answer = await self.open(http, cell, find_address)
@@ -152,7 +152,7 @@ class CellRelay:
         Raises CellUnavailable if the connection breaks before that, and BadRequest if the client's own does.
         """
         now = time.monotonic()
-        urls = [url for url in self._registry.cells.get(cell, ()) if self._rests_until.get(url, now) <= now]
+        urls = [url for url in self._living.cells.get(cell, ()) if self._rests_until.get(url, now) <= now]
         headers = _headers_without(http.headers, OF_REQUEST)
         address = find_address(http)
         headers[HEADER] = self._signature.header(

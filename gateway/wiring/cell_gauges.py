@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from gateway.telemetry.gauge_collector import Gauge
 from gateway.wiring.gauge_kinds import Reading, single_gauge
 
 
 def cell_gauges(
-    registry: CellRegistry, relayed: Mapping[str, int], unreached: Mapping[str, int]
+    living: LivingCells, relayed: Mapping[str, int], unreached: Mapping[str, int]
 ) -> tuple[Gauge, ...]:
     """Return the gauges of a gateway that is in a cell; counts are by the name of the other cell."""
 
@@ -22,12 +22,12 @@ def cell_gauges(
         single_gauge(
             "cells_alive",
             "Cells (groups of gateways) that are alive, by the list that this gateway has.",
-            lambda: len(registry.cells),
+            lambda: len(living.cells),
         ),
         single_gauge(
             "cells_redis_up",
             "The Redis that all cells share: 1 if it answers, 0 if the last list of cells holds.",
-            lambda: registry.up,
+            lambda: living.up,
         ),
         Gauge(
             name="cell_requests",

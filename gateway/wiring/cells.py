@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gateway.cells.cell_loads import CellLoads
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from gateway.dispatch.dispatch import Dispatch
 from gateway.process.drain_state import DrainState
 from gateway.settings.stores import RedisSettings
@@ -22,7 +22,7 @@ class CellParts:
     """The Redis that all cells share."""
     scripts: ScriptCaller
     """Calls scripts there."""
-    registry: CellRegistry
+    living: LivingCells
 
     @classmethod
     def create(cls, settings: Settings, drain_state: DrainState, stack: AsyncExitStack) -> "CellParts | None":
@@ -32,7 +32,7 @@ class CellParts:
             return None
         scripts = ScriptCaller(cells.redis_url)
         stack.push_async_callback(scripts.close)
-        registry = CellRegistry(
+        living = LivingCells(
             scripts,
             prefix=cells.redis_prefix,
             cell=cells.name,
@@ -40,16 +40,16 @@ class CellParts:
             lease_seconds=cells.lease_seconds,
             serves=lambda: drain_state.ready,
         )
-        stack.push_async_callback(registry.close)
+        stack.push_async_callback(living.close)
         redis = replace(settings.redis, url=cells.redis_url, prefix=cells.redis_prefix)
-        return cls(redis=redis, scripts=scripts, registry=registry)
+        return cls(redis=redis, scripts=scripts, living=living)
 
     def loads(self, dispatch: Dispatch) -> CellLoads:
         """Return what shares the loads of this cell's workers with the other cells."""
         return CellLoads(
             self.scripts,
             prefix=self.redis.prefix,
-            cell=self.registry.cell,
+            cell=self.living.cell,
             fleet=dispatch.fleet,
             queue=dispatch.queue,
             windows=dispatch.window.of_all_gateways,

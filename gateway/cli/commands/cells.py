@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.deployment import find_deployment
@@ -34,24 +34,24 @@ def cells(
     settings = find_deployment(config, set_, ("cells",)).settings
     if settings.cells is None:
         raise CommandError("the settings name no cell (cells)", 2)
-    registry = asyncio.run(_registry(settings.cells))
-    if organisations and not registry.cells:
+    living = asyncio.run(_living(settings.cells))
+    if organisations and not living.cells:
         raise CommandError("no cell is alive")
-    owners = {name: owner_of(name, registry.cells) or "" for name in organisations or ()}
+    owners = {name: owner_of(name, living.cells) or "" for name in organisations or ()}
     if as_json:
-        found = {"cells": registry.cells, "organisations": owners}
+        found = {"cells": living.cells, "organisations": owners}
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     elif owners:
         print("\n".join(format_columns([("organisation", "cell"), *owners.items()])))
     else:
-        urls = [(cell, " ".join(urls)) for cell, urls in sorted(registry.cells.items())]
+        urls = [(cell, " ".join(urls)) for cell, urls in sorted(living.cells.items())]
         print("\n".join(format_columns([("cell", "gateways"), *urls])))
 
 
-async def _registry(settings: CellSettings) -> CellRegistry:
+async def _living(settings: CellSettings) -> LivingCells:
     """Return the cells that are alive now. Raises CommandError."""
     scripts = ScriptCaller(settings.redis_url)
-    registry = CellRegistry(
+    living = LivingCells(
         scripts,
         prefix=settings.redis_prefix,
         cell=settings.name,
@@ -60,9 +60,9 @@ async def _registry(settings: CellSettings) -> CellRegistry:
         serves=lambda: False,
     )
     try:
-        await registry.read()
+        await living.read()
     except RedisDown as err:
         raise CommandError(f"Redis (cells.redis_url): {err}") from err
     finally:
         await scripts.close()
-    return registry
+    return living

@@ -5,7 +5,7 @@ import json
 
 from typer.testing import CliRunner
 
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from gateway.cli.main import app
 from policies.cell_ownership import owner_of
 from radix_cache.redis.scripts import ScriptCaller
@@ -14,7 +14,7 @@ from radix_cache.redis.scripts import ScriptCaller
 async def joined(url):
     scripts = ScriptCaller(url)
     for cell, at in (("east", 1), ("east", 2), ("west", 3)):
-        await CellRegistry(
+        await LivingCells(
             scripts,
             prefix="c",
             cell=cell,

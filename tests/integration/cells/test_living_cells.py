@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.cells.registry import CellRegistry
+from gateway.cells.living_cells import LivingCells
 from radix_cache.redis.scripts import ScriptCaller
 
 
@@ -15,7 +15,7 @@ async def made(own_valkey, tmp_path):
 
     def make(cell, url="http://10.0.0.1", *, lease_seconds=60.0, serves=lambda: True):
         registries.append(
-            CellRegistry(scripts, prefix="c", cell=cell, url=url, lease_seconds=lease_seconds, serves=serves)
+            LivingCells(scripts, prefix="c", cell=cell, url=url, lease_seconds=lease_seconds, serves=serves)
         )
         return registries[-1]
 
@@ -95,7 +95,7 @@ async def test_before_the_first_answer_all_tenants_belong_here(made):
 async def test_a_cluster_has_the_list_too(cluster, tmp_path):
     scripts = ScriptCaller(cluster.url)
     gateways = [
-        CellRegistry(
+        LivingCells(
             scripts, prefix=tmp_path.name, cell=cell, url="http://10.0.0.1", lease_seconds=60, serves=always
         )
         for cell in ("east", "west")

@@ -52,7 +52,7 @@ return alive
 )
 
 
-class CellRegistry:
+class LivingCells:
     """This gateway's lease among the gateways of all cells, and the cells that are alive."""
 
     def __init__(
