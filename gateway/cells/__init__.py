@@ -1,6 +1,6 @@
 """Cells: groups of gateways that divide the tenants of one fleet, and share workers, quotas and the database.
 
 living_cells.py knows the cells that are alive; a tenant belongs to one of them by policies/cell_ownership.py.
-hop.py signs the requests that gateway/web/cell_relay.py sends to another cell. cell_loads.py exchanges the loads of shared
-workers, and own_groups.py names the caches that a cell follows.
+hop.py signs the requests that gateway/web/cell_relay.py sends to another cell. cell_loads.py exchanges the loads of
+shared workers, and own_groups.py names the caches that a cell follows.
 """
