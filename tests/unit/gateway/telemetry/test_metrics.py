@@ -4,60 +4,19 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.domain.token_usage import PromptDetails, TokenUsage
+from gateway.domain.token_usage import TokenUsage
 from gateway.telemetry import overview as telemetry_overview
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.telemetry.metrics import RequestMetrics
 from gateway.telemetry.overview import Overview
 from gateway.telemetry.request_families import request_families
-from gateway.telemetry.request_record import Progress
-from tests.fakes.clock import FakeClock
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
+from tests.fakes.running_account import answered, progress
 
 
 def registered(registry, **options):
     metrics = RequestMetrics(**options)
     registry.register(StateCollector(request_families(metrics)))
     return metrics
-
-
-def progress(clock, **state):
-    made = Progress("req-1", "chat/completions", clock, lambda: 1_700_000_000.0)
-    made.tenant, made.key_id, made.model, made.stream = "acme", "k1", "m", True
-    for name, value in state.items():
-        setattr(made, name, value)
-    return made
-
-
-def sent(made, reason, predicted_tokens):
-    made.assign_worker(
-        "w0", by_shadow=False, reason=reason, predicted_tokens=predicted_tokens, predicted_ttft_seconds=0.3
-    )
-    made.mark_dispatched()
-
-
-def answered(clock):
-    """A stream: 0.5 s to its first token, 1.0 s in all, 6 tokens, 40 of 64 prompt tokens cached."""
-    made = progress(clock, prompt_tokens=60)
-    made.mark("authenticate")
-    clock.advance(0.1)
-    made.mark("route")
-    sent(made, "48 of 60 tokens held", 48)
-    clock.advance(0.4)
-    made.mark("first_byte")
-    made.answered = True
-    made.output_sent(1)
-    clock.advance(0.5)
-    made.output_sent(5)
-    made.mark("relay")
-    made.usage = TokenUsage(
-        prompt_tokens=64, completion_tokens=6, prompt_tokens_details=PromptDetails(cached_tokens=40)
-    )
-    return made
 
 
 def test_metrics_count_what_happened(clock):
