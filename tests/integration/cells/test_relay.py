@@ -138,7 +138,12 @@ async def test_a_broken_answer_breaks_at_the_client_too(fleet):
             await answer.content.readany()
             west.signal(9)
             await answer.read()
-    # The next request is served here at once, although the other cell's lease is not over.
+    # Requests are served here at once, although the other cell's lease is not over. A connection whose end has not been
+    # noticed may cost one of them.
     worker.then(tokens=4, gap=0.0)
-    async with fleet.chat(east, theirs) as answer:
-        assert answer.status == 200
+    statuses = []
+    while 200 not in statuses and len(statuses) < 3:
+        async with fleet.chat(east, theirs) as answer:
+            statuses.append(answer.status)
+            assert answer.status == 200 or answer.headers["retry-after"] == "1"
+    assert statuses[-1] == 200

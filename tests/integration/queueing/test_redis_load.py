@@ -9,7 +9,7 @@ import redis.asyncio as redis
 from tests.fakes.scripted_worker import ScriptedWorker
 
 REQUESTS = 400
-ROUNDS_MAX = 5
+ROUNDS_MAX = 10
 SCRIPT_CALLS = ("fcall", "evalsha")
 CONNECTIONS = 32
 """To each gateway."""
