@@ -138,8 +138,8 @@ async def test_a_broken_answer_breaks_at_the_client_too(fleet):
             await answer.content.readany()
             west.signal(9)
             await answer.read()
-    # Requests are served here at once, although the other cell's lease is not over. A connection whose end has not been
-    # noticed may cost one of them.
+    # Requests are served here at once, although the other cell's lease is not over. A connection whose end has not
+    # been noticed may cost one of them.
     worker.then(tokens=4, gap=0.0)
     statuses = []
     while 200 not in statuses and len(statuses) < 3:
