@@ -1,6 +1,6 @@
 """A tenant whose prompts never come again: memory stays bounded, and another tenant's blocks stay in the index.
 
-    python -m tests.soak.flood [--requests 17000] [--characters 22000] [--memory 67108864]
+    python -m tests.soak.flood [--requests 17000] [--characters 22000] [--memory 16777216]
 
 The flooding tenant sends prompts through a real gateway, each new from its first words on; every block of a prompt
 ends one more distinct prefix, 591 of them in 22,000 characters, ten million in all. The other tenant has sent some
@@ -33,6 +33,9 @@ CALM, FLOODING = "calm", "flooding"
 CALM_PROMPTS = 100
 BLOCK_SIZE = 8
 """In tokens: so many that no two prompts begin with the same block, which the worker would deny to have cached."""
+MEMORY_BYTES = 16 * 1024**2
+"""Less than the caches of the workers hold, which evict by the last use alone, no matter of which tenant."""
+
 CONNECTIONS = 16
 SAMPLES = 20
 ROUNDING = 1.25
@@ -158,5 +161,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--requests", type=int, default=17_000)
     parser.add_argument("--characters", type=int, default=22_000)
-    parser.add_argument("--memory", type=int, default=64 * 1024**2)
+    parser.add_argument("--memory", type=int, default=MEMORY_BYTES)
     sys.exit(0 if uvloop.run(run(parser.parse_args())) else 1)
