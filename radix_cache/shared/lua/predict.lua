@@ -5,8 +5,8 @@
 --       12: how many predictions a shard may have
 -- Returns the sequence number of the shard; a shard that is full of predictions takes no more.
 
--- A million blocks, of 16 million tokens on their way. Gateways do not know of what others send beyond that.
-local PREDICTED_BYTES_MAX = 8 * 2 ^ 20
+-- Half a million blocks, of eight million tokens on their way. Of requests beyond that other gateways do not know.
+local PREDICTED_BYTES_MAX = 4 * 2 ^ 20
 
 verbs.predict = function(keys, args)
   begin(keys)

@@ -19,7 +19,7 @@ from tests.fakes.replica import replica
 W = WorkerId("w")
 SPACE = Namespace(model="m", block_size=16)
 BOUNDS = {"blocks_max": 10**7, "predicted_seconds": 600.0, "idle_seconds_max": 3600.0}
-LOG_BYTES_MAX = PREDICTED_BYTES_MAX = 8 * 2**20
+LOG_BYTES_MAX, PREDICTED_BYTES_MAX = 2 * 2**20, 4 * 2**20
 BLOCKS = 8192
 """Of a prompt of 131,072 tokens."""
 ENTRY_BYTES_MAX = 9 * BLOCKS
@@ -67,15 +67,15 @@ async def holds(gateway, paths):
 
 async def test_a_log_of_long_paths_stays_within_its_bytes(pair):
     one, other = pair
-    paths, most = [path() for _ in range(300)], 0
-    for at in range(0, 300, 20):
-        await holds(one, paths[at : at + 20])
+    paths, most = [path() for _ in range(100)], 0
+    for at in range(0, 100, 4):
+        await holds(one, paths[at : at + 4])
         most = max(most, sum(map(len, await log_entries(one))))
     assert LOG_BYTES_MAX / 2 < most < LOG_BYTES_MAX + 2 * ENTRY_BYTES_MAX
     key = one.index.store.keys.log(0)
     assert await one.scripts.ask("MEMORY", "USAGE", key, "SAMPLES", 0) < 1.5 * LOG_BYTES_MAX
     await other.arrived()
-    assert other.index.replica.blocks == one.index.replica.blocks == 300 * BLOCKS
+    assert other.index.replica.blocks == one.index.replica.blocks == 100 * BLOCKS
 
 
 async def test_a_log_of_short_paths_keeps_its_entries(pair):
@@ -92,12 +92,12 @@ async def test_a_replica_behind_what_the_log_still_has_reads_the_shard_again(pai
     await other.arrived()
     snapshots = other.reader.snapshots
     other.reading.cancel()
-    await holds(one, [path() for _ in range(200)])
-    assert len(await log_entries(one)) < 200
+    await holds(one, [path() for _ in range(100)])
+    assert len(await log_entries(one)) < 100
     other.reading = asyncio.create_task(other.reader.follow())
     await other.arrived()
     assert other.reader.snapshots == snapshots + 1
-    assert other.index.replica.blocks == 203 * BLOCKS
+    assert other.index.replica.blocks == 103 * BLOCKS
     assert {key: node.run for key, node in other.index.replica.nodes.items()} == {
         key: node.run for key, node in one.index.replica.nodes.items()
     }
@@ -105,18 +105,18 @@ async def test_a_replica_behind_what_the_log_still_has_reads_the_shard_again(pai
 
 async def test_a_log_that_a_gateway_without_this_bound_has_written_is_bounded_from_now_on(valkey):
     keys = Keys(prefix=f"t{uuid4().hex}", shards=1)
-    unbounded = LIBRARY.replace("LOG_BYTES_MAX = 8 * 2 ^ 20", "LOG_BYTES_MAX = 2 ^ 40")
+    unbounded = LIBRARY.replace("LOG_BYTES_MAX = 2 * 2 ^ 20", "LOG_BYTES_MAX = 2 ^ 40")
     assert unbounded != LIBRARY
     former = await replica(valkey.url, keys, time.monotonic, library=unbounded, **BOUNDS)
     former.index.enrol(W, "one")
     await former.arrived()
     await until(lambda: W in former.index.replica.tenures)
-    await holds(former, [path() for _ in range(150)])
+    await holds(former, [path() for _ in range(50)])
     assert sum(map(len, await log_entries(former))) > LOG_BYTES_MAX + 2 * ENTRY_BYTES_MAX
     await former.scripts.ask("HDEL", keys.meta(0), "bytes", "half")
     one = await replica(valkey.url, keys, time.monotonic, **BOUNDS)
     await until(lambda: W in one.index.replica.tenures)
-    await holds(one, [path() for _ in range(150)])
+    await holds(one, [path() for _ in range(50)])
     assert sum(map(len, await log_entries(one))) < LOG_BYTES_MAX + 2 * ENTRY_BYTES_MAX
     for each in (former, one):
         await each.close()
