@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import QueuePool
 
 from gateway.database.sqlite_connection import SqliteConnection
 from gateway.settings.database_address import sqlite_file
@@ -24,6 +26,10 @@ MAINTENANCE_SECONDS_MAX = 4 * 3600.0
 """Longest statement of the commands that change or copy whole tables, with millions of rows."""
 
 CONNECTIONS_MAX = 4
+
+CLOSE_SECONDS_MAX = 3.0
+CHECKED_IN_SECONDS = 0.005
+"""How often closing looks whether the connections in use have come back."""
 
 _WRITES = "radixgate_writes"
 
@@ -54,6 +60,7 @@ class Database:
         self._statement_seconds_max = statement_seconds_max
         parts = make_url(url)
         self.file = sqlite_file(url, base)
+        self._sqlite_connections: WeakSet[SqliteConnection] = WeakSet()
         if self.file is not None:
             parts = parts.set(database=str(self.file))
         try:
@@ -96,8 +103,28 @@ class Database:
             raise translate_error(err) from err
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, also those of tasks that were cancelled.
+
+        Such a task does not wait for its connection, which comes back to the pool or is closed afterwards. Back in
+        a pool that is closed by then, it would stay open until the garbage collector runs.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                # The pool tells of no connection that is closed instead of coming back.
+                while self._checked_out():  # noqa: ASYNC110
+                    await asyncio.sleep(CHECKED_IN_SECONDS)
         await self._engine.dispose()
+        await asyncio.gather(*(each.closed(CLOSE_SECONDS_MAX) for each in list(self._sqlite_connections)))
+
+    def _checked_out(self) -> int:
+        """Return the number of connections in use."""
+        pool = self._engine.pool
+        return pool.checkedout() if isinstance(pool, QueuePool) else 0
+
+    def _new_sqlite_connection(self, file: str, **options: Any) -> SqliteConnection:
+        connection = SqliteConnection(file, **options)
+        self._sqlite_connections.add(connection)
+        return connection
 
     def _options(self, parts: URL) -> dict[str, Any]:
         options: dict[str, Any] = {"pool_size": CONNECTIONS_MAX, "max_overflow": 0}
@@ -105,7 +132,10 @@ class Database:
         # Each connection keeps megabytes of pages and statements, so the last used one is used first.
         options["pool_use_lifo"] = True
         if self.file is not None:
-            options["connect_args"] = {"timeout": CONNECT_SECONDS_MAX, "async_creator_fn": SqliteConnection}
+            options["connect_args"] = {
+                "timeout": CONNECT_SECONDS_MAX,
+                "async_creator_fn": self._new_sqlite_connection,
+            }
         else:
             options["connect_args"] = {
                 "timeout": CONNECT_SECONDS_MAX,

@@ -23,6 +23,12 @@ class SqliteConnection(aiosqlite.Connection):
         self._stop_requested = False
         self._stopped: asyncio.Future[Any] | None = None
 
+    async def closed(self, seconds: float) -> None:
+        """Close the connection if it is open still, and wait until its thread has ended, for so long at most."""
+        if self._thread.is_alive():
+            self.stop()
+            await asyncio.to_thread(self._thread.join, seconds)
+
     def stop(self) -> "asyncio.Future[Any] | None":
         """Stop the connection at the first call, and return the same future at every call."""
         if not self._stop_requested:

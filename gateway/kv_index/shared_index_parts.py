@@ -54,7 +54,7 @@ class SharedIndexParts:
     def create(cls, redis_url: str, prefix: str, settings: IndexSettings) -> "SharedIndexParts":
         """Create the parts for the index in this Redis, without connecting yet."""
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
-        scripts = ScriptCaller(redis_url)
+        scripts, identity = ScriptCaller(redis_url), os.urandom(8)
         keys = Keys(prefix=prefix)
         store = TreeStore(scripts, keys)
         replica = TreeReplica(time.monotonic, settings.predicted_seconds)
@@ -66,6 +66,7 @@ class SharedIndexParts:
             node_blocks=NODE_BLOCKS,
             predicted_seconds=settings.predicted_seconds,
             idle_seconds_max=settings.idle_seconds_max,
+            identity=identity,
         )
         reader = ReplicaReader(
             scripts, keys, replica, changed=index.replica_changed, checked=index.replica_compared
@@ -78,8 +79,9 @@ class SharedIndexParts:
             node_blocks=NODE_BLOCKS,
             idle_seconds_max=settings.idle_seconds_max,
             lost_shards=lambda: reader.lost_shards,
+            identity=identity,
         )
-        feed_leases = FeedLeaseStore(scripts, keys, os.urandom(8))
+        feed_leases = FeedLeaseStore(scripts, keys, identity)
         page_budget = PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
         return cls(
             index=index,

@@ -97,6 +97,8 @@ class FailoverQuotaStore:
         self._pings, self._pings_wanted = 0, 1
         """Pings that were answered in time in a row, and how many bring the shared store back."""
         self._back_at = float("-inf")
+        self._parts = 1
+        """Of how many parts of the limits the local store has one."""
         self._granted_locally: dict[str, Reservation] = {}
         self._unsettled: deque[tuple[Lease, Cost | None]] = deque(maxlen=UNSETTLED_MAX)
         """Leases to be ended in the shared store, with their actual costs; None: to be released."""
@@ -126,6 +128,9 @@ class FailoverQuotaStore:
             raise QuotaUnavailable("Redis is away")
         self.local_decisions += 1
         parts = max(1, self._gateways())
+        if parts != self._parts:
+            self._local.rescale(self._parts / parts)
+            self._parts = parts
         share = _share(reservation, parts)
         seen = self._seen.pop(_account(reservation), None)
         if seen is not None:

@@ -1,11 +1,13 @@
 """How many gateways share the limits, so that each knows its part while Redis is away.
 
 Each gateway writes its name to Redis again and again, and learns how many there are. While Redis is away the last
-number holds.
+number holds. A smaller number holds once no larger one was heard for GONE_MS: in a Redis that has lost its data the
+first gateway would find itself alone.
 """
 
 import asyncio
 import secrets
+from collections import deque
 from contextlib import suppress
 
 from radix_cache.redis.call import RedisDown, Script
@@ -32,6 +34,8 @@ class GatewayCount:
 
     def __init__(self, scripts: ScriptCaller, prefix: str = "rg") -> None:
         self.count = 1
+        self._heard: deque[tuple[float, int]] = deque()
+        """When Redis has said which number, in the last GONE_MS."""
         self._scripts = scripts
         self._key = f"{prefix}:{{gateways}}"
         self._name = secrets.token_hex(8)
@@ -40,7 +44,11 @@ class GatewayCount:
         """Announce this gateway, and learn how many there are. Raises RedisDown."""
         answer = await self._scripts.call(_ANNOUNCE, [self._key], [self._name, GONE_MS])
         if isinstance(answer, int):
-            self.count = max(1, answer)
+            now = asyncio.get_running_loop().time()
+            self._heard.append((now, answer))
+            while self._heard[0][0] < now - GONE_MS / 1000:
+                self._heard.popleft()
+            self.count = max(number for _, number in self._heard)
 
     async def run(self) -> None:
         """Announce this gateway again and again."""

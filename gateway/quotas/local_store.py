@@ -135,6 +135,12 @@ class LocalQuotaStore:
             if seen.used > mine.used:
                 self._put(account, limit, seen, now)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply what was used of every window, as the limits will be: the same share of each is left."""
+        for account in self._accounts.values():
+            for limit, usage in account.windows.items():
+                account.windows[limit] = WindowUsage(usage.used * factor, usage.mark)
+
     def sweep(self, now: float | None = None) -> None:
         """Drop what has ended by itself, once a minute, so that memory follows what is in use."""
         now = self._clock() if now is None else now

@@ -68,7 +68,7 @@ class BatchedCall(RedisCall):
         command: list[CommandArgument] = [batch.run, batch.name, len(keys)]
         command += keys
         command += vector
-        super().__init__(command, keys, batch, members[0].answer)
+        super().__init__(hiredis.pack_command(tuple(command)), keys, batch, members[0].answer)  # type: ignore[arg-type]
         self.members = members
         self._on_full = on_full
 

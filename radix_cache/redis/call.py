@@ -64,7 +64,8 @@ def read_lua(package: str, *names: str) -> str:
 class RedisCall:
     """One command on its way to a server, with the future of its answer."""
 
-    command: Sequence[CommandArgument]
+    packed: bytes
+    """The command as the server reads it: what a waiting call keeps."""
     keys: Sequence[CommandArgument]
     """The keys that the command touches; in a cluster they are all of one slot."""
     script: Script | None

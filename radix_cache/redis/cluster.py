@@ -75,6 +75,7 @@ class RedisCluster:
         self._slots: dict[int, _Slot] = {}
         self._stuck: set[_Slot] = set()
         self._waiting = 0
+        self._waiting_bytes = 0
         self._numbers = count()
         self._closed = False
 
@@ -83,7 +84,7 @@ class RedisCluster:
         """The number of calls that wait or are under way."""
         return self._waiting + sum(server.calls for server in self._slot_map.servers)
 
-    def has_room(self, call: RedisCall, most: int) -> bool:
+    def has_room(self, call: RedisCall, calls_max: int, bytes_max: int) -> bool:
         """Return whether another call may be made.
 
         The calls of each server are bounded, and so are those of all stuck slots together: a server that is away
@@ -91,7 +92,9 @@ class RedisCluster:
         """
         slot = self._slot(call)
         owner = self._owner(slot)
-        return self._waiting < most if slot.stuck is not None or owner is None else owner.calls < most
+        if slot.stuck is not None or owner is None:
+            return self._waiting < calls_max and self._waiting_bytes < bytes_max
+        return owner.has_room(call, calls_max, bytes_max)
 
     def send(self, call: RedisCall) -> None:
         """Send a call to the server of its slot, or hold it while the slot is stuck."""
@@ -103,7 +106,7 @@ class RedisCluster:
             return
         stuck = self._make_stuck(slot)
         stuck.held.append(call)
-        self._waiting += 1
+        self._keep(call)
         if not slot.under_way and stuck.timer is None:
             self._try_first(slot)
 
@@ -196,13 +199,11 @@ class RedisCluster:
         # The calls behind it are sent too, up to the first one that was redirected with ASK.
         owner = self._owner(slot)
         while owner is not None and stuck.returned and stuck.returned[0][1] is None:
-            self._waiting -= 1
-            self._send_to(slot, owner, stuck.returned.popleft()[0])
+            self._send_to(slot, owner, self._let_go(stuck.returned.popleft()[0]))
         if owner is None or stuck.returned:
             return
         while stuck.held:
-            self._waiting -= 1
-            self._send_to(slot, owner, stuck.held.popleft())
+            self._send_to(slot, owner, self._let_go(stuck.held.popleft()))
         self._make_well(slot)
 
     def _unserved(
@@ -225,7 +226,7 @@ class RedisCluster:
         while place and stuck.returned[place - 1][0].number > call.number:
             place -= 1
         stuck.returned.insert(place, (call, target))
-        self._waiting += 1
+        self._keep(call)
         if not at_once and stuck.timer is None:
             pause = min(PAUSE_SECONDS * 1.3 ** min(stuck.rounds, 20), PAUSE_SECONDS_MAX)
             stuck.timer = asyncio.get_running_loop().call_later(pause, self._wake, slot)
@@ -238,8 +239,7 @@ class RedisCluster:
             if call.number > by.number or keys.isdisjoint(call.keys):
                 kept.append((call, target))
             else:
-                self._waiting -= 1
-                call.fail(f"overtaken by a later call: {stuck.reason}")
+                self._let_go(call).fail(f"overtaken by a later call: {stuck.reason}")
         stuck.returned = kept
 
     # Slots.
@@ -260,6 +260,17 @@ class RedisCluster:
         slot.under_way += 1
         server.send(call)
 
+    def _keep(self, call: RedisCall) -> None:
+        """Count a call that waits in a stuck slot."""
+        self._waiting += 1
+        self._waiting_bytes += len(call.packed)
+
+    def _let_go(self, call: RedisCall) -> RedisCall:
+        """Return a call that waited in a stuck slot, and count it no more."""
+        self._waiting -= 1
+        self._waiting_bytes -= len(call.packed)
+        return call
+
     def _make_stuck(self, slot: _Slot) -> _Stuck:
         if slot.stuck is None:
             slot.stuck = _Stuck()
@@ -276,9 +287,8 @@ class RedisCluster:
         assert slot.stuck is not None
         failing = [call for call, _ in slot.stuck.returned] + list(slot.stuck.held)
         self._make_well(slot)
-        self._waiting -= len(failing)
         for call in failing:
-            call.fail(reason)
+            self._let_go(call).fail(reason)
 
     def _wake(self, slot: _Slot) -> None:
         if slot.stuck is not None:
@@ -298,8 +308,7 @@ class RedisCluster:
         if server is None:
             self._await_owner(slot, stuck)
             return
-        call = stuck.returned.popleft()[0] if stuck.returned else stuck.held.popleft()
-        self._waiting -= 1
+        call = self._let_go(stuck.returned.popleft()[0] if stuck.returned else stuck.held.popleft())
         call.asking = target is not None
         stuck.trying, stuck.rounds = call, stuck.rounds + 1
         self._send_to(slot, server, call)

@@ -60,19 +60,21 @@ class RedisConnection(asyncio.Protocol):
 
     def ask(self, command: Command, on_reply: Callable[[Reply | ConnectionLost], None]) -> None:
         """Send a command; `on_reply` is called later with its reply, or with ConnectionLost."""
+        self.ask_packed(hiredis.pack_command(tuple(command)), on_reply)  # type: ignore[arg-type]
+
+    def ask_packed(self, packed: bytes, on_reply: Callable[[Reply | ConnectionLost], None]) -> None:
+        """Send a command that is packed already, like `ask`."""
         if not self.is_open:
             self._loop.call_soon(on_reply, ConnectionLost("closed"))
             return
-        self.send(command)
+        self._write(packed)
         self._waiting.append((on_reply, self._loop.time()))
         if self._silence_timer is None:
             self._silence_timer = self._loop.call_later(SILENCE_SECONDS_MAX, self._check_silence)
 
     def send(self, command: Command) -> None:
         """Send a command that is answered by messages, such as SSUBSCRIBE."""
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]
+        self._write(hiredis.pack_command(tuple(command)))  # type: ignore[arg-type]
 
     async def execute(self, command: Command) -> Reply:
         """Send a command and return its reply. Raises ConnectionLost."""
@@ -110,6 +112,12 @@ class RedisConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """End the connection after its transport was closed."""
         self._end_connection(ConnectionLost(str(error) if error is not None else "the connection was closed"))
+
+    def _write(self, packed: bytes) -> None:
+        """Write at the end of the event loop's turn."""
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(packed)
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import hiredis
+
 from radix_cache.redis.batch import CallBatcher, hash_tag
 from radix_cache.redis.call import CommandArgument, RedisCall, RedisDown, Script, ScriptAnswer
 from radix_cache.redis.cluster import RedisCluster
@@ -20,6 +22,13 @@ from radix_cache.redis.server import RedisServer
 from radix_cache.redis.topology import is_cluster, seed_addresses
 
 CALLS_WAITING_MAX = 10_000
+
+BYTES_WAITING_MAX = 32 * 2**20
+"""Of the calls that wait for one server or for stuck slots.
+
+The path of a prompt of 131,072 tokens takes 64 KiB, and thousands of them would fill a gateway's memory in the two
+seconds until a silent server is given up. A server in order is never so far behind.
+"""
 
 
 class ScriptCaller:
@@ -69,7 +78,7 @@ class ScriptCaller:
             if self._closed:
                 self.flush()  # They fail at once.
             return answer
-        return self._start_call([script.run, script.name, len(keys), *keys, *arguments], keys, script)
+        return self._start_call((script.run, script.name, len(keys), *keys, *arguments), keys, script)
 
     def flush(self) -> None:
         """Send the calls that wait for others now."""
@@ -123,17 +132,18 @@ class ScriptCaller:
         await self._redis.close()
 
     def _start_call(
-        self, command: Sequence[CommandArgument], keys: Sequence[CommandArgument], script: Script | None
+        self, command: tuple[CommandArgument, ...], keys: Sequence[CommandArgument], script: Script | None
     ) -> "asyncio.Future[Any]":
         self.flush()  # Calls are made in the order in which they come.
-        call = RedisCall(command, keys, script, asyncio.get_running_loop().create_future())
+        packed = hiredis.pack_command(command)  # type: ignore[arg-type]
+        call = RedisCall(packed, keys, script, asyncio.get_running_loop().create_future())
         self._send_or_fail(call)
         return call.answer
 
     def _send_or_fail(self, call: RedisCall) -> None:
         if self._closed:
             call.fail("closed")
-        elif not self._redis.has_room(call, CALLS_WAITING_MAX):
-            call.fail("too many calls wait for Redis")
+        elif not self._redis.has_room(call, CALLS_WAITING_MAX, BYTES_WAITING_MAX):
+            call.fail("too many calls wait for Redis, in number or in bytes")
         else:
             self._send(call)

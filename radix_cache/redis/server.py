@@ -31,6 +31,7 @@ class RedisServer:
         self._loads = 0
         self._refusals: dict[str, str] = {}
         self._under_way = 0
+        self._bytes = 0
         self._closed = False
 
     @property
@@ -38,9 +39,9 @@ class RedisServer:
         """The number of calls that wait or are under way."""
         return len(self._waiting) + self._under_way
 
-    def has_room(self, _: RedisCall, most: int) -> bool:
-        """Return whether fewer than `most` calls wait or are under way."""
-        return len(self._waiting) + self._under_way < most
+    def has_room(self, _: RedisCall, calls_max: int, bytes_max: int) -> bool:
+        """Return whether fewer calls, of fewer bytes together, wait or are under way."""
+        return len(self._waiting) + self._under_way < calls_max and self._bytes < bytes_max
 
     async def primaries(self) -> list[RedisAddress]:
         """Return the address of the server itself, which has all keys."""
@@ -53,6 +54,7 @@ class RedisServer:
 
     def send(self, call: RedisCall) -> None:
         """Send a call, or keep it until there is a connection."""
+        self._bytes += len(call.packed)
         connection = self._connection
         if connection is None:
             self._waiting.append(call)
@@ -67,7 +69,7 @@ class RedisServer:
             call.load = self._loaded[script.text]
         if call.asking:
             connection.ask(["ASKING"], _ignore_reply)
-        connection.ask(call.command, lambda reply: self._answered(call, reply))
+        connection.ask_packed(call.packed, lambda reply: self._answered(call, reply))
 
     async def close(self) -> None:
         """Close the connection and fail the calls that still wait."""
@@ -105,7 +107,7 @@ class RedisServer:
         connection.ask([*script.load, script.text], on_load_reply)
 
     def _answered(self, call: RedisCall, reply: Reply | ConnectionLost) -> None:
-        self._under_way -= 1
+        self._returned(call)
         if isinstance(reply, ConnectionLost):
             if call.repeated or self._closed:
                 call.fail(reply)
@@ -133,6 +135,11 @@ class RedisServer:
         else:
             call.succeed(reply)
 
+    def _returned(self, call: RedisCall) -> None:
+        """Note that a call is not under way any more."""
+        self._under_way -= 1
+        self._bytes -= len(call.packed)
+
     def _unreachable(self, call: RedisCall, reason: str) -> None:
         call.fail(reason)
 
@@ -145,8 +152,7 @@ class RedisServer:
             return
         self._connection, self._connecting = connection, None
         self._loaded.clear()
-        waiting, self._waiting = self._waiting, deque()
-        for call in waiting:
+        for call in self._take_waiting():
             self.send(call)
 
     def _on_connection_lost(self, connection: RedisConnection) -> None:
@@ -154,9 +160,14 @@ class RedisServer:
             self._connection = None
 
     def _fail_waiting(self, reason: str) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for call in waiting:
+        for call in self._take_waiting():
             self._unreachable(call, reason)
+
+    def _take_waiting(self) -> deque[RedisCall]:
+        """Return the calls that wait, which from now on do not."""
+        waiting, self._waiting = self._waiting, deque()
+        self._bytes -= sum(len(call.packed) for call in waiting)
+        return waiting
 
 
 def _ignore_reply(_: object) -> None:

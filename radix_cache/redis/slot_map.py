@@ -31,7 +31,7 @@ class ClusterPrimary(RedisServer):
         self._hand_back = on_answered
 
     def _answered(self, call: RedisCall, reply: Reply | ConnectionLost) -> None:
-        self._under_way -= 1
+        self._returned(call)
         self._hand_back(self, call, reply)
 
     def _unreachable(self, call: RedisCall, reason: str) -> None:

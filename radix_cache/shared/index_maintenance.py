@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
@@ -40,6 +40,9 @@ brings, since each call waits behind the calls of that flood; more would hold up
 """
 
 SLICE_NODES = 2000
+LIVE_ROUNDS = 5
+"""Predictions of gateways that are gone are searched once in so many rounds: that reads every prediction."""
+
 AGE_ROUNDS = 30
 """Idle leaves are searched once in so many rounds, because that reads every leaf."""
 
@@ -55,7 +58,7 @@ class IndexMaintenance:
         node_blocks: How many blocks every node counts in addition, for its own memory.
         idle_seconds_max: Leaves that were not used for longer are removed.
         lost_shards: Returns the shards of which the replica may be outdated; they are left alone.
-        identity: The id of the gateway in the lease.
+        identity: The id of the gateway in its leases, with which its predictions begin.
     """
 
     def __init__(
@@ -80,6 +83,8 @@ class IndexMaintenance:
         self._idle_seconds_max = idle_seconds_max
         self._lost_shards = lost_shards
         self._identity = identity or os.urandom(8)
+        self._gone: set[bytes] = set()
+        """Gateways with predictions that were not live at the last look."""
         self._rounds = 0
         self._lost_rounds = 0
 
@@ -99,6 +104,8 @@ class IndexMaintenance:
         """Run one round. Raises RedisDown."""
         self._rounds += 1
         await self._withdraw_lapsed()
+        if self._rounds % LIVE_ROUNDS == 0:
+            await self._withdraw_of_gone_gateways()
         await self._sweep()
         over = self._replica.blocks + self._node_blocks * len(self._replica.nodes) - self._blocks_max
         if over > 0 or self._rounds % AGE_ROUNDS == 1:
@@ -128,6 +135,27 @@ class IndexMaintenance:
         for identity, shard in self._replica.lapsed.items():
             if shard not in self._lost_shards():
                 by_shard.setdefault(shard, []).append(identity)
+        await self._withdraw(by_shard)
+
+    async def _withdraw_of_gone_gateways(self) -> None:
+        """Withdraw predictions of gateways that were not live at this look and the last one."""
+        live = set(await self._redis.ask("ZRANGE", self._store.keys.feed_leases[0], 0, -1))
+        if self._identity not in live:
+            return  # Redis has lost the leases, or none are kept.
+        gone = set[bytes]()
+        by_shard: dict[int, list[bytes]] = {}
+        for at, (shard, identity, _) in enumerate(list(self._replica.predictions_under_way())):
+            gateway = identity[: len(self._identity)]
+            if gateway not in live:
+                gone.add(gateway)
+                if gateway in self._gone and shard not in self._lost_shards():
+                    by_shard.setdefault(shard, []).append(identity)
+            if at % SLICE_NODES == SLICE_NODES - 1:
+                await asyncio.sleep(0)
+        self._gone = gone
+        await self._withdraw(by_shard)
+
+    async def _withdraw(self, by_shard: Mapping[int, list[bytes]]) -> None:
         for shard, identities in by_shard.items():
             for at in range(0, len(identities), NODES_PER_CALL_MAX):
                 await self._store.withdraw(shard, identities[at : at + NODES_PER_CALL_MAX])

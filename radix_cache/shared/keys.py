@@ -1,8 +1,8 @@
 """The names of all Redis keys of the shared index. Each shard has one hash tag, so all its keys are on one server.
 
     rg:v2:{ix:07}:tree:<namespace>     hash: the nodes of one namespace (lua/tree.lua)
-    rg:v2:{ix:07}:log                  stream: every change of the shard, the newest few thousand
-    rg:v2:{ix:07}:meta                 hash: tip (id) and sequence number of the last change
+    rg:v2:{ix:07}:log                  stream: every change of the shard, the newest few thousand and few MiB
+    rg:v2:{ix:07}:meta                 hash: tip (id) and sequence number of the last change; sizes
     rg:v2:{ix:07}:names                hash: namespace id -> the namespace, for people and for snapshots
     rg:v2:{ix:07}:predictions          hash: id -> tenure, deadline, path
     rg:v2:{ix:07}                      channel: every change as it is made

@@ -23,8 +23,10 @@ class _SentPrediction:
 class SentPredictions:
     """The predictions of this process in Redis; beyond `count_max` the oldest are withdrawn."""
 
-    def __init__(self, store: TreeStore, replica: TreeReplica, count_max: int) -> None:
-        self.prefix = os.urandom(8)
+    def __init__(
+        self, store: TreeStore, replica: TreeReplica, count_max: int, prefix: bytes | None = None
+    ) -> None:
+        self.prefix = prefix or os.urandom(8)
         """With these bytes begins the id of every prediction of this process."""
         self._store = store
         self._replica = replica

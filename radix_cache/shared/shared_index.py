@@ -67,6 +67,7 @@ class SharedIndex:
         idle_seconds_max: Paths in this process that were not used for longer are dropped.
         predictions_max: Predictions of this process at one time.
         node_blocks: How many blocks every node counts in addition, for its own memory.
+        identity: The id of the gateway, eight bytes with which its predictions begin.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SharedIndex:
         idle_seconds_max: float,
         predictions_max: int = 65536,
         node_blocks: int = 0,
+        identity: bytes | None = None,
     ) -> None:
         self.store = store
         self.replica = replica
@@ -113,7 +115,7 @@ class SharedIndex:
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}
-        self.sent_predictions = SentPredictions(store, replica, predictions_max)
+        self.sent_predictions = SentPredictions(store, replica, predictions_max, identity)
         self._unseen_changes: dict[int, deque[tuple[int, WorkerId, str]]] = {}
         self._unsent_paths = UnsentPaths()
         self._lost_shards: Collection[int] = ()

@@ -45,9 +45,6 @@ KV_TOKENS = 6000
 WINDOW_TOKENS = 48
 """One prompt at a time is computed at a worker: both gateways give turns to waiting requests all the time."""
 
-PREDICTED_SECONDS = 15
-"""A prediction of a gateway that was killed lapses after so long, within the time in which all has to be well."""
-
 DAY_US = 86_400 * 10**6
 REQUESTS_A_DAY, TOKENS_A_DAY = 10**6, 10**9
 CONCURRENCY = 64
@@ -322,7 +319,6 @@ def settings(
             {"id": tenant, "plan": "plan", "keys": [{"id": key.id, "hash": key.hash}]}
             for tenant, key in keys.items()
         ],
-        "index": {"predicted_seconds": PREDICTED_SECONDS},
         "queueing": {"release_window_tokens": WINDOW_TOKENS},
         "drain": {"notice_seconds": 1, "seconds": 20},
     }

@@ -93,6 +93,7 @@ async def replica(
         node_blocks=node_blocks,
         idle_seconds_max=bounds["idle_seconds_max"],
         lost_shards=lambda: reader.lost_shards,
+        identity=index.sent_predictions.prefix,
     )
     reading = asyncio.create_task(reader.follow())
     await asyncio.wait_for(reader.ready.wait(), 60)

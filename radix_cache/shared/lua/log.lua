@@ -1,7 +1,15 @@
 -- Every change of a shard gets the next sequence number, and is written to the shard's log and published on its
 -- channel together with the tip of the change before, so that a reader notices a missed change. ../log_records.py
 -- describes the format of an entry.
+--
+-- The log is bounded in entries, and in bytes by halves: when the newer half is full, the older one is removed.
+--
+--    | older half | newer half |        half: number of the first change of the newer half, bytes: its size
+--
+-- A path of 131,072 tokens is an entry of 64 KiB, so that the entries alone would be no bound: 64 shards with 4,096 of
+-- them would have 16 GiB, and not 128 MiB. A reader that needs more of the log than there is reads the shard.
 local TRIM_EVERY = 64
+local LOG_BYTES_MAX = 2 * 2 ^ 20
 
 -- Collects pieces of the entry, which are joined once, at the end. The first piece is the entry's head.
 local function record(kind, a, b, c, d, e)
@@ -10,7 +18,7 @@ local function record(kind, a, b, c, d, e)
   if d then records[at + 5], records[at + 6] = d, e end
 end
 
-local function announce(args, before, sequence)
+local function announce(args, before, sequence, half, bytes)
   -- A log without its meta key belongs to an earlier tree, and would refuse smaller numbers.
   if sequence == 1 then call('DEL', log) end
   records[1] = pack('<c8c8I8c8', args[1], before, sequence, args[3])
@@ -18,7 +26,11 @@ local function announce(args, before, sequence)
   -- As text: a number would be written with all its digits after the decimal point.
   local number = string.format('%.0f', sequence)
   local id = number .. '-1'
-  call('HSET', meta, 'tip', args[1], 'sequence', number)
+  bytes = bytes + #entry
+  local full = bytes >= LOG_BYTES_MAX / 2
+  if full then call('XTRIM', log, 'MINID', half) end
+  call('HSET', meta, 'tip', args[1], 'sequence', number,
+    'half', full and number or half, 'bytes', full and #entry or bytes)
   if sequence % TRIM_EVERY == 0 then
     call('XADD', log, 'MAXLEN', '~', args[4], id, 'e', entry)
   else
@@ -61,7 +73,7 @@ end
 
 -- Writes and publishes the changes, and returns the shard's sequence number. Without changes nothing is written.
 local function commit(args)
-  local stands = call('HMGET', meta, 'tip', 'sequence')
+  local stands = call('HMGET', meta, 'tip', 'sequence', 'half', 'bytes')
   local before, sequence = stands[1] or NONE, tonumber(stands[2] or '0')
   if #order == 0 and #records == 1 then return sequence end
   sequence = sequence + 1
@@ -72,6 +84,6 @@ local function commit(args)
   elseif rooted and call('HSETNX', names, args[3], args[5]) == 1 then
     record('m', pack('<I2', #args[5]), args[5])
   end
-  announce(args, before, sequence)
+  announce(args, before, sequence, stands[3] or '0', tonumber(stands[4] or '0'))
   return sequence
 end

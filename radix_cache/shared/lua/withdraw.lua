@@ -6,7 +6,12 @@ verbs.withdraw = function(keys, args)
   begin(keys)
   for at = 1, #args[6], 16 do
     local id = sub(args[6], at, at + 15)
-    if call('HDEL', predictions, id) == 1 then record('w', id) end
+    local size = call('HSTRLEN', predictions, id)
+    if size > 0 then
+      call('HDEL', predictions, id)
+      call('HINCRBY', meta, 'predicted', -size)
+      record('w', id)
+    end
   end
   return commit(args)
 end

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from gateway.batches import retry_schedule
 from gateway.database.batch_store import BatchStore, LeaseLost, RowResult
 from gateway.database.database import Database
 from gateway.files.tenant_files import FileLabel
+from gateway.web.bodies.body_limits import CONTAINERS_MAX
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.integration.files.test_files_api import called, upload, with_database
 
@@ -206,6 +208,25 @@ async def test_rows_that_no_limit_will_ever_let_through_fail(gateway):
         ended = await come_to(running, await create(running, line("a", max_tokens=1000)), *ENDED)
         (bad,) = await lines_of(running, ended["error_file_id"])
     assert bad["response"]["body"]["error"]["code"] == "request_exceeds_limit"
+
+
+async def test_a_row_has_the_bounds_of_a_body(gateway):
+    wide = line("wide", stop=[[]] * (CONTAINERS_MAX + 1))
+    async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
+        ended = await come_to(running, await create(running, line("a"), wide), *ENDED)
+        assert ended["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+        (bad,) = await lines_of(running, ended["error_file_id"])
+    assert (bad["custom_id"], bad["response"]["status_code"]) == ("wide", 400)
+    assert "objects and arrays" in bad["response"]["body"]["error"]["message"]
+
+
+async def test_a_gateway_that_stops_amid_batches_leaves_no_connection_to_the_database(gateway):
+    for moment in range(5):
+        async with ScriptedWorker() as worker, gateway(worker, **with_database()) as running:
+            rows = [line(str(number)) for number in range(50)]
+            await asyncio.gather(*(create(running, *rows) for _ in range(3)))
+            await asyncio.sleep(0.03 * moment)
+        assert not [each for each in threading.enumerate() if "_connection_worker_thread" in each.name]
 
 
 async def test_a_workers_failures_are_tried_again_and_then_told(gateway, monkeypatch):

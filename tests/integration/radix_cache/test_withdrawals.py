@@ -1,4 +1,4 @@
-"""A prediction is withdrawn from Redis also when Redis has lost its withdrawal."""
+"""A prediction is withdrawn from Redis also when Redis has lost its withdrawal, and when its gateway is gone."""
 
 import asyncio
 import time
@@ -9,6 +9,8 @@ import pytest
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
+from radix_cache.shared.feed_leases import FeedLeaseStore, FeedLeaseTable
+from radix_cache.shared.index_maintenance import LIVE_ROUNDS
 from radix_cache.shared.keys import Keys
 from tests.fakes.replica import replica
 from tests.stage.valkey import ValkeyServer
@@ -70,3 +72,39 @@ async def test_a_withdrawal_that_a_failover_has_lost_is_sent_again(stage):
     await until(lambda: other.index.replica.predictions == 1)
     one.index.withdraw(W, "goes on")
     await until(lambda: not other.index.replica.predictions)
+
+
+async def rounds(gateway, count):
+    """Let a gateway maintain the index so often, one second after the other."""
+    for _ in range(count):
+        await gateway.maintenance.run_round()
+        await gateway.arrived()
+
+
+async def renew(gateway, milliseconds=60_000):
+    """Let a gateway count as live for so long from now on; 0: it leaves."""
+    keys, identity = gateway.index.store.keys, gateway.index.sent_predictions.prefix
+    await FeedLeaseStore(gateway.scripts, keys, identity).renew(FeedLeaseTable(), milliseconds)
+
+
+async def test_the_requests_of_a_gateway_that_is_gone_do_not_count_for_their_whole_time(stage):
+    _, one, other = stage
+    await renew(one)
+    await renew(other)
+    other.index.record(SPACE, PATH, W, "of the other")
+    await rounds(other, 3 * LIVE_ROUNDS)
+    assert other.index.replica.predictions == 3
+    await renew(one, 0)
+    await rounds(other, LIVE_ROUNDS)
+    # It may only have been slow: the first look does not count.
+    assert other.index.replica.predictions == 3
+    await rounds(other, LIVE_ROUNDS)
+    assert other.index.replica.predictions == 1
+    assert await other.scripts.ask("HLEN", other.index.store.keys.predictions(0)) == 1
+
+
+async def test_without_leases_no_gateway_is_taken_for_gone(stage):
+    _, one, other = stage
+    await renew(one, 0)
+    await rounds(other, 3 * LIVE_ROUNDS)
+    assert other.index.replica.predictions == 2

@@ -1,8 +1,10 @@
 """Connections are kept, and as few of them are used as will do."""
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 
+import pytest
 from sqlalchemy import event, text
 
 from gateway.database.database import Database
@@ -11,6 +13,9 @@ LONG_STATEMENT = (
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT max(i) FROM n"
 )
 """Takes a good part of a second."""
+
+CONNECTION_THREAD = "_connection_worker_thread"
+"""In the name of the thread of an open SQLite connection."""
 
 
 async def test_one_after_another_is_asked_through_one_connection(tmp_path):
@@ -111,3 +116,32 @@ async def test_whoever_is_cancelled_again_while_its_connection_closes_leaves_nob
     async with database.begin() as connection:
         await connection.execute(text("SELECT 1"))
     await database.close()
+
+
+@pytest.mark.parametrize("cancels", [1, 2], ids=["once", "twice"])
+async def test_a_closed_database_leaves_no_connection_of_a_task_that_was_cancelled_at_any_moment(
+    tmp_path, cancels
+):
+    """A connection that came back to a pool already disposed of stayed open until the garbage collector ran."""
+    database = Database("sqlite:///moments.db", tmp_path)
+    async with database.begin() as connection:
+        await connection.execute(text("CREATE TABLE counts (number INTEGER)"))
+    await database.close()
+    others = asyncio.all_tasks()
+
+    async def write(database):
+        async with database.begin() as connection:
+            await connection.execute(text("INSERT INTO counts VALUES (1)"))
+
+    for moment in range(60):
+        database = Database("sqlite:///moments.db", tmp_path)
+        task = asyncio.create_task(write(database))
+        for _ in range(moment):
+            await asyncio.sleep(0.0002)
+        for _ in range(cancels):
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.wait([task])
+        await database.close()
+        assert asyncio.all_tasks() == others
+        assert not [thread.name for thread in threading.enumerate() if CONNECTION_THREAD in thread.name]

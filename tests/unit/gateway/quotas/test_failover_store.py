@@ -6,7 +6,7 @@ import time
 import msgspec
 import pytest
 
-from gateway.quotas import failover_store, gateway_count
+from gateway.quotas import failover_store
 from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
@@ -14,7 +14,6 @@ from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import LEASE_SECONDS, Cost, Lease, QuotaUnavailable, Refusal, Reservation
 from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown
-from radix_cache.redis.scripts import ScriptCaller
 
 LIMIT = Limit(unit="requests", amount=3, window=Window(seconds=3600))
 
@@ -329,24 +328,21 @@ def reserving(number, limit, tokens):
     return msgspec.structs.replace(ask(number, (limit,)), cost=Cost(prompt_tokens=tokens))
 
 
-async def test_gateways_know_how_many_they_are(own_valkey, monkeypatch):
-    scripts = ScriptCaller(own_valkey.url)
-    one, two = gateway_count.GatewayCount(scripts), gateway_count.GatewayCount(scripts)
-    await one.announce()
-    assert one.count == 1
-    await two.announce()
-    await one.announce()
-    assert (one.count, two.count) == (2, 2)
-    monkeypatch.setattr(gateway_count, "GONE_MS", 100)
-    await two.announce()
-    await asyncio.sleep(0.2)
-    await one.announce()
-    assert one.count == 1
-    own_valkey.kill()
-    with pytest.raises(RedisDown):
-        await two.announce()
-    assert two.count == 2
-    await scripts.close()
+async def test_a_part_of_a_limit_has_the_same_share_left_after_the_number_of_gateways_changed(shared):
+    gateways = 1
+    store = FailoverQuotaStore(
+        shared, LocalQuotaStore(time.monotonic), shared.ping, time.monotonic, gateways=lambda: gateways
+    )
+    tokens = Limit(unit="total_tokens", amount=120, window=Window(seconds=36000, reset="rolling"))
+    await store.reserve(reserving(1, tokens, 60))
+    shared.away = True
+    assert (await store.reserve(reserving(2, tokens, 0))).limit_statuses[0].remaining == 60
+    gateways = 2
+    assert (await store.reserve(reserving(3, tokens, 10))).limit_statuses[0].remaining == 20
+    gateways = 3
+    assert (await store.reserve(reserving(4, tokens, 0))).limit_statuses[0].remaining == 13
+    gateways = 1
+    assert (await store.reserve(reserving(5, tokens, 0))).limit_statuses[0].remaining == 40
 
 
 async def test_what_was_seen_of_a_limit_is_kept_to_that_limit(store, shared):
