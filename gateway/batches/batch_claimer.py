@@ -80,6 +80,9 @@ class BatchClaimer:
             batch = await self._services.store.claim(self._services.lease_seconds)
             if batch is None:
                 return
+            if self._closed:  # It was closed meanwhile.
+                await self._services.store.release(batch)
+                return
             log.info("batch %s is claimed by this gateway (%s)", batch.id, batch.status)
             run = BatchRun(batch, self._services)
             task = asyncio.create_task(run.run(), name=batch.id)

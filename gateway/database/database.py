@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
@@ -60,7 +59,8 @@ class Database:
         self._statement_seconds_max = statement_seconds_max
         parts = make_url(url)
         self.file = sqlite_file(url, base)
-        self._sqlite_connections: WeakSet[SqliteConnection] = WeakSet()
+        self._closed = False
+        self._sqlite_connections: list[SqliteConnection] = []
         if self.file is not None:
             parts = parts.set(database=str(self.file))
         try:
@@ -84,6 +84,7 @@ class Database:
     @asynccontextmanager
     async def begin(self, *, writes: bool = False) -> AsyncIterator[AsyncConnection]:
         """Open a transaction; `writes`: it reads before it writes. Raises DatabaseDown, DatabaseConflict."""
+        self._check_open()
         try:
             async with (self._writing if writes else self._engine).begin() as connection:
                 yield connection
@@ -93,6 +94,7 @@ class Database:
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction in which all tables stay as they are now. Raises DatabaseDown."""
+        self._check_open()
         engine = self._engine
         if self.file is None:
             engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -103,18 +105,24 @@ class Database:
             raise translate_error(err) from err
 
     async def close(self) -> None:
-        """Close all connections, also those of tasks that were cancelled.
+        """Close all connections, also those of tasks that were cancelled, and open no more.
 
         Such a task does not wait for its connection, which comes back to the pool or is closed afterwards. Back in
         a pool that is closed by then, it would stay open until the garbage collector runs.
         """
+        self._closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 # The pool tells of no connection that is closed instead of coming back.
                 while self._checked_out():  # noqa: ASYNC110
                     await asyncio.sleep(CHECKED_IN_SECONDS)
         await self._engine.dispose()
-        await asyncio.gather(*(each.closed(CLOSE_SECONDS_MAX) for each in list(self._sqlite_connections)))
+        await asyncio.gather(*(each.closed(CLOSE_SECONDS_MAX) for each in self._sqlite_connections))
+
+    def _check_open(self) -> None:
+        """Raise DatabaseDown if the database was closed: a task that ends late would open a connection anew."""
+        if self._closed:
+            raise DatabaseDown("the gateway shuts down")
 
     def _checked_out(self) -> int:
         """Return the number of connections in use."""
@@ -123,7 +131,9 @@ class Database:
 
     def _new_sqlite_connection(self, file: str, **options: Any) -> SqliteConnection:
         connection = SqliteConnection(file, **options)
-        self._sqlite_connections.add(connection)
+        # Kept until its thread has ended: a connection that was dropped leaves a thread that nothing waits for.
+        self._sqlite_connections = [each for each in self._sqlite_connections if each.works]
+        self._sqlite_connections.append(connection)
         return connection
 
     def _options(self, parts: URL) -> dict[str, Any]:

@@ -23,6 +23,11 @@ class SqliteConnection(aiosqlite.Connection):
         self._stop_requested = False
         self._stopped: asyncio.Future[Any] | None = None
 
+    @property
+    def works(self) -> bool:
+        """Whether the connection may still be opened or used, since its thread has not ended."""
+        return self._thread.ident is None or self._thread.is_alive()
+
     async def closed(self, seconds: float) -> None:
         """Close the connection if it is open still, and wait until its thread has ended, for so long at most."""
         if self._thread.is_alive():
