@@ -41,6 +41,7 @@ class FeedLeases:
         statuses: Returns what this gateway can do for each worker.
         changed: Called when the leases have changed, or are fresh again, or not fresh any more.
         clock: Seconds that never run backwards.
+        candidate: Whether this gateway may get leases; otherwise it only reads those of others.
     """
 
     def __init__(
@@ -49,12 +50,15 @@ class FeedLeases:
         statuses: Callable[[], Mapping[WorkerId, FollowerStatus]],
         changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        candidate: bool = True,
     ) -> None:
         self.table = FeedLeaseTable()
         self._store = store
         self._statuses = statuses
         self._changed = changed
         self._clock = clock
+        self._candidate = candidate
         self._fresh_until = 0.0
         self._was_fresh = False
         self._wake = asyncio.Event()
@@ -118,7 +122,8 @@ class FeedLeases:
 
     async def _exchange(self, changes: list[FeedLeaseChange]) -> None:
         asked_at = self._clock()
-        table = await self._store.renew(self.table, int(LEASE_SECONDS * 1000), changes)
+        milliseconds = int(LEASE_SECONDS * 1000) if self._candidate else 0
+        table = await self._store.renew(self.table, milliseconds, changes)
         self._fresh_until = asked_at + LEASE_SECONDS
         news = table is not self.table or not self._was_fresh
         self.table, self._was_fresh = table, True
