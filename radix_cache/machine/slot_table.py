@@ -6,8 +6,8 @@ The word of a record is its tag * 2^40 + its offset; the tag changes with every 
 an equal record. A table that is two thirds full is copied to a larger one, a few slots with each change, and one
 word in the head shows the new table when it is complete.
 
-A search begins at the key modulo the number of slots, which is drawn by chance: block hashes can be forged, but not
-so that many of them begin at one slot of a table whose size is not known.
+A search begins at the key modulo the number of slots, which is odd and drawn by chance: block hashes can be forged,
+but not so that many of them begin at one slot of a table whose size is not known.
 """
 
 import secrets
@@ -116,7 +116,7 @@ class _Slots:
     def create(cls, words: memoryview, heap: SegmentHeap, size: int) -> "_Slots | None":
         """Return an empty array of about so many slots; None if there is no room."""
         size = max(size, SLOTS_MIN)
-        size += secrets.randbelow(size // 4)
+        size = size + secrets.randbelow(size // 4) | 1
         base = heap.allocate(2 * size) if size <= SIZE_MASK else 0
         if not base:
             return None
