@@ -33,8 +33,9 @@ from radix_cache.shared.replica import ShardReplica, TreeReplica
 from radix_cache.tree import common_blocks
 
 ATTEMPTS_MAX = 4
-NODES_KEPT_MAX = 2048
-"""Decoded nodes that a process keeps: 5 MiB with the chats of the benchmark, 12 MiB with runs of 512 blocks."""
+NOWHERE = -1
+NODES_KEPT_MAX = 4096
+"""Decoded nodes that a process keeps: 10 MiB with the chats of the benchmark, 24 MiB with runs of 512 blocks."""
 
 PROBED_MAX = 4096
 """Slots that are looked at for one key."""
@@ -46,11 +47,17 @@ class MappedNodes:
     def __init__(self) -> None:
         self._segment: IndexSegment | None = None
         self._kept: dict[int, ReplicaNode] = {}
+        """Decoded nodes by word."""
+        self._kept_before: dict[int, ReplicaNode] = {}
+        """Those that were kept before `_kept` was full the last time."""
+        self._place, self._base, self._size = NOWHERE, 0, 0
+        """Where the slot table was at the last look: its word, its first slot and their number."""
 
     def use(self, segment: IndexSegment | None) -> None:
         """Look up nodes in this segment from now on; None: there are none."""
         self._segment = segment
-        self._kept.clear()
+        self._kept, self._kept_before = {}, {}
+        self._place = NOWHERE
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -64,9 +71,11 @@ class MappedNodes:
         words = segment.words
         for _ in range(ATTEMPTS_MAX):
             place = words[NODE_TABLE]
-            if not place:
-                return None
-            base, size = place >> SIZE_BITS, place & SIZE_MASK
+            if place != self._place:
+                if not place:
+                    return None
+                self._place, self._base, self._size = place, place >> SIZE_BITS, place & SIZE_MASK
+            base, size = self._base, self._size
             begin = key % size
             at = base + 2 * begin
             found = words[at]
@@ -86,16 +95,23 @@ class MappedNodes:
             node = self._kept.get(word)
             if node is not None and node.key == key:
                 return node
+            node = self._kept_before.get(word)
+            if node is not None and node.key == key:
+                self._keep(word, node)
+                return node
             node = _decoded(segment, word)
             # Only while the slot shows the record it is not overwritten.
             if words[at + 1] == word and words[NODE_TABLE] == place and node is not None:
                 if node.key != key:
                     return None
-                if len(self._kept) >= NODES_KEPT_MAX:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[word] = node
+                self._keep(word, node)
                 return node
         return None
+
+    def _keep(self, word: int, node: ReplicaNode) -> None:
+        if len(self._kept) >= NODES_KEPT_MAX // 2:
+            self._kept, self._kept_before = {}, self._kept
+        self._kept[word] = node
 
 
 def _decoded(segment: IndexSegment, word: int) -> ReplicaNode | None:

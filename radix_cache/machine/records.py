@@ -11,23 +11,24 @@ tenure and a number, of four bytes each.
 from array import array
 from collections.abc import Iterator
 from itertools import chain
-from struct import Struct, iter_unpack
+from struct import Struct
 
 from radix_cache.blocks import Hashes
 from radix_cache.in_flight_tree import InFlightNode
 from radix_cache.machine.heap import SegmentHeap
 from radix_cache.machine.segment import BYTES_NEEDED, WORD, IndexSegment, order_stores
 from radix_cache.machine.slot_table import OFFSET_BITS, OFFSET_MASK, TAG_MASK
-from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.log_records import Holders
 from radix_cache.shared.node import ReplicaNode
 
 NODE = Struct("<QQ8sQIIII")
 IN_FLIGHT = Struct("<QQIIII")
 BYTES = Struct("<QQQ")
-PAIR_BYTES = 8
+_PAIR = Struct("<II")
+PAIR_BYTES = _PAIR.size
 RECORD_WORDS_MAX = 1 << 22
 _COUNTS: dict[int, Struct] = {}
+_ONE_COUNT = Struct("<I4x")
 
 
 class RecordHeap:
@@ -58,10 +59,14 @@ class RecordHeap:
 
 def read_record(segment: IndexSegment, word: int) -> bytes | None:
     """Return a copy of a record, which may be torn if it was replaced meanwhile; None for what is no record."""
-    at, words = word & OFFSET_MASK, segment.words
-    if at + 1 >= len(words) or not 1 < words[at + 1] <= RECORD_WORDS_MAX:
+    at = word & OFFSET_MASK
+    try:
+        size = segment.words[at + 1]
+    except IndexError:
         return None
-    data = bytes(segment.data[at * WORD : (at + words[at + 1]) * WORD])
+    if size > RECORD_WORDS_MAX:
+        return None
+    data = segment.data[at * WORD : (at + size) * WORD].tobytes()
     order_stores()
     return data
 
@@ -100,7 +105,7 @@ class LazyChunks:
             if chunk >= len(self._ends) - 1:
                 raise IndexError(chunk)
             pairs = self._data[self._ends[chunk] : self._ends[chunk + 1]]
-            found = self._chunks[chunk] = dict(iter_unpack("<II", pairs))
+            found = self._chunks[chunk] = dict(_PAIR.iter_unpack(pairs))
         return found
 
     def __iter__(self) -> Iterator[Holders]:
@@ -111,14 +116,15 @@ class LazyChunks:
 def decode_node(data: bytes) -> ReplicaNode:
     """Return the node of a record, without parent and children. Raises struct.error and ValueError if torn."""
     key, _, namespace, sequence, depth, used, blocks, level = NODE.unpack_from(data)
-    counts = _counts(1 << level)
+    counts = _counts(1 << level) if level else _ONE_COUNT
     runs_at = NODE.size + counts.size
     pairs_at = runs_at + WORD * blocks
-    run: Hashes = array("Q", data[runs_at:pairs_at])
-    node = ReplicaNode(key, NamespaceId(namespace), run)
+    # Not copied once more: a node is read for a few blocks of its run.
+    run: Hashes = memoryview(data)[runs_at:pairs_at].cast("Q")  # type: ignore[assignment]
+    node = ReplicaNode(key, namespace, run)
     node.sequence, node.depth, node.used = sequence, depth, used
     if not level:
-        node.chunks[0] = dict(iter_unpack("<II", data[pairs_at:]))
+        node.chunks[0] = dict(_PAIR.iter_unpack(data[pairs_at:]))
         return node
     ends = [pairs_at]
     for count in counts.unpack_from(data, NODE.size)[: 1 << level]:

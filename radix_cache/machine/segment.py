@@ -10,6 +10,7 @@ no name, is bounded in bytes, and is gone with the last process that has it, how
 them: a first process that starts anew fills the one that is not in use, while the others go on reading the old one.
 """
 
+import logging
 import mmap
 import os
 import platform
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radix_cache.shared.keys import Keys
+
+log = logging.getLogger(__name__)
 
 WORD = 8
 """Bytes of a word; offsets in a segment are in words."""
@@ -98,16 +101,23 @@ class IndexSegment:
 def create_segments(size: int) -> list[int]:
     """Create the segments of a machine, each of at most so many bytes, and return their descriptors.
 
-    They take memory as they are filled. None where the system has no anonymous files in memory.
+    They take memory as they are filled. Empty where the system has no anonymous files in memory, or allows none.
     """
     if not hasattr(os, "memfd_create") or not hasattr(mmap, "MADV_REMOVE"):
         return []
     pages = max(size, BYTES_MIN) // mmap.PAGESIZE
-    descriptors = []
-    for number in range(SEGMENTS):
-        descriptor = os.memfd_create(f"radixgate-index-{number}", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, pages * mmap.PAGESIZE)
-        descriptors.append(descriptor)
+    descriptors: list[int] = []
+    try:
+        for number in range(SEGMENTS):
+            descriptors.append(os.memfd_create(f"radixgate-index-{number}", os.MFD_CLOEXEC))
+            os.ftruncate(descriptors[-1], pages * mmap.PAGESIZE)
+    except OSError as err:
+        log.warning(
+            "every process has its own copy of the prefix index, since they cannot share memory: %s", err
+        )
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return []
     return descriptors
 
 

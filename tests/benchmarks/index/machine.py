@@ -4,7 +4,7 @@ python -m tests.benchmarks.index.machine [BLOCKS]
 
 in the process     the replica of this process, which each process has where nothing is shared
 shared memory      the same tree in a segment that another object has mapped; nodes that were matched
-                   lately are kept decoded, as in a gateway
+                   lately are kept decoded, as in a gateway, but fewer than the prompts have
 not kept           the same, with every node decoded anew
 socket             a process that does nothing else answers on a unix socket: what a served copy would cost at best
 """
@@ -41,7 +41,7 @@ from tests.benchmarks.report import new_table, number
 from tests.stage.valkey import ValkeyServer
 
 WORKERS, ASKED = 1000, 16
-PROMPT_BLOCKS, CALLS, ROUNDS = 256, 3000, 2
+PROMPT_BLOCKS, CALLS, ROUNDS = 256, 8000, 1
 CHANGED = Shape(name="changed", blocks=30_000, workers=WORKERS, spaces=8)
 LOG_ENTRIES = 1_000_000
 TOGETHER = 32
@@ -185,4 +185,4 @@ def main(blocks: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000)
