@@ -66,6 +66,7 @@ from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
 from gateway.wiring.shared_queue import shard_loops
 from gateway.wiring.telemetry import access_log_of, explorer_of, metrics_of, request_store, tracing_of
+from radix_cache.machine.segment import IndexMemory
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, cache_salt
 from radix_cache.redis.scripts import ScriptCaller
@@ -134,8 +135,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
+async def running(loaded: LoadedSettings, index_memory: IndexMemory | None = None) -> AsyncIterator[Gateway]:
     """Run a gateway with all its parts open; they are closed in reverse order.
+
+    `index_memory` is what it shares with other processes of its machine.
 
     Raises SettingsProblem, ValkeyFailed.
     """
@@ -175,7 +178,7 @@ async def running(loaded: LoadedSettings) -> AsyncIterator[Gateway]:
             FleetTokenizer(fleet.serving),
             processes,
         )
-        index = SharedIndexParts.create(redis_url, settings.redis.prefix, settings.index)
+        index = SharedIndexParts.create(redis_url, settings.redis.prefix, settings.index, index_memory)
         stack.push_async_callback(index.close)
         if records.ledger is not None:
             quotas.events.on_alert.append(records.ledger.alert)
@@ -317,7 +320,7 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
     start("index", index.reader.follow)
     await index.wait_until_loaded()
     for name, loop in (
-        ("index keeper", index.maintenance.run),
+        *index.loops(),
         ("probes", gateway.fleet.run),
         ("discovery", gateway.discovery.run),
         ("feeds", gateway.feeds.run),
@@ -356,6 +359,7 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncEx
         page_budget=index.page_budget,
         ranks=ranks,
         replica_is_current=lambda: index.reader.up,
+        candidate=index.keeps_copy,
     )
     stack.push_async_callback(feeds.close)
     return feeds

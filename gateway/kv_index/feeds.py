@@ -50,6 +50,8 @@ class KvEventFeeds:
     ranks: RankObserver
     replica_is_current: Callable[[], bool] = lambda: True
     """Returns whether the replica of the index follows Redis."""
+    candidate: bool = True
+    """Whether this process may follow workers; otherwise it only knows what the followers know."""
     wall_clock: Callable[[], float] = time.time
     """Seconds since 1970."""
     match_confidence: MatchConfidence = field(default_factory=MatchConfidence)
@@ -130,7 +132,8 @@ class KvEventFeeds:
                 self._followed[worker].status()
                 if worker in self._followed
                 else FollowerStatus(
-                    wanted=True, unreachable=self._unreachable_until.get(worker, 0.0) > time.monotonic()
+                    wanted=self.candidate,
+                    unreachable=self._unreachable_until.get(worker, 0.0) > time.monotonic(),
                 )
             )
             for worker in self._sources

@@ -4,10 +4,18 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.settings.stores import IndexSettings
 from radix_cache.follower import PAGE_BYTES, PageBudget
+from radix_cache.machine.corrections import CorrectionReader, CorrectionWriter
+from radix_cache.machine.mapped_reader import MappedReader
+from radix_cache.machine.mapped_replica import MappedReplica
+from radix_cache.machine.published_replica import PublishedReplica
+from radix_cache.machine.publisher import Publisher, free_segment
+from radix_cache.machine.segment import IndexMemory, IndexSegment
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.feed_leases import FeedLeaseStore
 from radix_cache.shared.index_maintenance import IndexMaintenance
@@ -41,23 +49,33 @@ LOAD_SECONDS_MAX = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIndexParts:
-    """The parts of the shared index; the gateway has to run `reader.follow` and `maintenance.run`."""
+    """The parts of the shared index; the gateway has to run `reader.follow` and the other loops of `loops`."""
 
     index: SharedIndex
-    reader: ReplicaReader
+    reader: ReplicaReader | MappedReader
     maintenance: IndexMaintenance
     feed_leases: FeedLeaseStore
     page_budget: PageBudget
     scripts: ScriptCaller
+    publisher: Publisher | None = None
+    """Shows the index to the other processes of the machine; None where there are none, and in these."""
+    corrections: CorrectionReader | CorrectionWriter | None = None
 
     @classmethod
-    def create(cls, redis_url: str, prefix: str, settings: IndexSettings) -> "SharedIndexParts":
-        """Create the parts for the index in this Redis, without connecting yet."""
+    def create(
+        cls, redis_url: str, prefix: str, settings: IndexSettings, memory: IndexMemory | None = None
+    ) -> "SharedIndexParts":
+        """Create the parts for the index in this Redis, without connecting yet.
+
+        `memory` is what this process shares with others of its machine; None: it has a copy of its own.
+        """
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts, identity = ScriptCaller(redis_url), os.urandom(8)
         keys = Keys(prefix=prefix)
         store = TreeStore(scripts, keys)
-        replica = TreeReplica(time.monotonic, settings.predicted_seconds)
+        segments = _segments(memory)
+        segment = free_segment(segments) if memory is not None and memory.writes else None
+        replica = _replica(settings, memory, segment)
         index = SharedIndex(
             store,
             replica,
@@ -68,9 +86,19 @@ class SharedIndexParts:
             idle_seconds_max=settings.idle_seconds_max,
             identity=identity,
         )
-        reader = ReplicaReader(
-            scripts, keys, replica, changed=index.replica_changed, checked=index.replica_compared
-        )
+        reader: ReplicaReader | MappedReader
+        changed: Callable[[], None]
+        if isinstance(replica, MappedReplica):
+            reader = MappedReader(
+                *(scripts, keys, replica, segments),
+                changed=index.replica_changed,
+                checked=index.replica_compared,
+            )
+        else:
+            changed = index.replica_changed
+            if isinstance(replica, PublishedReplica):
+                changed = partial(_publish, replica, index)
+            reader = ReplicaReader(scripts, keys, replica, changed=changed, checked=index.replica_compared)
         maintenance = IndexMaintenance(
             scripts,
             store,
@@ -81,20 +109,41 @@ class SharedIndexParts:
             lost_shards=lambda: reader.lost_shards,
             identity=identity,
         )
-        feed_leases = FeedLeaseStore(scripts, keys, identity)
-        page_budget = PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES)
+        publisher = (
+            Publisher(segments, segment, replica, lambda: reader.lost_shards)
+            if segment is not None and isinstance(replica, PublishedReplica)
+            else None
+        )
         return cls(
             index=index,
             reader=reader,
             maintenance=maintenance,
-            feed_leases=feed_leases,
-            page_budget=page_budget,
+            feed_leases=FeedLeaseStore(
+                scripts, keys, identity, follows=not isinstance(replica, MappedReplica)
+            ),
+            page_budget=PageBudget(settings.memory_bytes_max // FOLLOWERS_SHARE // PAGE_BYTES),
             scripts=scripts,
+            publisher=publisher,
+            corrections=_corrections(index, memory),
         )
 
     @property
+    def keeps_copy(self) -> bool:
+        """Whether this process has a copy of the index itself: then it also maintains it, and follows workers."""
+        return not isinstance(self.reader, MappedReader)
+
+    def loops(self) -> Iterator[tuple[str, Callable[[], Coroutine[None, None, None]]]]:
+        """Yield the loops that have to run beside `reader.follow`, by name."""
+        if self.keeps_copy:
+            yield "index keeper", self.maintenance.run
+        if self.publisher is not None:
+            yield "index of the machine", partial(self.publisher.run, self.reader.ready)
+
+    @property
     def memory_bytes(self) -> int:
-        """About how much memory the replica takes, in bytes."""
+        """About how much memory the replica takes, in bytes; 0 where it is that of another process."""
+        if not self.keeps_copy:
+            return 0
         return self.index.replica.blocks * BLOCK_BYTES + len(self.index.replica.nodes) * NODE_BYTES
 
     async def wait_until_loaded(self) -> None:
@@ -108,5 +157,44 @@ class SharedIndexParts:
             log.info("the prefix index is still being read; until then requests are routed by load")
 
     async def close(self) -> None:
-        """Close the connections to Redis."""
+        """Close the connections to Redis and to other processes."""
+        if self.corrections is not None:
+            self.corrections.close()
         await self.scripts.close()
+
+
+def _publish(replica: PublishedReplica, index: SharedIndex) -> None:
+    replica.publish()
+    index.replica_changed()
+
+
+def _segments(memory: IndexMemory | None) -> list[IndexSegment]:
+    if memory is None:
+        return []
+    return [IndexSegment(descriptor, writable=memory.writes) for descriptor in memory.descriptors]
+
+
+def _replica(
+    settings: IndexSettings, memory: IndexMemory | None, segment: IndexSegment | None
+) -> TreeReplica:
+    """Return the replica of a process by what it shares with others; it writes `segment` if that is given."""
+    if segment is not None:
+        return PublishedReplica(time.monotonic, settings.predicted_seconds, segment)
+    replica = TreeReplica if memory is None else MappedReplica
+    return replica(time.monotonic, settings.predicted_seconds)
+
+
+def _corrections(
+    index: SharedIndex, memory: IndexMemory | None
+) -> CorrectionReader | CorrectionWriter | None:
+    """Return what sends the corrections of this process to the one that keeps the copy, or receives them there."""
+    if memory is None:
+        return None
+    if not memory.writes:
+        sender = CorrectionWriter(memory.corrections)
+        index.correct = sender.send
+        return sender
+    index.cuts_all = True
+    receiver = CorrectionReader(memory.corrections, index.shorten_and_hold)
+    receiver.start()
+    return receiver

@@ -36,11 +36,11 @@ class FleetCosts:
     bytes_in_per_shared_prefix: float = 50.0
     """Of a request whose prompt begins as others do."""
     changes: float = 3.0
-    """Changes of the index for every request, sent to every process: predicted, held, withdrawn."""
+    """Changes of the index for every request, sent to one process of each gateway: predicted, held, withdrawn."""
     bytes_of_changes: float = 365.0
     """Of all together, without blocks."""
     bytes_per_new_block: float = 16.1
-    """Of all changes of one request together, sent to every process."""
+    """Of all changes of one request together, sent to one process of each gateway."""
     bytes_per_shared_prefix: float = 80.0
     bytes_in_per_script: float = 51.0
     urgent_moments: float = 1.3
@@ -57,6 +57,11 @@ class FleetCosts:
     idle_bytes_out: float = 610.0
     """A second, of each process, without any request."""
 
+    tip_commands: float = 32.0
+    """Of these commands, those that only one process of a gateway has: it compares the tips of 64 shards every two
+    seconds. Calculated, not counted.
+    """
+
     idle_bytes_out_per_worker: float = 40.0
     """A second, of each process that shares the queue: id and load of every busy worker, as verb beat of queue.lua
     answers them. Calculated from that format, not counted.
@@ -68,6 +73,12 @@ class FleetCosts:
     redis_us_per_delivery: float = 1.0
     process_us_per_request: float = 1500.0
     process_us_per_change: float = 30.0
+
+    # python -m tests.benchmarks.index.machine
+    process_us_per_published_change: float = 52.0
+    """Of a process that also shows it to the others of its machine; less where changes arrive together."""
+    segment_bytes_per_block: float = 10.0
+    """Of the memory that the processes of a machine share."""
 
     # make bench-index, the table of memory, for chats
     redis_bytes_per_block: float = 15.0

@@ -49,7 +49,12 @@ class FleetLayout:
     @property
     def members(self) -> int:
         """The number of gateway processes of one deployment."""
-        return -(-self.gateways // self.deployments) * self.processes
+        return self.followers * self.processes
+
+    @property
+    def followers(self) -> int:
+        """The number of processes of one deployment that follow the index: one of each gateway."""
+        return -(-self.gateways // self.deployments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

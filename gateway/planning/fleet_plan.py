@@ -57,8 +57,8 @@ def fleet_plan(
 ) -> FleetPlan:
     """Return what each part of the layout bears."""
     own = _demand_of_one(demand, layout.deployments)
-    request = request_traffic(own, layout.members, costs)
-    second = _with_idle(request.scaled(own.requests_per_second), own.workers, layout.members, costs)
+    request = request_traffic(own, layout.members, costs, layout.followers)
+    second = _with_idle(request.scaled(own.requests_per_second), own.workers, layout, costs)
     parts = (
         *_redis_parts(own, layout, machines, request, second, costs),
         *_process_parts(own, layout, machines, request.changes, costs),
@@ -99,11 +99,13 @@ def _demand_of_one(demand: FleetDemand, deployments: int) -> FleetDemand:
     )
 
 
-def _with_idle(traffic: RedisTraffic, workers: int, members: int, costs: FleetCosts) -> RedisTraffic:
+def _with_idle(traffic: RedisTraffic, workers: int, layout: FleetLayout, costs: FleetCosts) -> RedisTraffic:
+    members = layout.members
+    tips = (members - layout.followers) * costs.tip_commands
     loads = workers * costs.idle_bytes_out_per_worker if members > 1 else 0.0
     return replace(
         traffic,
-        commands=traffic.commands + members * costs.idle_commands,
+        commands=traffic.commands + members * costs.idle_commands - tips,
         bytes_in=traffic.bytes_in + members * costs.idle_bytes_in,
         bytes_out=traffic.bytes_out + members * (costs.idle_bytes_out + loads),
     )
@@ -161,10 +163,11 @@ def _redis_parts(
 def _process_parts(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, changes: float, costs: FleetCosts
 ) -> Iterator[PartLoad]:
-    """Yield what one gateway process bears."""
+    """Yield what the first process of a gateway bears, which follows the index, for the others too."""
     rate = demand.requests_per_second
     own = rate / layout.members * costs.process_us_per_request / 1e6
-    followed = rate * changes * costs.process_us_per_change / 1e6
+    followed = rate * changes * _us_per_change(layout, costs) / 1e6
+    shown = costs.segment_bytes_per_block if layout.processes > 1 else 0.0
     yield PartLoad(
         name="CPU of a gateway process",
         used=own + followed,
@@ -174,7 +177,7 @@ def _process_parts(
     )
     yield PartLoad(
         name="memory of a gateway process",
-        used=costs.process_bytes + demand.blocks * costs.process_bytes_per_block,
+        used=costs.process_bytes + demand.blocks * (costs.process_bytes_per_block + shown),
         bound=machines.process_bytes * machines.used_max,
         unit="bytes",
         remedy="more deployments",
@@ -186,11 +189,15 @@ def _enough_gateways(
 ) -> FleetLayout:
     """Return the layout with as many gateways as the CPU of their processes needs, if any number is enough."""
     rate = demand.requests_per_second / layout.deployments
-    left = machines.used_max - rate * costs.changes * costs.process_us_per_change / 1e6
+    left = machines.used_max - rate * costs.changes * _us_per_change(layout, costs) / 1e6
     needed = rate * costs.process_us_per_request / 1e6
     per_deployment = GATEWAYS_MAX if left <= 0 else -(-needed // (left * layout.processes))
     gateways = max(1, min(GATEWAYS_MAX, int(per_deployment))) * layout.deployments
     return replace(layout, gateways=gateways)
+
+
+def _us_per_change(layout: FleetLayout, costs: FleetCosts) -> float:
+    return costs.process_us_per_change if layout.processes == 1 else costs.process_us_per_published_change
 
 
 def _doubled(most: int) -> Iterator[int]:

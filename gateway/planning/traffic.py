@@ -21,7 +21,7 @@ class RedisTraffic:
     bytes_out: float
     changes: float
     deliveries: float
-    """Changes times the processes that they are sent to."""
+    """Changes times the processes that they are sent to, one of each gateway."""
 
     def scaled(self, factor: float) -> "RedisTraffic":
         """Return the same, so many times."""
@@ -35,8 +35,14 @@ class RedisTraffic:
         )
 
 
-def request_traffic(demand: FleetDemand, members: int, costs: FleetCosts) -> RedisTraffic:
-    """Return what one request costs Redis, with so many gateway processes that share it."""
+def request_traffic(
+    demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None
+) -> RedisTraffic:
+    """Return what one request costs Redis, with so many gateway processes that share it.
+
+    `followers` of them follow the index; None: all.
+    """
+    followers = members if followers is None else followers
     shared = members > 1
     waiting = demand.waiting if shared else 0.0  # A process that is alone keeps its queue in memory.
     parts = [costs.index, costs.quotas, *([costs.queue] if shared else [])]
@@ -55,9 +61,9 @@ def request_traffic(demand: FleetDemand, members: int, costs: FleetCosts) -> Red
         scripts=scripts,
         commands=scripts + sum(part.commands for part in parts) + waiting * turn_commands,
         bytes_in=bytes_in + sum(part.bytes_in for part in parts) + waiting * costs.turn.bytes_in,
-        bytes_out=sum(part.bytes_out for part in parts) + members * pushed + waiting * turn_bytes,
+        bytes_out=sum(part.bytes_out for part in parts) + followers * pushed + waiting * turn_bytes,
         changes=costs.changes,
-        deliveries=costs.changes * members,
+        deliveries=costs.changes * followers,
     )
 
 

@@ -37,6 +37,7 @@ class Child:
         log_file: Path | None,
         environment: Mapping[str, str] | None = None,
         stop_seconds: float = STOP_SECONDS_MAX,
+        descriptors: Sequence[int] = (),
     ) -> None:
         """Prepare a child that has not started yet.
 
@@ -48,6 +49,7 @@ class Child:
             log_file: Where standard error is appended; None for the standard error of this process.
             environment: Variables that are added to those of this process.
             stop_seconds: How long SIGTERM is given before SIGKILL.
+            descriptors: Open files that the child inherits under the same numbers.
         """
         self.name = name
         self.url: str | None = None
@@ -57,6 +59,7 @@ class Child:
         self._log_file = log_file
         self._environment = environment
         self._stop_seconds = stop_seconds
+        self._descriptors = descriptors
         self._process: Process | None = None
         self._output: asyncio.Task[None] | None = None
 
@@ -75,6 +78,7 @@ class Child:
                 stderr=errors,
                 env={**os.environ, **(self._environment or {})},
                 start_new_session=True,
+                pass_fds=self._descriptors,
                 preexec_fn=die_with_parent,
             )
         try:

@@ -5,7 +5,8 @@
       +- 1, 2...  the same port (SO_REUSEPORT: the kernel spreads connections); their metrics on a unix socket
 
 To each other the processes are like gateways on several machines: they share one index, one queue and one set of
-quota counters, in Redis.
+quota counters, in Redis. Only process 0 follows the index and keeps a copy of it, which the others read in memory
+that they share (radix_cache/machine). Without process 0 they go on with the copy as it is, until it is back.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from gateway.process.children import Child, ChildFailed
 from gateway.process.embedded_valkey import EmbeddedValkey
 from gateway.process.secrets import deployment_secret
 from gateway.settings.tree import Settings
+from radix_cache.machine.segment import IndexMemory, create_segments
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ MARGIN_SECONDS = 15.0
 """Time that a process may need to stop, beyond its notice and its drain."""
 
 PREFIX = "radixgate-processes-"
+
+SEGMENT_SHARE = 0.75
+"""The part of the index's memory that each segment of shared memory has: blocks take 10 of 16 bytes there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +55,23 @@ class GatewayProcess:
     directory: Path
     """Where the unix sockets of the processes are."""
 
+    index_segments: Sequence[int] = ()
+    """Descriptors of the shared memory with the prefix index; none where every process has its own copy."""
+
     def admin_socket(self, number: int) -> Path:
         """Return the path of the unix socket on which that process serves its metrics."""
         return self.directory / f"admin-{number}"
+
+    @property
+    def index_memory(self) -> IndexMemory | None:
+        """The memory in which this process and the others have one copy of the prefix index."""
+        if not self.index_segments:
+            return None
+        return IndexMemory(
+            descriptors=self.index_segments,
+            writes=self.number == 0,
+            corrections=self.directory / "index-corrections",
+        )
 
 
 async def run(
@@ -81,6 +100,7 @@ async def run(
     async with AsyncExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        own = ["--process-directory", str(directory)]
         deployment_secret(settings)
         port = stack.enter_context(_reserved(settings.listen.host, settings.listen.port))
         more = ["--set", f"listen.port={port.getsockname()[1]}"]
@@ -93,11 +113,16 @@ async def run(
             stack.callback(keeping_valkey.cancel)
         for wanted in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(wanted, pass_on, wanted)
+        segments = create_segments(int(settings.index.memory_bytes_max * SEGMENT_SHARE))
+        for segment in segments:
+            stack.callback(os.close, segment)
+        if segments:
+            own += ["--process-index", ",".join(map(str, segments))]
         count, seconds = settings.listen.processes, settings.drain
         for number in range(count):
             command = [
                 *(sys.executable, "-P", "-m", "gateway", "serve", *options, *more),
-                *("--process", f"{number}/{count}", "--process-directory", str(directory)),
+                *("--process", f"{number}/{count}", *own),
             ]
             children.append(
                 Child(
@@ -106,6 +131,7 @@ async def run(
                     READY,
                     None,
                     stop_seconds=seconds.notice_seconds + seconds.seconds + MARGIN_SECONDS,
+                    descriptors=segments,
                 )
             )
         stack.push_async_callback(_stop_all, children)

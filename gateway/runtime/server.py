@@ -129,7 +129,9 @@ async def serving(
     """Run a gateway with its listeners open; `process` says which of several gateway processes this one is."""
     settings = loaded.settings
     async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(running(loaded))
+        gateway = await stack.enter_async_context(
+            running(loaded, process.index_memory if process is not None else None)
+        )
         bounds, records, batch_claimer = settings.requests, gateway.records, batch_claimer_of(gateway)
         if batch_claimer is not None:
             stack.push_async_callback(batch_claimer.close)

@@ -82,7 +82,8 @@ def index_gauges(
         single_gauge("index_blocks", "Blocks in the prefix index.", lambda: index.index.replica.blocks),
         single_gauge(
             "index_memory_bytes",
-            "Approximate bytes of memory that this process's copy of the prefix index takes.",
+            "Approximate bytes of memory that this process's copy of the prefix index takes; 0 where it reads "
+            "that of the machine's first process.",
             lambda: index.memory_bytes,
         ),
         Gauge(

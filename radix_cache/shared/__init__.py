@@ -1,4 +1,4 @@
-"""The prefix index that all gateways share: one tree in Redis, and a replica of it in the memory of every process.
+"""The prefix index that all gateways share: one tree in Redis, and a replica of it in the memory of every gateway.
 
 Read in this order: keys, lua/tree.lua, log_records, node, node_table, predictions, replica, tree_store,
 replica_reader, worker_tenures (a worker enters and leaves the index), worker_capacity, sent_predictions,

@@ -1,6 +1,7 @@
 """Leases in Redis that say which two gateways follow the KV events of each worker, timed by the server's clock.
 
-    gateways   id -> deadline      a gateway that does not renew in time loses all its leases
+    gateways   id -> deadline      a gateway that does not renew in time loses all its leases; the id of a process
+                                   that follows no worker has FOLLOWS_NONE behind it
     leases     worker -> lease     the gateway that writes to the index, the warm standby, what the writer knows
     version                        of both: it grows with every change, so that unchanged tables are not sent again
 
@@ -24,6 +25,7 @@ from radix_cache.shared.keys import Keys
 FEED_LEASES = Script.from_file("radix_cache.shared", "feed_leases")
 
 NO_GATEWAY = bytes(8)
+FOLLOWS_NONE = b"-"
 CHANGES_PER_CALL_MAX = 256
 
 _LEASE = Struct("<8s8sBB")
@@ -72,7 +74,7 @@ class FeedLeaseTable:
 
     version: int = 0
     gateways: frozenset[bytes] = frozenset()
-    """The ids of all live gateways."""
+    """The ids of all live gateways that may follow workers."""
     leases: Mapping[WorkerId, FeedLease] = field(default_factory=dict)
 
     def of(self, worker: WorkerId) -> FeedLease:
@@ -90,10 +92,18 @@ class FeedLeaseChange:
 
 
 class FeedLeaseStore:
-    """The leases in Redis, as one gateway renews them; `identity` is eight bytes that are unique to the gateway."""
+    """The leases in Redis, as one gateway renews them.
 
-    def __init__(self, scripts: ScriptCaller, keys: Keys, identity: bytes) -> None:
+    Args:
+        scripts: The server of the leases.
+        keys: The names of their keys.
+        identity: Eight bytes that are unique to the gateway.
+        follows: Whether the gateway may follow workers; otherwise it is only known to be alive.
+    """
+
+    def __init__(self, scripts: ScriptCaller, keys: Keys, identity: bytes, *, follows: bool = True) -> None:
         self.identity = identity
+        self._member = identity if follows else identity + FOLLOWS_NONE
         self._scripts = scripts
         self._keys = keys.feed_leases
 
@@ -111,7 +121,7 @@ class FeedLeaseStore:
         for change in changes:
             wanted += [change.worker, change.known.packed(), change.wanted.packed()]
         call: asyncio.Future[Any] = self._scripts.call(
-            FEED_LEASES, self._keys, [self.identity, milliseconds, table.version, *wanted]
+            FEED_LEASES, self._keys, [self._member, milliseconds, table.version, *wanted]
         )
         answer = await call
         if len(answer) == 1:
@@ -119,7 +129,7 @@ class FeedLeaseStore:
         version, gateways, leases = answer
         return FeedLeaseTable(
             version=version,
-            gateways=frozenset(gateways),
+            gateways=frozenset(each for each in gateways if len(each) == len(NO_GATEWAY)),
             leases={
                 WorkerId(worker.decode()): FeedLease.unpack(lease)
                 for worker, lease in zip(leases[::2], leases[1::2], strict=True)

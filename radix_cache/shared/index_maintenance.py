@@ -139,7 +139,8 @@ class IndexMaintenance:
 
     async def _withdraw_of_gone_gateways(self) -> None:
         """Withdraw predictions of gateways that were not live at this look and the last one."""
-        live = set(await self._redis.ask("ZRANGE", self._store.keys.feed_leases[0], 0, -1))
+        members = await self._redis.ask("ZRANGE", self._store.keys.feed_leases[0], 0, -1)
+        live = {member[: len(self._identity)] for member in members}
         if self._identity not in live:
             return  # Redis has lost the leases, or none are kept.
         gone = set[bytes]()

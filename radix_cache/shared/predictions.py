@@ -44,9 +44,18 @@ class PredictedPath:
 
 
 class PredictionTable:
-    """The predictions under way; `clock` is seconds, never backwards, and none counts longer than `seconds_max`."""
+    """The predictions under way; `clock` is seconds, never backwards, and none counts longer than `seconds_max`.
 
-    def __init__(self, table: NodeTable, clock: Callable[[], float], seconds_max: float) -> None:
+    `tree` keeps their paths.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        clock: Callable[[], float],
+        seconds_max: float,
+        tree: InFlightTree[int] | None = None,
+    ) -> None:
         self.listener: PredictionListener | None = None
         self.own = b""
         """With these bytes begin the ids of this process, of which the listener is told nothing."""
@@ -55,7 +64,7 @@ class PredictionTable:
         self._table = table
         self._clock = clock
         self._seconds_max = seconds_max
-        self.tree: InFlightTree[int] = InFlightTree()
+        self.tree: InFlightTree[int] = InFlightTree() if tree is None else tree
         """The paths of the requests under way, each at the tenure of its worker."""
         self.predictions: OrderedDict[bytes, PredictedPath] = OrderedDict()
         """The predictions under way, the oldest first."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from radix_cache.blocks import Hashes
+from radix_cache.in_flight_tree import InFlightTree
 from radix_cache.match import WorkerId
 from radix_cache.shared.keys import NamespaceId
 from radix_cache.shared.log_records import (
@@ -53,10 +54,17 @@ class ShardReplica:
 class TreeReplica:
     """The tree of all shards; `clock` is seconds, never backwards.
 
-    No prediction counts for longer than `predicted_seconds_max`.
+    No prediction counts for longer than `predicted_seconds_max`. `table` and `in_flight` keep the nodes and the
+    requests under way.
     """
 
-    def __init__(self, clock: Callable[[], float], predicted_seconds_max: float) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        predicted_seconds_max: float,
+        table: NodeTable | None = None,
+        in_flight: InFlightTree[int] | None = None,
+    ) -> None:
         self.shards: dict[int, ShardReplica] = {}
         self.version = 0
         """Rises with every change, so that a match is known to be as of now."""
@@ -69,8 +77,8 @@ class TreeReplica:
         self.server_ahead = 0.0
         """The server's time in seconds less that of the local clock."""
         self._clock = clock
-        self._table = NodeTable()
-        self._prediction_table = PredictionTable(self._table, clock, predicted_seconds_max)
+        self._table = NodeTable() if table is None else table
+        self._prediction_table = PredictionTable(self._table, clock, predicted_seconds_max, in_flight)
         self.nodes = self._table.nodes
         self.held = self._table.held
         self.holding = self._table.holding

@@ -57,6 +57,7 @@ class ReplicaReader:
             read.
         clock: Seconds that never run backwards.
         check_seconds: How often tips are compared.
+        shards: The shards to follow; None for all, and the registry.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class ReplicaReader:
         checked: Callable[[Collection[int]], None] = lambda lost_shards: None,
         clock: Callable[[], float] = time.monotonic,
         check_seconds: float = CHECK_SECONDS,
+        shards: Collection[int] | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self.snapshots = 0
@@ -80,7 +82,7 @@ class ReplicaReader:
         self._checked = checked
         self._clock = clock
         self._check_seconds = check_seconds
-        self._shards = [REGISTRY, *range(keys.shards)]
+        self._shards = [REGISTRY, *range(keys.shards)] if shards is None else list(shards)
         self.lost_shards: Collection[int] = frozenset(self._shards)
         """Shards of which the replica may be outdated, because they cannot be heard or cannot be read."""
         self._shard_of_channel = {keys.tag(shard).encode(): shard for shard in self._shards}

@@ -96,6 +96,12 @@ class SharedIndex:
         self.on_changes_lost: Callable[[WorkerId], None] = lambda worker: None
         """Called when Redis did not take a change of a followed worker: its blocks have to be sent again."""
 
+        self.correct: Callable[[Namespace, Hashes, WorkerId, int], None] = self.shorten_and_hold
+        """Corrects a path of which a worker had only so many leading blocks, and has the whole again."""
+
+        self.cuts_all = False
+        """Whether the capacity of all workers is kept here, also of those that other processes have grown."""
+
         self.tenures = WorkerTenures(store, replica)
         self._capacity = WorkerCapacity(store, replica, self.followed)
 
@@ -264,8 +270,14 @@ class SharedIndex:
         if node is None or node.sequence > before.sequence:
             return  # Gone already, or changed since: the report says nothing about the present state.
         self.corrections += 1
-        self.shorten(namespace, hashes, worker, blocks)
-        ignore_result(self.store.hold(namespace, hashes, tenure))
+        self.correct(namespace, hashes, worker, blocks)
+
+    def shorten_and_hold(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
+        """Note that `worker` had only the first `blocks` of the path, and has the whole path again."""
+        tenure = self.replica.tenures.get(worker)
+        if tenure is not None:
+            self.shorten(namespace, hashes, worker, blocks)
+            ignore_result(self.store.hold(namespace, hashes, tenure))
 
     def shorten(
         self,
@@ -339,6 +351,8 @@ class SharedIndex:
     def replica_compared(self, lost: Collection[int]) -> None:
         """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
         self._lost_shards = lost
+        if self.cuts_all:
+            self._workers_grown.update(self.replica.tenures)
         self.replica_changed()
         self.sent_predictions.compared(lost=bool(lost))
         if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from radix_cache.machine.published_replica import PublishedReplica
+from radix_cache.machine.segment import IndexSegment
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.index_maintenance import IndexMaintenance
 from radix_cache.shared.keys import Keys
@@ -69,12 +71,14 @@ async def replica(
     check_seconds: float = 0.2,
     node_blocks: int = 0,
     library: str = LIBRARY,
+    segment: IndexSegment | None = None,
     **bounds: Any,
 ) -> Replica:
-    """Open a replica and wait until it knows the whole tree."""
+    """Open a replica and wait until it knows the whole tree; it is published in `segment`."""
     scripts = ScriptCaller(url)
     store = TreeStore(scripts, keys, library=library)
-    copy = TreeReplica(clock, bounds["predicted_seconds"])
+    seconds = bounds["predicted_seconds"]
+    copy = TreeReplica(clock, seconds) if segment is None else PublishedReplica(clock, seconds, segment)
     index = SharedIndex(store, copy, clock, node_blocks=node_blocks, **bounds)
     reader = ReplicaReader(
         scripts,

@@ -78,6 +78,7 @@ def serve(
     ] = None,
     process: Annotated[str | None, typer.Option(hidden=True)] = None,
     process_directory: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    process_index: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the gateway. Settings come from the file, RADIXGATE__... variables and --set; the later one wins."""
     assignments = [
@@ -107,7 +108,12 @@ def serve(
     one_of_several = None
     if process is not None and process_directory is not None:
         number, _, count = process.partition("/")
-        one_of_several = GatewayProcess(number=int(number), count=int(count), directory=process_directory)
+        one_of_several = GatewayProcess(
+            number=int(number),
+            count=int(count),
+            directory=process_directory,
+            index_segments=[int(segment) for segment in (process_index or "").split(",") if segment],
+        )
     known = _description(loaded, config, assignments)
     with ExitStack() as stack:
 

@@ -81,10 +81,11 @@ async def rounds(gateway, count):
         await gateway.arrived()
 
 
-async def renew(gateway, milliseconds=60_000):
-    """Let a gateway count as live for so long from now on; 0: it leaves."""
+async def renew(gateway, milliseconds=60_000, *, follows=True):
+    """Let a gateway count as live for so long from now on, and return the leases; 0: it leaves."""
     keys, identity = gateway.index.store.keys, gateway.index.sent_predictions.prefix
-    await FeedLeaseStore(gateway.scripts, keys, identity).renew(FeedLeaseTable(), milliseconds)
+    store = FeedLeaseStore(gateway.scripts, keys, identity, follows=follows)
+    return await store.renew(FeedLeaseTable(), milliseconds)
 
 
 async def test_the_requests_of_a_gateway_that_is_gone_do_not_count_for_their_whole_time(stage):
@@ -106,5 +107,15 @@ async def test_the_requests_of_a_gateway_that_is_gone_do_not_count_for_their_who
 async def test_without_leases_no_gateway_is_taken_for_gone(stage):
     _, one, other = stage
     await renew(one, 0)
+    await rounds(other, 3 * LIVE_ROUNDS)
+    assert other.index.replica.predictions == 2
+
+
+async def test_a_process_that_follows_no_worker_is_alive_and_gets_no_lease(stage):
+    _, one, other = stage
+    await renew(one, follows=False)
+    await renew(other)
+    table = await renew(other)
+    assert table.gateways == {other.index.sent_predictions.prefix}
     await rounds(other, 3 * LIVE_ROUNDS)
     assert other.index.replica.predictions == 2

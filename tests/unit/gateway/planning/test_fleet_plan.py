@@ -62,6 +62,16 @@ def test_every_process_that_shares_the_queue_hears_of_the_load_of_every_worker()
     assert many - few == pytest.approx(LAYOUT.members * 1000 * MEASURED.idle_bytes_out_per_worker)
 
 
+def test_more_processes_bring_no_more_deliveries_and_one_copy_of_the_index():
+    one, four = (plan(layout=replace(LAYOUT, processes=processes)) for processes in (1, 4))
+    assert four.request.deliveries == one.request.deliveries
+    assert four.second.commands < 4 * one.second.commands
+    memory = [
+        {part.name: part.used for part in each.parts}["memory of a gateway process"] for each in (one, four)
+    ]
+    assert memory[1] - memory[0] == pytest.approx(DEMAND.blocks * MEASURED.segment_bytes_per_block)
+
+
 def test_many_models_need_fewer_deployments_than_one_giant_model():
     demand = replace(DEMAND, requests_per_second=5000, tenants=5000)
     one, many = (

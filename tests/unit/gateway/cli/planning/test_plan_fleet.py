@@ -35,7 +35,7 @@ def test_the_file_has_the_figures_of_both_layouts(tmp_path):
     result = json.loads(file.read_text())
     assert {"machine", "versions", "settings", "runs"} == result.keys()
     asked = result["runs"]["asked"]["all"]
-    assert asked["deliveries_per_request"] == pytest.approx(8 * asked["changes_per_request"])
+    assert asked["deliveries_per_request"] == pytest.approx(4 * asked["changes_per_request"])
     assert result["runs"]["smallest"]["all"]["gateways"] >= 1
     assert result["settings"]["tenants"] == 10
 

@@ -1,0 +1,207 @@
+"""`radixgate serve --processes 4`: one process follows the index, and every process routes by it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+import redis.asyncio as redis
+
+from radix_cache.shared.keys import Keys
+from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.processes import steady_ports
+
+PROCESSES = 4
+TEXT = "a system prompt that everybody shares " * 60
+
+
+class Machine:
+    """The processes of one machine from outside."""
+
+    def __init__(self, process, url, admin, workers):
+        self.process, self.url, self.admin, self.workers = process, url, admin, workers
+
+    async def ask(self, text):
+        """Send a request on a connection of its own, which the kernel gives to any process."""
+        body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        async with aiohttp.ClientSession() as http:
+            async with http.post(f"{self.url}/v1/chat/completions", json=body) as answer:
+                await answer.read()
+                return answer.status
+
+    async def by_process(self, metric, labels=".*"):
+        """The sum of a metric over all series with such labels, by process."""
+        try:
+            async with aiohttp.ClientSession() as http, http.get(f"{self.admin}/metrics") as answer:
+                text = await answer.text()
+        except aiohttp.ClientError:
+            return {}  # The first process is away, which serves the metrics of all.
+        found = {}
+        pattern = rf'^radixgate_{metric}{{process="(\d)"{labels}}} (\S+)$'
+        for process, value in re.findall(pattern, text, re.M):
+            found[int(process)] = found.get(int(process), 0.0) + float(value)
+        return found
+
+    async def until(self, condition, seconds=60):
+        async with asyncio.timeout(seconds):
+            while not await condition():
+                await asyncio.sleep(0.05)
+
+    async def all_have(self, metric, wanted, labels=".*"):
+        """Wait until a metric is as wanted at every process."""
+
+        async def as_wanted():
+            found = await self.by_process(metric, labels)
+            return len(found) == PROCESSES and all(map(wanted, found.values()))
+
+        await self.until(as_wanted)
+
+    async def ask_every_process(self, text):
+        """Send requests until each process has served one; return how many each worker has got."""
+        before = await self.by_process("requests_total")
+        sent = [len(worker.seen) for worker in self.workers]
+
+        async def all_asked():
+            for _ in range(4):
+                assert await self.ask(text) == 200
+            served = await self.by_process("requests_total")
+            return all(served.get(each, 0) > before.get(each, 0) for each in range(PROCESSES))
+
+        await self.until(all_asked)
+        return [len(worker.seen) - count for worker, count in zip(self.workers, sent, strict=True)]
+
+    def pids(self):
+        """Process ids of the gateways, by number."""
+        found = {}
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as line:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+                    at = re.search(r"--process\x00(\d+)/", line.read())
+            except OSError:
+                continue
+            if parent == self.process.pid and at is not None:
+                found[int(at[1])] = pid
+        return found
+
+
+def segments_mapped(pid):
+    """The shared memory of the index that a process has mapped, by name and inode."""
+    with open(f"/proc/{pid}/maps") as maps:
+        return {line.split()[4] for line in maps if "radixgate-index" in line}
+
+
+def holder(counts):
+    """The one worker that has got requests."""
+    (found,) = [number for number, count in enumerate(counts) if count]
+    return found
+
+
+@pytest.fixture
+async def machine(tmp_path, own_valkey):
+    async with AsyncExitStack() as stack:
+        admin = steady_ports(1)
+        workers = [await stack.enter_async_context(ScriptedWorker()) for _ in range(2)]
+        for worker in workers:
+            worker.then(cached_tokens=None)
+        settings = {
+            "listen": {"port": 0, "processes": PROCESSES},
+            "admin": {"port": admin},
+            "redis": {"url": own_valkey.url, "prefix": f"machine-{tmp_path.name}", "timeout_ms": 2000},
+            "state_directory": str(tmp_path / "state"),
+            "workers": [
+                {"id": f"w{number}", "kind": "sglang", "url": worker.url}
+                for number, worker in enumerate(workers)
+            ],
+            "drain": {"notice_seconds": 0, "seconds": 20},
+        }
+        file = tmp_path / "gateway.yaml"
+        file.write_text(json.dumps(settings))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gateway", "serve", "--config", str(file)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=(tmp_path / "log").open("wb"),
+        )
+        try:
+            async with asyncio.timeout(120):
+                said = (await process.stdout.readline()).decode()
+            url = re.match(r"radixgate ready at (\S+)", said)[1]
+            machine = Machine(process, url, f"http://127.0.0.1:{admin}", workers)
+
+            await machine.all_have("worker_health", lambda up: up == 2, labels='.*state="up".*')
+            await machine.all_have("index_up", bool)
+            yield machine
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def learnt(machine, text):
+    """Send a request, wait until every process knows its prompt, and return the worker that has it."""
+    before = [len(worker.seen) for worker in machine.workers]
+    blocks = max((await machine.by_process("index_blocks")).values())
+    assert await machine.ask(text) == 200
+    await machine.all_have("index_blocks", lambda found: found > blocks)
+    return holder(len(worker.seen) - count for worker, count in zip(machine.workers, before, strict=True))
+
+
+async def test_a_prefix_is_routed_to_its_holder_by_every_process(machine, own_valkey, tmp_path):
+    for number in range(3):
+        text = f"{number} {TEXT}"
+        first = await learnt(machine, text)
+        assert holder(await machine.ask_every_process(text)) == first
+    # One process follows the index, and has the only copy.
+    client = redis.Redis.from_url(own_valkey.url)
+    keys = Keys(prefix=f"machine-{tmp_path.name}")
+    counts = await client.execute_command("PUBSUB", "SHARDNUMSUB", *map(keys.tag, range(keys.shards)))
+    assert set(counts[1::2]) == {1}
+    await client.aclose()
+    memory = await machine.by_process("index_memory_bytes")
+    assert memory[0] > 0
+    assert [memory[number] for number in range(1, PROCESSES)] == [0] * (PROCESSES - 1)
+
+
+async def test_without_the_first_process_the_others_route_on_until_it_is_back(machine):
+    first = await learnt(machine, TEXT)
+    before = machine.pids()
+    os.kill(before[0], signal.SIGKILL)
+
+    async def is_gone():
+        return machine.pids().get(0) != before[0]
+
+    await machine.until(is_gone)
+    sent = [len(worker.seen) for worker in machine.workers]
+    for _ in range(12):
+        assert await machine.ask(TEXT) == 200
+    counts = [len(worker.seen) - count for worker, count in zip(machine.workers, sent, strict=True)]
+    assert holder(counts) == first
+
+    async def is_back():
+        return machine.pids().get(0, before[0]) != before[0]
+
+    await machine.until(is_back)
+    await machine.all_have("index_up", bool)
+    assert {number: pid for number, pid in machine.pids().items() if number} == {
+        number: pid for number, pid in before.items() if number
+    }
+    assert holder(await machine.ask_every_process(TEXT)) == first
+    other = f"another {TEXT}"
+    holds_other = await learnt(machine, other)
+    assert holder(await machine.ask_every_process(other)) == holds_other
+
+
+async def test_the_memory_is_gone_when_the_supervising_process_is_killed(machine):
+    pids = machine.pids()
+    assert len(set.union(*(segments_mapped(pid) for pid in pids.values()))) == 2
+    machine.process.kill()
+
+    async def all_gone():
+        return not set(os.listdir("/proc")) & set(map(str, pids.values()))
+
+    await machine.until(all_gone)
