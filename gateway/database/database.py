@@ -56,6 +56,7 @@ class Database:
 
     def __init__(self, url: str, base: Path, statement_seconds_max: float = STATEMENT_SECONDS_MAX) -> None:
         self.has_tables = False  # remembered by schema.has_tables
+        self._closed = False
         self._statement_seconds_max = statement_seconds_max
         parts = make_url(url)
         self.file = sqlite_file(url, base)
@@ -108,7 +109,8 @@ class Database:
         """Close all connections, also those of tasks that were cancelled, and open no more.
 
         Such a task does not wait for its connection, which comes back to the pool or is closed afterwards. Back in
-        a pool that is closed by then, it would stay open until the garbage collector runs.
+        a pool that is closed by then, it would stay open until the garbage collector runs. A task that comes later
+        gets DatabaseDown: the engine would open a new pool for it.
         """
         self._closed = True
         with suppress(TimeoutError):
@@ -116,6 +118,7 @@ class Database:
                 # The pool tells of no connection that is closed instead of coming back.
                 while self._checked_out():  # noqa: ASYNC110
                     await asyncio.sleep(CHECKED_IN_SECONDS)
+        self._closed = True
         await self._engine.dispose()
         await asyncio.gather(*(each.closed(CLOSE_SECONDS_MAX) for each in self._sqlite_connections))
 
@@ -130,6 +133,8 @@ class Database:
         return pool.checkedout() if isinstance(pool, QueuePool) else 0
 
     def _new_sqlite_connection(self, file: str, **options: Any) -> SqliteConnection:
+        if self._closed:
+            raise OSError("the database is closed")
         connection = SqliteConnection(file, **options)
         # Kept until its thread has ended: a connection that was dropped leaves a thread that nothing waits for.
         self._sqlite_connections = [each for each in self._sqlite_connections if each.works]

@@ -30,7 +30,7 @@ return redis.call('ZCARD', KEYS[1])
 
 
 class GatewayCount:
-    """How many gateways share the limits, as Redis last said."""
+    """How many gateways share the limits, as Redis has said."""
 
     def __init__(self, scripts: ScriptCaller, prefix: str = "rg") -> None:
         self.count = 1
