@@ -118,7 +118,6 @@ class Database:
                 # The pool tells of no connection that is closed instead of coming back.
                 while self._checked_out():  # noqa: ASYNC110
                     await asyncio.sleep(CHECKED_IN_SECONDS)
-        self._closed = True
         await self._engine.dispose()
         await asyncio.gather(*(each.closed(CLOSE_SECONDS_MAX) for each in self._sqlite_connections))
 
