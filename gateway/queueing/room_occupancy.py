@@ -55,6 +55,10 @@ class RoomOccupancy:
             if ticket.number in self._not_at_once.get(ticket.service_class, ()):
                 self._waits_no_more(ticket)
 
+    def correct(self, before: Ticket, ticket: Ticket) -> None:
+        """Count a ticket's tokens as they are now. Call it the other way round before the ticket leaves."""
+        self._count(ticket.tenant, 0, ticket.uncached_tokens - before.uncached_tokens)
+
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant are here."""
         own = self.of_tenants.get(tenant)

@@ -201,15 +201,16 @@ class WaitingRoom(Generic[Placed]):
         ticket: Ticket,
         place: Callable[[ClosedWorkers], Placed | None],
         patience: Patience | None = None,
+        estimate: Callable[[], Ticket] | None = None,
     ) -> Placed:
-        """Return a placement in the ticket's turn.
+        """Return a placement in the ticket's turn; `estimate`: see Waiter.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `patience` and `place`
         raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
-            waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future())
-            self.waiters.enter(waiter)
+            waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future(), estimate)
+            self.waiters.enter(waiter, self._clock())
             placed: Placed | None = None
             try:
                 self.waits(ticket)
@@ -221,6 +222,7 @@ class WaitingRoom(Generic[Placed]):
             finally:
                 if placed is None:
                     self._leave(waiter)
+                self._occupancy.correct(waiter.ticket, ticket)
                 del waiter  # The error of its turn refers to this frame, which would be a reference cycle.
 
     async def wait_with_all(
@@ -293,6 +295,7 @@ class WaitingRoom(Generic[Placed]):
             and self._has_room(closed, self.waiters.least_tokens())
         ):
             if line is None:
+                self._estimate_one()
                 line = FlowHeads(
                     self.waiters.for_a_turn(),
                     self.rules.order,
@@ -322,6 +325,22 @@ class WaitingRoom(Generic[Placed]):
             waiter.turn.set_result(placed)
             given += 1
         return given > 0
+
+    def _estimate_one(self) -> None:
+        """Bring the ticket up to date that was estimated longest ago, if that is long ago."""
+        number = self.waiters.ages.take_due(self._clock())
+        waiter = self.waiters.by_number[number] if number is not None else None
+        if waiter is None or waiter.estimate is None or waiter.turn.done():
+            return
+        try:
+            ticket = waiter.estimate()
+        except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
+            self.waiters.remove(waiter)
+            waiter.turn.set_exception(err)
+            return
+        if ticket is not waiter.ticket:
+            self._occupancy.correct(waiter.ticket, ticket)
+            self.waiters.change(waiter, ticket)
 
     def close(self, error: Exception) -> None:
         """End every wait with this error."""
@@ -371,3 +390,14 @@ class WaitingRoom(Generic[Placed]):
     def _count_turn(self, ticket: Ticket, now: float) -> None:
         self._drained.record(now, ticket.cost)
         self.account.record(ticket.tenant, ticket.weight, ticket.cost, now)
+
+
+def with_estimate(ticket: Ticket, asked: QueuedRequest) -> Ticket:
+    """Return a ticket with the tokens and the cost of a later estimate."""
+    return msgspec.structs.replace(
+        ticket,
+        cost=asked.cost,
+        uncached_tokens=asked.uncached_tokens,
+        cached_tokens=asked.cached_tokens,
+        worker=asked.worker,
+    )

@@ -59,6 +59,10 @@ class Dispatching(Protocol):
         """Note that a request waits."""
         ...
 
+    def tokens(self, number: int) -> tuple[int, int]:
+        """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
+        ...
+
     def refuse(self, number: int, error: str) -> None:
         """End a request that was not sent with this error."""
         ...
@@ -147,6 +151,8 @@ class TurnTaking:
         return self._batch if self._of[number][1].background else self._interactive
 
     def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
+        if (due := queue.take_due_estimate(now)) is not None:
+            queue.estimate(due, self._of[due][0], *self._dispatching.tokens(due))
         passed: set[int] = set()
         closed = ClosedWorkers()
         while len(passed) <= queue.passed_max and (number := queue.next_number(now, passed)) is not None:
