@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
-from policies.admission.waiting_bounds import WaitingRoomBounds, WaitingTotals, refused_by
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals, refused_by
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import Ticket
-
-NONE_WAITING = WaitingTotals()
 
 
 class RoomOccupancy:

@@ -31,7 +31,14 @@ from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.dispatch_window import ClosedWorkers
-from policies.admission.waiting_bounds import DrainRate, WaitingRoomBounds, retry_after_seconds
+from policies.admission.waiting_bounds import (
+    NONE_WAITING,
+    DrainRate,
+    WaitingRoomBounds,
+    WaitingTotals,
+    flood_of,
+    retry_after_seconds,
+)
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
 from policies.queueing.two_level_order import FlowHeads
@@ -177,6 +184,11 @@ class WaitingRoom(Generic[Placed]):
         """Uncached prompt tokens of all requests that wait."""
         return self._occupancy.totals.tokens
 
+    def flood_of(self, tenant: str) -> WaitingTotals:
+        """Return what waits of a tenant if that is most of all that waits; else nothing."""
+        own = self._occupancy.of_tenants.get(tenant)
+        return NONE_WAITING if own is None else flood_of(own, self._occupancy.totals.requests)
+
     def at_once(self, ticket: Ticket, place: Callable[[], Placed | None]) -> Placed | None:
         """Return a placement without waiting, if there is room and no request was here before.
 
@@ -237,7 +249,14 @@ class WaitingRoom(Generic[Placed]):
                 self._count_turn(ticket, self._clock())
                 return placed
             finally:
-                del self._elsewhere[ticket.number]
+                self._occupancy.correct(self._elsewhere.pop(ticket.number), ticket)
+
+    def estimated(self, ticket: Ticket) -> None:
+        """Take over a later estimate of a ticket that waits for a turn that all gateways give together."""
+        before = self._elsewhere.get(ticket.number)
+        if before is not None:
+            self._occupancy.correct(before, ticket)
+            self._elsewhere[ticket.number] = ticket
 
     def waits(self, ticket: Ticket) -> None:
         """Note that the ticket does not have its turn at once."""

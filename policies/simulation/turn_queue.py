@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
@@ -77,6 +78,7 @@ class TurnQueue:
         self._counters = QueueCounters()
         self._waiting: dict[Flow, dict[int, Ticket]] = {}
         self._of_tenants: Counter[str] = Counter()
+        self._totals: dict[str, WaitingTotals] = {}
         self._standing_since: dict[str, float] = {}
         self._tickets: dict[int, Ticket] = {}
         self._ages = EstimateAges[int]()
@@ -90,6 +92,14 @@ class TurnQueue:
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant wait."""
         return self._of_tenants[tenant]
+
+    def flood_of(self, tenant: str) -> WaitingTotals:
+        """Return what waits of a tenant if that is most of all that waits; else nothing."""
+        return flood_of(self._totals.get(tenant, NONE_WAITING), len(self))
+
+    def _count(self, ticket: Ticket, change: int) -> None:
+        own = self._totals.get(ticket.tenant, NONE_WAITING)
+        self._totals[ticket.tenant] = own.plus(change, change * ticket.uncached_tokens)
 
     def arrive(
         self,
@@ -129,6 +139,7 @@ class TurnQueue:
         if all(name != ticket.service_class for _, name in self._waiting):
             self._standing_since[ticket.service_class] = now
         self._of_tenants[ticket.tenant] += 1
+        self._count(ticket, 1)
         self._ages.add(number, now)
         self._waiting.setdefault(_flow(ticket), {})[number] = ticket
         if self._heads_kept is not None:
@@ -147,6 +158,8 @@ class TurnQueue:
             uncached_tokens=uncached_tokens,
             cached_tokens=request.prompt_tokens - uncached_tokens,
         )
+        self._count(before, -1)
+        self._count(ticket, 1)
         if self._heads_kept is not None and self._heads_kept[_flow(before)] is before:
             self._heads_kept[_flow(before)] = ticket
 
@@ -194,6 +207,7 @@ class TurnQueue:
         if flow is None or flow.pop(ticket.number, None) is None:
             return False
         self._of_tenants[ticket.tenant] -= 1
+        self._count(ticket, -1)
         self._ages.remove(ticket.number)
         if not flow:
             del self._waiting[name]

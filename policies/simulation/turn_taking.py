@@ -104,7 +104,14 @@ class TurnTaking:
         service_class = self._of[number][1]
         queue = self._queue_of(number)
         crowds = queue.waiting_of(request.tenant) > 0
-        self._in_sight.see(MODEL, service_class.ttft_seconds, request.tenant, now, crowds=crowds)
+        self._in_sight.see(
+            MODEL,
+            service_class.ttft_seconds,
+            request.tenant,
+            now,
+            crowds=crowds,
+            flood=queue.flood_of(request.tenant),
+        )
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         terms = replace(self._terms(number, now), narrow=service_class.background)
         try:
@@ -191,6 +198,7 @@ class TurnTaking:
             ms_per_token=self._dispatching.ms_per_token(number),
             tokens_max=self._window_tokens,
             batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
+            flood=self._in_sight.standing_flood((MODEL,), now),
         )
 
     def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:

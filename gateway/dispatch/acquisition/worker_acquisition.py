@@ -33,6 +33,7 @@ from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import Patience, WaitingRoom, with_estimate
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
+from policies.admission.waiting_bounds import NONE_WAITING
 from policies.queueing.protocol import Ticket
 from radix_cache.index import PrefixIndex
 
@@ -141,6 +142,7 @@ class WorkerAcquisition:
             request.service_class.ttft_seconds,
             tenant,
             crowds=tenant in room.tenants,
+            flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
         decision = self._ranking.rank(request)
         preempts = (

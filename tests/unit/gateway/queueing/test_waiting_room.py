@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom, with_estimate
-from policies.admission.waiting_bounds import WaitingRoomBounds
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
@@ -610,3 +610,21 @@ async def test_a_request_that_cannot_be_estimated_fails_alone(clock):
         await tasks[0]
     assert await tasks[1] == 0
     assert room.tokens == 0
+
+
+async def test_a_later_estimate_of_a_request_that_all_gateways_let_wait_counts_until_it_goes(clock):
+    room = room_for(Desk(0), clock)
+    request, turn = Estimated(room, 5000), asyncio.get_running_loop().create_future()
+
+    async def turn_of_all_gateways():
+        return await turn
+
+    task = asyncio.create_task(room.wait_with_all(request.ticket, turn_of_all_gateways))
+    await run_tasks()
+    request.holds_all_but(10)
+    room.estimated(request.estimate())
+    assert (room.tokens, room.flood_of("a"), room.flood_of("b")) == (10, WaitingTotals(1, 10), NONE_WAITING)
+    turn.set_result(0)
+    await task
+    room.estimated(request.ticket)
+    assert (len(room), room.tokens) == (0, 0)
