@@ -10,6 +10,7 @@ from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.dispatch_window import DispatchWindow, dispatch_window
 from policies.admission.traffic_in_sight import TrafficInSight
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 KEPT_SECONDS = 1.0
 """How long a window is kept: speeds and the classes in sight change slowly."""
@@ -42,12 +43,20 @@ class DispatchWindows:
         self._tokens_max, self._batch_seconds = tokens_max, batch_seconds
         self._kept.clear()
 
-    def note_request(self, model: str, target_seconds: float, tenant: str, *, crowds: bool = False) -> None:
+    def note_request(
+        self,
+        model: str,
+        target_seconds: float,
+        tenant: str,
+        *,
+        crowds: bool = False,
+        flood: WaitingTotals = NONE_WAITING,
+    ) -> None:
         """Note that a request of this tenant came, of a service class with this TTFT target.
 
-        `crowds`: the tenant has requests waiting.
+        `crowds`: the tenant has requests waiting. `flood`: see TrafficInSight.see.
         """
-        if self._in_sight.see(model, target_seconds, tenant, self._clock(), crowds=crowds):
+        if self._in_sight.see(model, target_seconds, tenant, self._clock(), crowds=crowds, flood=flood):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
     def of(self, model: str) -> DispatchWindow:
@@ -62,6 +71,7 @@ class DispatchWindows:
             ms_per_token=self._ms_per_token(model),
             tokens_max=self._tokens_max,
             batch_seconds=self._batch_seconds,
+            flood=self._in_sight.standing_flood(models, now),
         )
         self._kept[model] = window, now + KEPT_SECONDS
         return window

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.domain.errors import Overloaded, TenantQueueFull
-from policies.admission.waiting_bounds import WaitingRoomBounds, WaitingTotals, refused_by
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals, refused_by
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import Ticket
-
-NONE_WAITING = WaitingTotals()
 
 
 class RoomOccupancy:
@@ -54,6 +52,10 @@ class RoomOccupancy:
             self._count(tenant, -1, -tokens)
             if ticket.number in self._not_at_once.get(ticket.service_class, ()):
                 self._waits_no_more(ticket)
+
+    def correct(self, before: Ticket, ticket: Ticket) -> None:
+        """Count a ticket's tokens as they are now. Call it the other way round before the ticket leaves."""
+        self._count(ticket.tenant, 0, ticket.uncached_tokens - before.uncached_tokens)
 
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant are here."""

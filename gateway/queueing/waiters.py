@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from policies.admission.dispatch_window import ClosedWorkers
+from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import Ticket
 
 Placed = TypeVar("Placed")
@@ -28,6 +29,8 @@ class Waiter(Generic[Placed]):
     It gets the workers that requests before this one wait for, and adds those that this request waits for.
     """
     turn: "asyncio.Future[Placed]"
+    estimate: Callable[[], Ticket] | None = None
+    """Returns the ticket with the tokens and the cost as of now, or the same one; None: it stays as on arrival."""
 
 
 class Waiters(Generic[Placed]):
@@ -36,6 +39,8 @@ class Waiters(Generic[Placed]):
     def __init__(self) -> None:
         self.by_number: dict[int, Waiter[Placed]] = {}
         """By the number of their ticket."""
+        self.ages = EstimateAges[int]()
+        """How old the estimates of the tickets are, by their number."""
         self._least: int | None = None  # None: not known
 
     def __len__(self) -> int:
@@ -48,22 +53,32 @@ class Waiters(Generic[Placed]):
         """Return the waiter that has this ticket."""
         return self.by_number[ticket.number]
 
-    def enter(self, waiter: Waiter[Placed]) -> None:
+    def enter(self, waiter: Waiter[Placed], now: float) -> None:
         """Add a waiter."""
         self.by_number[waiter.ticket.number] = waiter
+        if waiter.estimate is not None:
+            self.ages.add(waiter.ticket.number, now)
         if self._least is not None:
             self._least = min(self._least, waiter.ticket.uncached_tokens)
 
     def remove(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter. Removing it twice has no effect."""
-        if self.by_number.pop(waiter.ticket.number, None) and waiter.ticket.uncached_tokens == self._least:
+        if self.by_number.pop(waiter.ticket.number, None) is None:
+            return
+        self.ages.remove(waiter.ticket.number)
+        if waiter.ticket.uncached_tokens == self._least:
             self._least = None
+
+    def change(self, waiter: Waiter[Placed], ticket: Ticket) -> None:
+        """Give a waiter a ticket with the same number and other tokens."""
+        waiter.ticket, self._least = ticket, None
 
     def fail(self, error: Exception) -> None:
         """End every wait with this error."""
         for waiter in self:
             if not waiter.turn.done():
                 waiter.turn.set_exception(error)
+            self.ages.remove(waiter.ticket.number)
         self.by_number.clear()
         self._least = None
 

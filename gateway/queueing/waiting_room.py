@@ -31,7 +31,14 @@ from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.dispatch_window import ClosedWorkers
-from policies.admission.waiting_bounds import DrainRate, WaitingRoomBounds, retry_after_seconds
+from policies.admission.waiting_bounds import (
+    NONE_WAITING,
+    DrainRate,
+    WaitingRoomBounds,
+    WaitingTotals,
+    flood_of,
+    retry_after_seconds,
+)
 from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
 from policies.queueing.two_level_order import FlowHeads
@@ -177,6 +184,11 @@ class WaitingRoom(Generic[Placed]):
         """Uncached prompt tokens of all requests that wait."""
         return self._occupancy.totals.tokens
 
+    def flood_of(self, tenant: str) -> WaitingTotals:
+        """Return what waits of a tenant if that is most of all that waits; else nothing."""
+        own = self._occupancy.of_tenants.get(tenant)
+        return NONE_WAITING if own is None else flood_of(own, self._occupancy.totals.requests)
+
     def at_once(self, ticket: Ticket, place: Callable[[], Placed | None]) -> Placed | None:
         """Return a placement without waiting, if there is room and no request was here before.
 
@@ -201,15 +213,16 @@ class WaitingRoom(Generic[Placed]):
         ticket: Ticket,
         place: Callable[[ClosedWorkers], Placed | None],
         patience: Patience | None = None,
+        estimate: Callable[[], Ticket] | None = None,
     ) -> Placed:
-        """Return a placement in the ticket's turn.
+        """Return a placement in the ticket's turn; `estimate`: see Waiter.
 
         Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `patience` and `place`
         raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
-            waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future())
-            self.waiters.enter(waiter)
+            waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future(), estimate)
+            self.waiters.enter(waiter, self._clock())
             placed: Placed | None = None
             try:
                 self.waits(ticket)
@@ -221,6 +234,7 @@ class WaitingRoom(Generic[Placed]):
             finally:
                 if placed is None:
                     self._leave(waiter)
+                self._occupancy.correct(waiter.ticket, ticket)
                 del waiter  # The error of its turn refers to this frame, which would be a reference cycle.
 
     async def wait_with_all(
@@ -235,7 +249,14 @@ class WaitingRoom(Generic[Placed]):
                 self._count_turn(ticket, self._clock())
                 return placed
             finally:
-                del self._elsewhere[ticket.number]
+                self._occupancy.correct(self._elsewhere.pop(ticket.number), ticket)
+
+    def estimated(self, ticket: Ticket) -> None:
+        """Take over a later estimate of a ticket that waits for a turn that all gateways give together."""
+        before = self._elsewhere.get(ticket.number)
+        if before is not None:
+            self._occupancy.correct(before, ticket)
+            self._elsewhere[ticket.number] = ticket
 
     def waits(self, ticket: Ticket) -> None:
         """Note that the ticket does not have its turn at once."""
@@ -293,6 +314,7 @@ class WaitingRoom(Generic[Placed]):
             and self._has_room(closed, self.waiters.least_tokens())
         ):
             if line is None:
+                self._estimate_one()
                 line = FlowHeads(
                     self.waiters.for_a_turn(),
                     self.rules.order,
@@ -322,6 +344,22 @@ class WaitingRoom(Generic[Placed]):
             waiter.turn.set_result(placed)
             given += 1
         return given > 0
+
+    def _estimate_one(self) -> None:
+        """Bring the ticket up to date that was estimated longest ago, if that is long ago."""
+        number = self.waiters.ages.take_due(self._clock())
+        waiter = self.waiters.by_number[number] if number is not None else None
+        if waiter is None or waiter.estimate is None or waiter.turn.done():
+            return
+        try:
+            ticket = waiter.estimate()
+        except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
+            self.waiters.remove(waiter)
+            waiter.turn.set_exception(err)
+            return
+        if ticket is not waiter.ticket:
+            self._occupancy.correct(waiter.ticket, ticket)
+            self.waiters.change(waiter, ticket)
 
     def close(self, error: Exception) -> None:
         """End every wait with this error."""
@@ -371,3 +409,14 @@ class WaitingRoom(Generic[Placed]):
     def _count_turn(self, ticket: Ticket, now: float) -> None:
         self._drained.record(now, ticket.cost)
         self.account.record(ticket.tenant, ticket.weight, ticket.cost, now)
+
+
+def with_estimate(ticket: Ticket, asked: QueuedRequest) -> Ticket:
+    """Return a ticket with the tokens and the cost of a later estimate."""
+    return msgspec.structs.replace(
+        ticket,
+        cost=asked.cost,
+        uncached_tokens=asked.uncached_tokens,
+        cached_tokens=asked.cached_tokens,
+        worker=asked.worker,
+    )

@@ -20,17 +20,17 @@ another worker then, at up to twice the cost: its best one is kept busy by the o
 Voice, code and chat at 70 % load beside an endless flood of short batch prompts, two engines as processes
 (tests/benchmarks/fairness/classes.py): 1.4 %, 0.5 % and 0 % late or refused (all with a fixed window of 16,384
 tokens), at 1.4 times the tokens/s. Tenants with short prompts beside one that asks for ten times its share, four
-simulated workers: median TTFT 1.6 to 2.1 times that alone (6 times with a fixed window). Tried: a CONTENDED_SHARE
+simulated workers: median TTFT 1.7 to 1.9 times that alone (6 times with a fixed window). Tried: a CONTENDED_SHARE
 of 0.3 costs them a tenth more; long prompts on all workers cost them up to three times the TTFT, or ten times.
 
 Of the victims' p99, a flood's step under way is most, and then its short prompts in the engines' own lists, ahead
-of the victims. A CONTENDED_SHARE of 0.1 keeps these lists shorter: p99 of chats 127 and 144 ms, then 99 and 114.
-But a flood of short prompts loses 9 % of its throughput by that, a burst 5 % and drift near saturation 10 % of
-mean TTFT. Only for tenants that have had most of all waiting requests for two seconds, long ones in the mean, it
-costs none of these anything, but one prompt of 32k that all tenants share, past saturation, 3.4 times the mean
-TTFT. No gain had: victims that pay no price of compute and no harm; a wide window for short prompts and a narrow
-one for long ones. Victims' own requests do not wait for what a crowding tenant waits for (ClosedWorkers): with
-`vtc` and `dlpm` their p99 beside a flood was 193 and 158 ms, now 112 and 106; with `sfq` 107.
+of the victims. So the narrow window is half as wide beside a standing flood of long prompts: median and p99 of
+chats 63 and 152 ms, 77 and 162 without; of drifting prompts 90 and 307, 107 and 345 without; of tiny ones 52 and
+90, 59 and 123 without. Beside short prompts or a burst it is not, since they would lose 5 to 10 %; the flood
+loses up to 3 % of its throughput, a burst of documents where KV is scarce 7 % of mean TTFT. No gain had: victims
+that pay no price of compute and no harm; a wide window for short prompts and a narrow one for long ones. Victims'
+own requests do not wait for what a crowding tenant waits for (ClosedWorkers): with `vtc` and `dlpm` their p99
+beside a flood was 193 and 158 ms, now 112 and 106; with `sfq` 107.
 
 gateway/queueing/shared/lua/queue.lua repeats these rules inside Redis.
 """
@@ -39,6 +39,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from radix_cache.match import WorkerId
 
 NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
@@ -46,6 +47,15 @@ NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
 
 CONTENDED_SHARE = 0.2
 """In place of NARROW_SHARE, where tenants contend with requests of one class."""
+
+FLOODED_SHARE = 0.1
+"""In place of CONTENDED_SHARE, beside a standing flood of prompts that fill an engine's step by themselves."""
+
+SHORT_TOKENS = 4096
+"""Uncached tokens, in the mean of a flood's waiting prompts, up to which an engine's step needs several of them."""
+
+STANDING_WINDOWS = 4
+"""A tenant floods while it has so many windows of the settings waiting."""
 
 OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""
@@ -111,17 +121,19 @@ def dispatch_window(
     ms_per_token: float,
     tokens_max: int,
     batch_seconds: float,
+    flood: WaitingTotals = NONE_WAITING,
 ) -> DispatchWindow:
     """Return the window while requests with these TTFT targets come, in seconds.
 
     `contended`: see DispatchWindow. `ms_per_token`: the workers' speed. `batch_seconds`: the target of batch work,
-    for which no worker has to be left open.
+    for which no worker has to be left open. `flood`: what waits of tenants that have had most of all waiting
+    requests for a while.
     """
     if not targets or (len(targets) == 1 and not contended):
         return DispatchWindow(narrow=tokens_max, wide=tokens_max)
     tightest = min(targets)
     tokens = 1000 * tightest / ms_per_token
-    narrow_share = NARROW_SHARE if len(targets) > 1 else CONTENDED_SHARE
+    narrow_share = NARROW_SHARE if len(targets) > 1 else _contended_share(flood, tokens_max)
     narrow = min(tokens_max, max(1, int(narrow_share * tokens)))
     return DispatchWindow(
         narrow=narrow,
@@ -129,6 +141,13 @@ def dispatch_window(
         open=int(OPEN_SHARE * narrow) if tightest < batch_seconds else None,
         contended=contended,
     )
+
+
+def _contended_share(flood: WaitingTotals, tokens_max: int) -> float:
+    """Return the share of the narrow window where tenants contend."""
+    if flood.tokens < STANDING_WINDOWS * tokens_max:
+        return CONTENDED_SHARE
+    return max(FLOODED_SHARE, CONTENDED_SHARE * min(1.0, SHORT_TOKENS * flood.requests / flood.tokens))
 
 
 def leaves_one_open(tokens_queued: Iterable[int], open_tokens: int, *, background: bool) -> bool:

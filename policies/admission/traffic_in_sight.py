@@ -2,8 +2,13 @@
 
 from collections.abc import Iterable
 
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
+
 SIGHT_SECONDS = 10.0
 """A class or a tenant is in sight for so long after a request of it came."""
+
+STANDING_SECONDS = 2.0
+"""A tenant that has had most of all waiting requests for so long is a flood, and no burst."""
 
 
 class TenantPair:
@@ -25,7 +30,7 @@ class TenantPair:
 class SeenRequests:
     """What was seen of the requests for one model."""
 
-    __slots__ = ("crowding", "others", "targets")
+    __slots__ = ("crowding", "flood", "flood_at", "flood_since", "others", "targets")
 
     def __init__(self) -> None:
         self.targets: dict[float, float] = {}
@@ -34,6 +39,10 @@ class SeenRequests:
         """Tenants that had a request waiting when the next one came."""
         self.others = TenantPair()
         """Tenants that had none waiting."""
+        self.flood = NONE_WAITING
+        """What waited of a tenant that had most of all waiting requests, when its last request came."""
+        self.flood_since = self.flood_at = -SIGHT_SECONDS
+        """When the first and the last request of such a tenant came, without a break."""
 
 
 class TrafficInSight:
@@ -42,14 +51,28 @@ class TrafficInSight:
     def __init__(self) -> None:
         self._seen: dict[str, SeenRequests] = {}
 
-    def see(self, model: str, target_seconds: float, tenant: str, now: float, *, crowds: bool) -> bool:
+    def see(
+        self,
+        model: str,
+        target_seconds: float,
+        tenant: str,
+        now: float,
+        *,
+        crowds: bool,
+        flood: WaitingTotals = NONE_WAITING,
+    ) -> bool:
         """Note that a request for this model came; return whether its class comes into sight.
 
         `target_seconds`: the TTFT target of its class. `crowds`: its tenant has requests waiting.
+        `flood`: what waits of its tenant, if that is most of all that waits.
         """
         seen = self._seen.get(model)
         if seen is None:
             seen = self._seen[model] = SeenRequests()
+        if flood.requests:
+            if now - seen.flood_at > STANDING_SECONDS:
+                seen.flood_since = now
+            seen.flood, seen.flood_at = flood, now
         tenants = seen.crowding if crowds else seen.others
         if tenant != tenants.last:
             tenants.other, tenants.other_at = tenants.last, tenants.last_at
@@ -78,3 +101,14 @@ class TrafficInSight:
         crowding = set[str]().union(*(of.crowding.in_sight(now) for of in seen))
         others = set[str]().union(*(of.others.in_sight(now) for of in seen))
         return bool(crowding) and bool(others) and len(crowding | others) > 1
+
+    def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
+        """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""
+        total = NONE_WAITING
+        for model in models:
+            seen = self._seen.get(model)
+            if seen is None or now - seen.flood_at > STANDING_SECONDS:
+                continue
+            if seen.flood_at - seen.flood_since > STANDING_SECONDS:
+                total = total.plus(seen.flood.requests, seen.flood.tokens)
+        return total

@@ -35,6 +35,14 @@ class WaitingTotals(msgspec.Struct, frozen=True, gc=False):
         return WaitingTotals(self.requests + requests, self.tokens + tokens)
 
 
+NONE_WAITING = WaitingTotals()
+
+
+def flood_of(own: WaitingTotals, requests: int) -> WaitingTotals:
+    """Return what waits of a tenant if that is most of all `requests` that wait; else nothing."""
+    return own if 2 * own.requests > requests else NONE_WAITING
+
+
 def refused_by(
     bounds: WaitingRoomBounds, total: WaitingTotals, own: WaitingTotals, tenants: int, tokens: int
 ) -> Literal["tenant", "others"] | None:

@@ -51,40 +51,43 @@ Slow start: a worker that has just joined or come back counts as slower, and get
 that the index is not sure of (lost events, hybrid models) are left out of `matched`, so that more has to be
 computed.
 
-Measured by `make bench-routing`, on public traces and on generated ones. What paid: Q without what has been
-computed by now (3 % of mean TTFT), `room` instead of a whole backlog as the penalty for a full KV (half of the
-TTFT of agents), a random choice among equal costs instead of among all within 3 % (a tenth less TPOT near
-saturation), copies by demand (one prompt of 32k tokens that all share: 59 ms in place of 278, as round robin; a
-stampede of 64 requests with a new prefix: 271 ms in place of 324). What was tried for the copies and lost: a
-share of c / (c + h + 1) once there is any excess, which copies the heads of agents' prompts too eagerly (Claude
-Code sessions +7 % of mean TTFT; agents where KV is scarce +6 %); copies that pay the price of compute (one shared
-prompt, +7 % to +14 %); the least or the median backlog as the price in place of the mean (agents near saturation
-+30 %); a price on the memory that a copy takes (conversations where KV is scarce +15 %). What did not matter,
-within noise: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of 50 or 200. A `stay` of 0.1 costs 1 %
-of TTFT with estimates that have no noise. A `decode_weight` of 0.1 buys goodput near saturation with 3 % of TTFT,
-and loses both where KV is scarce. Slow start that multiplies the whole cost, price included, cost a tenth of TTFT
-while workers restarted every minute; as a part of wait and own prefill it costs nothing.
+Measured by `make bench-routing`, on public and generated traces. What paid: Q without what has been computed by
+now (3 % of mean TTFT), `room` instead of a whole backlog as the penalty for a full KV (half of the TTFT of
+agents), a random choice among equal costs alone (a tenth of TPOT near saturation), copies by demand (one prompt
+of 32k that all share: 59 ms in place of 278; a stampede of 64 requests with a new prefix: 271 ms in place of
+324). What lost: a share of c / (c + h + 1) once there is any excess (Claude Code sessions +7 % of mean TTFT);
+copies that pay the price of compute (one shared prompt, +7 % to +14 %); the least or the median backlog as the
+price (agents near saturation +30 %); a price on the memory that a copy takes (conversations where KV is scarce
++15 %); a `decode_weight` of 0.1 where KV is scarce; slow start that multiplies the price, too (workers that
+restart every minute, +10 %). What did not matter: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of
+50 or 200.
+
+Where another rule is ahead, in the mean of four to six seeds: one shared prompt at light load on eight workers,
+66 ms in place of 57 by least work. Three holders serve it, each with streams that slow a prefill by a step, and
+five workers stay without: a copy costs 700 ms and saves 14 ms a request. What decides is how long the demand will
+last, which requests in flight do not tell. Agents on workers with little KV, 160 ms in place of 143: a full
+worker keeps a few long prompts waiting for seconds, where `room` expects half a second, since a stream that ends
+frees only what no other one uses. No gain had: cached blocks that no stream uses counted as taken by the request;
+a backlog that waits for KV left out of the price; queued tokens that should be computed by now counted again.
+Stampedes past saturation, 298 ms in place of 277 by session: the price keeps a third copy away while a burst
+lasts.
 
 Several gateways whose loads are told 500 ms late (policies/others_load.py; four gateways, mean TTFT over that of
-one, four seeds): conversations 1.06, Claude Code sessions 1.05, tool agents 0.99 and 1.04; by late reports alone,
-with dispatches told as late as loads, conversations 1.49, one shared prompt 1.26, drift 1.24. Subtracting reported
-prompts once they must have been computed lost (conversations 1.11).
+one): conversations 1.06, Claude Code sessions 1.05, tool agents 0.99 and 1.04; by late reports alone 1.24 to
+1.49. Subtracting reported prompts once they must have been computed lost (conversations 1.11).
 
-One of four workers at half the speed, and known to be (`radixgate simulate --speeds 0.5,1`; agents near saturation,
-mean of three seeds, ms of mean TTFT / goodput): 197 / .833, and 194 / .836 where the speed has to be learnt; at a
-quarter of the speed 211 / .698 and 265 / .675. Without `light` the fast workers kept all prefixes, and the slow one
-got nothing: 719 / .529. A worker that joins after a minute: 173 / .989 in place of 377 / .631. In fleets of equal
-workers it gains a little too (159 / .970 in place of 164 / .910). What lost: relief for workers without any stream
-alone (344 / .729); the price alone, without copies for the requests that are lacking (318 / .746); `light` where
-chance would not leave a worker so few requests, in place of half (slow worker at a quarter: 297 / .666). Weighing a
-slow worker's extra time by how busy the fleet is (220 / .647) helps only while prefixes are first placed.
+One of four workers known to be at half the speed (`radixgate simulate --speeds 0.5,1`; agents near saturation, ms
+of mean TTFT / goodput): 197 / .833, and 194 / .836 where the speed has to be learnt; at a quarter of the speed
+211 / .698. Without `light` the fast workers kept all prefixes: 719 / .529. A worker that joins after a minute:
+173 / .989 in place of 377 / .631. What lost: relief for workers without any stream alone (344 / .729); the price
+without copies for the requests that are lacking (318 / .746); `light` where chance would not leave a worker so
+few requests (a quarter of the speed: 297 / .666).
 
-What others do about shared prefixes, and what was taken: Preble (ICLR'25) replicates a prefix once its holders'
-load exceeds a threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number
-of requests pending: both wait for the overload that a copy would have prevented, so demand is counted here instead.
-DualMap gives each prefix two places by hashing, whatever its demand. llm-d's
-predictor learns TTFT from running traffic; the terms here are learnt too (policies/latency_model.py), and a sum of
-terms can be explained to an operator.
+What others do about shared prefixes: Preble (ICLR'25) replicates a prefix once its holders' load exceeds a
+threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number of requests
+pending: both wait for the overload that a copy would have prevented, so demand is counted here instead. DualMap
+gives each prefix two places by hashing, whatever its demand. llm-d's predictor learns TTFT from running traffic;
+the terms here are learnt too (policies/latency_model.py), and their sum can be explained to an operator.
 """
 
 from collections.abc import Sequence

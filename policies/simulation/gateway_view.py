@@ -175,6 +175,10 @@ class GatewayView:
             if part.requests > waits
         ]
 
+    def longest_match(self, confirmed: Mapping[int, int], blocks: "array[int]") -> int:
+        """Return the most leading blocks that any worker holds or is about to hold."""
+        return max(self._held(confirmed, blocks).values(), default=0)
+
     def _held(self, confirmed: Mapping[int, int], blocks: "array[int]") -> dict[int, int]:
         """Return the leading blocks that each worker holds or is about to hold."""
         held = dict(confirmed)

@@ -195,10 +195,9 @@ class Simulation:
             self._end(number, "no_worker")
             return
         request = self._trace[number]
-        held = max(self._known.match(request.blocks).values(), default=0) * BLOCK_TOKENS
-        uncached = max(1, request.prompt_tokens - held)
+        uncached, output = self.tokens(number)
         if self._turns is not None:
-            self._turns.arrive(number, request, uncached, self._queries[number][1].output_tokens, now)
+            self._turns.arrive(number, request, uncached, output, now)
             return
         route = self._route(number, now)
         if route is not None:
@@ -218,6 +217,12 @@ class Simulation:
     def begin_to_wait(self, number: int) -> None:
         """Note that a request waits for its turn."""
         self._view_of(number).wait(number, self._trace[number])
+
+    def tokens(self, number: int) -> tuple[int, int]:
+        """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
+        request = self._trace[number]
+        held = self._view_of(number).longest_match(self._known.match(request.blocks), request.blocks)
+        return max(1, request.prompt_tokens - held * BLOCK_TOKENS), self._queries[number][1].output_tokens
 
     def refuse(self, number: int, error: str) -> None:
         """End a request that was not sent with this error."""

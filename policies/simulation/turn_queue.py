@@ -8,8 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
 from policies.queueing.cost_weights import CostWeights
+from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
 from policies.queueing.two_level_order import Flow
 from policies.registry import queue_policy, tenant_order
@@ -74,8 +78,10 @@ class TurnQueue:
         self._counters = QueueCounters()
         self._waiting: dict[Flow, dict[int, Ticket]] = {}
         self._of_tenants: Counter[str] = Counter()
+        self._totals: dict[str, WaitingTotals] = {}
         self._standing_since: dict[str, float] = {}
         self._tickets: dict[int, Ticket] = {}
+        self._ages = EstimateAges[int]()
         self._turn: QueueTurn | None = None
         # The first ticket by flow, kept where the order is that of arrival alone.
         self._heads_kept: dict[Flow, Ticket] | None = {} if order.name == "fcfs" else None
@@ -86,6 +92,14 @@ class TurnQueue:
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant wait."""
         return self._of_tenants[tenant]
+
+    def flood_of(self, tenant: str) -> WaitingTotals:
+        """Return what waits of a tenant if that is most of all that waits; else nothing."""
+        return flood_of(self._totals.get(tenant, NONE_WAITING), len(self))
+
+    def _count(self, ticket: Ticket, change: int) -> None:
+        own = self._totals.get(ticket.tenant, NONE_WAITING)
+        self._totals[ticket.tenant] = own.plus(change, change * ticket.uncached_tokens)
 
     def arrive(
         self,
@@ -125,9 +139,29 @@ class TurnQueue:
         if all(name != ticket.service_class for _, name in self._waiting):
             self._standing_since[ticket.service_class] = now
         self._of_tenants[ticket.tenant] += 1
+        self._count(ticket, 1)
+        self._ages.add(number, now)
         self._waiting.setdefault(_flow(ticket), {})[number] = ticket
         if self._heads_kept is not None:
             self._heads_kept.setdefault(_flow(ticket), ticket)
+
+    def take_due_estimate(self, now: float) -> int | None:
+        """Return which waiting request is to be estimated anew by `estimate`; None if none is due."""
+        return self._ages.take_due(now)
+
+    def estimate(self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int) -> None:
+        """Set the expected cost of a request that waits."""
+        before = self._tickets[number]
+        ticket = self._tickets[number] = self._waiting[_flow(before)][number] = msgspec.structs.replace(
+            before,
+            cost=self._units(request.prompt_tokens, uncached_tokens, output_tokens),
+            uncached_tokens=uncached_tokens,
+            cached_tokens=request.prompt_tokens - uncached_tokens,
+        )
+        self._count(before, -1)
+        self._count(ticket, 1)
+        if self._heads_kept is not None and self._heads_kept[_flow(before)] is before:
+            self._heads_kept[_flow(before)] = ticket
 
     def standing_since(self, service_class: str) -> float:
         """Return since when at least one request of this class, of which one waits, has waited without a break."""
@@ -173,6 +207,8 @@ class TurnQueue:
         if flow is None or flow.pop(ticket.number, None) is None:
             return False
         self._of_tenants[ticket.tenant] -= 1
+        self._count(ticket, -1)
+        self._ages.remove(ticket.number)
         if not flow:
             del self._waiting[name]
         if self._heads_kept is not None and self._heads_kept[name] is ticket:

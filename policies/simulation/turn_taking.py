@@ -59,6 +59,10 @@ class Dispatching(Protocol):
         """Note that a request waits."""
         ...
 
+    def tokens(self, number: int) -> tuple[int, int]:
+        """Return the uncached prompt tokens of a request on its best worker, and its expected output tokens."""
+        ...
+
     def refuse(self, number: int, error: str) -> None:
         """End a request that was not sent with this error."""
         ...
@@ -100,7 +104,14 @@ class TurnTaking:
         service_class = self._of[number][1]
         queue = self._queue_of(number)
         crowds = queue.waiting_of(request.tenant) > 0
-        self._in_sight.see(MODEL, service_class.ttft_seconds, request.tenant, now, crowds=crowds)
+        self._in_sight.see(
+            MODEL,
+            service_class.ttft_seconds,
+            request.tenant,
+            now,
+            crowds=crowds,
+            flood=queue.flood_of(request.tenant),
+        )
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         terms = replace(self._terms(number, now), narrow=service_class.background)
         try:
@@ -147,6 +158,8 @@ class TurnTaking:
         return self._batch if self._of[number][1].background else self._interactive
 
     def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
+        if (due := queue.take_due_estimate(now)) is not None:
+            queue.estimate(due, self._of[due][0], *self._dispatching.tokens(due))
         passed: set[int] = set()
         closed = ClosedWorkers()
         while len(passed) <= queue.passed_max and (number := queue.next_number(now, passed)) is not None:
@@ -185,6 +198,7 @@ class TurnTaking:
             ms_per_token=self._dispatching.ms_per_token(number),
             tokens_max=self._window_tokens,
             batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
+            flood=self._in_sight.standing_flood((MODEL,), now),
         )
 
     def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:

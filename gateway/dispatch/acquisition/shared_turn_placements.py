@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gateway.dispatch.acquisition.request_ranking import RequestRanking
+from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_request
 from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, uncached_tokens
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
@@ -11,6 +11,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.queue_store import ROUTES_MAX, SharedRoute, SharedTicket
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
 from gateway.queueing.shared.shared_turns import SharedTurns
+from gateway.queueing.waiting_room import with_estimate
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.queueing.protocol import Ticket
@@ -65,6 +66,8 @@ class SharedTurnPlacements:
             nonlocal asked, decision
             if asked:
                 decision = self._ranking.rank(request)
+                asked_now = queued_request(request, decision.routes)
+                self._rooms.of(request.queue).estimated(with_estimate(ticket, asked_now))
             asked = True
             return self._shared_routes(request, decision, known)
 

@@ -30,9 +30,10 @@ from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import Patience, WaitingRoom
+from gateway.queueing.waiting_room import Patience, WaitingRoom, with_estimate
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
+from policies.admission.waiting_bounds import NONE_WAITING
 from policies.queueing.protocol import Ticket
 from radix_cache.index import PrefixIndex
 
@@ -141,6 +142,7 @@ class WorkerAcquisition:
             request.service_class.ttft_seconds,
             tenant,
             crowds=tenant in room.tenants,
+            flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
         decision = self._ranking.rank(request)
         preempts = (
@@ -169,11 +171,12 @@ class WorkerAcquisition:
                         ticket,
                         partial(self.own_turns.place_now, request),
                         self._patience(request, room, ticket),
+                        partial(self._estimated_anew, request),
                     )
                 finally:
                     if placement is None:
                         self._rooms.give_turns()  # Requests that stood behind this room may go now.
-        request.charged_units = ticket.cost
+        request.charged_units = request.ticket.cost
         return placement
 
     async def second_placement(self, request: PendingRequest, first: Placement) -> Placement | None:
@@ -249,6 +252,16 @@ class WorkerAcquisition:
         if at is None or (ends is not None and ends.until <= at):
             return ends
         return Patience(at, lambda _: OverflowDue())
+
+    def _estimated_anew(self, request: PendingRequest) -> Ticket:
+        """Return the ticket with the tokens and the cost as of now: others may have computed the prefix."""
+        ticket, routes = request.ticket, self._ranking.rank(request).routes
+        assert ticket is not None
+        if routes:
+            asked = queued_request(request, routes)
+            if asked.uncached_tokens != ticket.uncached_tokens:
+                ticket = request.ticket = with_estimate(ticket, asked)
+        return ticket
 
     def _begin_to_wait(self, request: PendingRequest, decision: Decision) -> None:
         if request.progress.queued_at is None:

@@ -30,6 +30,7 @@ from gateway.queueing.shared.queue_store import (
     SharedRoute,
     SharedTicket,
 )
+from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 
@@ -56,6 +57,8 @@ class _Waiter:
     turn: "asyncio.Future[SharedPlacement]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+    told: Sequence[SharedRoute] = ()
+    """The routes that Redis was told of last."""
     claimed: bool = False
     """Whether a turn is being claimed for it."""
 
@@ -93,6 +96,7 @@ class SharedQueue:
         self._clock = clock
         self._places = LocalPlacements()
         self._waiting: dict[str, _Waiter] = {}
+        self._ages = EstimateAges[str]()
         self._first_tokens: dict[str, asyncio.TimerHandle] = {}
         """First tokens that are not reported yet, by id of the ticket."""
         self._number = 0
@@ -193,6 +197,7 @@ class SharedQueue:
             raise AskAnew
         waiter = _Waiter(shared, ticket, routes)
         self._waiting[shared.id] = waiter
+        self._ages.add(shared.id, self._clock())
         placed = None
         try:
             await self._ask(waiter)
@@ -202,6 +207,7 @@ class SharedQueue:
             return placed
         finally:
             self._waiting.pop(shared.id, None)
+            self._ages.remove(shared.id)
             if placed is None:
                 waiter.turn.cancel()
                 self.leave(shared, -shared.cost)
@@ -242,6 +248,7 @@ class SharedQueue:
             return
         if self._waiting:
             self._report_first_token(shared)
+            self._estimate_one()
         elif shared.id not in self._first_tokens:
             # A whole answer ends at once: its end says enough.
             self._first_tokens[shared.id] = asyncio.get_running_loop().call_later(
@@ -309,27 +316,53 @@ class SharedQueue:
         await self.membership.close()
 
     def turn_granted(self, id: str) -> None:
-        """Handle the message of the stream that a ticket has its turn."""
+        """Handle the message of the stream that a ticket of any gateway has its turn."""
+        if not self._waiting or not self.shared:
+            return
         waiter = self._waiting.get(id)
-        if waiter is not None and self.shared:
+        if waiter is not None:
             self.membership.start(self._claim(waiter))
+        self._estimate_one()
 
     # Further down.
+
+    def _estimate_one(self) -> None:
+        """Tell Redis of other routes of the ticket that was estimated longest ago, if that is long ago.
+
+        What it is charged remains the cost on arrival until the request has ended.
+        """
+        id = self._ages.take_due(self._clock())
+        waiter = self._waiting[id] if id is not None else None
+        if waiter is None or waiter.claimed or waiter.turn.done():
+            return
+        told, routes = waiter.told, _routes(waiter)
+        if routes and _tokens(routes) != _tokens(told):
+            prompt_tokens = waiter.ticket.uncached_tokens + waiter.ticket.cached_tokens
+            waiter.ticket = msgspec.structs.replace(
+                waiter.ticket,
+                uncached_tokens=routes[0].uncached_tokens,
+                cached_tokens=prompt_tokens - routes[0].uncached_tokens,
+            )
+            self.membership.start(self._ask(waiter, routes))
 
     def _report_first_token(self, shared: SharedTicket) -> None:
         self._first_tokens.pop(shared.id, None)
         if self.membership.up and shared.id in self.membership.known_ids:
             self.membership.send(self._store.first_token(self.membership.queues(shared.queue), shared.id))
 
-    async def _ask(self, waiter: _Waiter) -> None:
-        """Ask for the waiter's place or ticket, or report other routes for the ticket that it has."""
-        routes = _routes(waiter) if not waiter.turn.done() else None  # It may have left since this was begun.
-        if routes is None:
+    async def _ask(self, waiter: _Waiter, routes: Sequence[SharedRoute] | None = None) -> None:
+        """Ask for the waiter's place or ticket, or report other routes for the ticket that it has.
+
+        `routes`: those as of now, if they are known.
+        """
+        if waiter.turn.done():
+            return  # It may have left since this was begun.
+        if routes is None and (routes := _routes(waiter)) is None:
             return
         if not routes:
             _fail(waiter, NoRoute())
             return
-        shared = waiter.shared
+        waiter.told, shared = routes, waiter.shared
         self.membership.known_ids.add(shared.id)
         before = self.membership.queues(shared.queue)[1:] if shared.queue.endswith(BATCH) else ()
         reply = await self.membership.await_decision(self._store.admit(shared, routes, before))
@@ -403,6 +436,10 @@ def _routes(waiter: _Waiter) -> Sequence[SharedRoute] | None:
     except Exception as err:  # noqa: BLE001 - what its policy raises concerns this request alone
         _fail(waiter, err)
         return None
+
+
+def _tokens(routes: Sequence[SharedRoute]) -> dict[WorkerId, int]:
+    return {route.worker: route.uncached_tokens for route in routes}
 
 
 def _fail(waiter: _Waiter, error: Exception) -> None:

@@ -13,6 +13,7 @@ from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SE
 from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
 from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader
+from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
 from policies.registry import tenant_order
 from radix_cache.redis.scripts import ScriptCaller
@@ -332,3 +333,17 @@ async def test_a_first_token_is_reported_unless_its_request_ends_at_once(two, mo
     await until(lambda: reported)
     assert reported == [stream.id]
     one.leave(stream, 0.0)
+
+
+async def test_a_request_whose_prefix_was_computed_while_it_waited_needs_only_the_room_that_is_left(two):
+    one, _ = two
+    half = [SharedRoute("w0", WINDOW // 2, 1.0)]
+    placed = [asks(one, lambda: half) for _ in range(2)]
+    for _, task in placed:
+        await task
+    now = ROUTES
+    _, waits = await waiting(one, lambda: now)
+    now = half
+    await asyncio.sleep(2 * AGE_SECONDS)
+    one.first_token(placed[0][0])
+    assert (await waits).uncached_tokens == WINDOW // 2

@@ -53,7 +53,7 @@ def waiters(*tokens):
     made = Waiters()
     loop = asyncio.get_running_loop()
     for number, each in enumerate(tokens):
-        made.enter(Waiter(ticket(number, tokens=each), lambda closed: None, loop.create_future()))
+        made.enter(Waiter(ticket(number, tokens=each), lambda closed: None, loop.create_future()), 0.0)
     return made
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.shared.shared_queue import AskAnew
-from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom
-from policies.admission.waiting_bounds import WaitingRoomBounds
+from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom, with_estimate
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals
+from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
 from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
@@ -534,3 +535,96 @@ async def test_one_that_is_smaller_than_all_who_wait_makes_room_worth_a_look(clo
     assert asked[-1] == 500
     room.close(ShuttingDown())
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Estimated:
+    """A request whose prefix other requests may compute while it waits."""
+
+    def __init__(self, room, tokens):
+        self.asked = QueuedRequest(tenant="a", cost=float(tokens), uncached_tokens=tokens)
+        self.ticket = room.ticket(self.asked)
+
+    def holds_all_but(self, tokens):
+        self.asked = replace_tokens(self.asked, tokens)
+
+    def estimate(self):
+        if self.asked.uncached_tokens != self.ticket.uncached_tokens:
+            self.ticket = with_estimate(self.ticket, self.asked)
+        return self.ticket
+
+
+def replace_tokens(asked, tokens):
+    cached = asked.uncached_tokens + asked.cached_tokens - tokens
+    return QueuedRequest(tenant="a", cost=float(tokens), uncached_tokens=tokens, cached_tokens=cached)
+
+
+async def test_a_request_whose_prefix_others_have_computed_goes_as_the_short_one_that_it_is_now(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    long, middle = Estimated(room, 5000), Estimated(room, 1000)
+    tasks = [
+        asyncio.create_task(room.wait(one.ticket, desk.seat, None, one.estimate)) for one in (long, middle)
+    ]
+    await run_tasks()
+    long.holds_all_but(10)
+    clock.advance(2 * AGE_SECONDS)
+    desk.free = 1
+    room.give_turns()
+    await run_tasks()
+    assert [task.done() for task in tasks] == [True, False]
+    desk.free = 1
+    room.give_turns()
+    await asyncio.gather(*tasks)
+
+
+async def test_waiting_tokens_are_those_of_the_last_estimate_and_none_are_left_in_the_end(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    request = Estimated(room, 5000)
+    task = asyncio.create_task(room.wait(request.ticket, desk.seat, None, request.estimate))
+    await run_tasks()
+    assert room.tokens == 5000
+    request.holds_all_but(10)
+    clock.advance(2 * AGE_SECONDS)
+    room.give_turns()
+    assert (room.tokens, request.ticket.cost, request.ticket.cached_tokens) == (10, 10.0, 4990)
+    desk.free = 1
+    room.give_turns()
+    await task
+    assert (len(room), room.tokens) == (0, 0)
+
+
+async def test_a_request_that_cannot_be_estimated_fails_alone(clock):
+    desk = Desk(0)
+    room = room_for(desk, clock)
+    broken, other = Estimated(room, 5000), Estimated(room, 1000)
+    tasks = [
+        asyncio.create_task(room.wait(broken.ticket, desk.seat, None, lambda: 1 / 0)),
+        asyncio.create_task(room.wait(other.ticket, desk.seat, None, other.estimate)),
+    ]
+    await run_tasks()
+    clock.advance(2 * AGE_SECONDS)
+    desk.free = 1
+    room.give_turns()
+    with pytest.raises(ZeroDivisionError):
+        await tasks[0]
+    assert await tasks[1] == 0
+    assert room.tokens == 0
+
+
+async def test_a_later_estimate_of_a_request_that_all_gateways_let_wait_counts_until_it_goes(clock):
+    room = room_for(Desk(0), clock)
+    request, turn = Estimated(room, 5000), asyncio.get_running_loop().create_future()
+
+    async def turn_of_all_gateways():
+        return await turn
+
+    task = asyncio.create_task(room.wait_with_all(request.ticket, turn_of_all_gateways))
+    await run_tasks()
+    request.holds_all_but(10)
+    room.estimated(request.estimate())
+    assert (room.tokens, room.flood_of("a"), room.flood_of("b")) == (10, WaitingTotals(1, 10), NONE_WAITING)
+    turn.set_result(0)
+    await task
+    room.estimated(request.ticket)
+    assert (len(room), room.tokens) == (0, 0)

@@ -12,11 +12,17 @@ from policies.admission.dispatch_window import (
     leaves_one_open,
     worth_ranking_again,
 )
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 
-def window_of(targets, ms_per_token=0.02, *, contended=False):
+def window_of(targets, ms_per_token=0.02, *, contended=False, flood=NONE_WAITING):
     return dispatch_window(
-        targets, contended=contended, ms_per_token=ms_per_token, tokens_max=16_384, batch_seconds=2.0
+        targets,
+        contended=contended,
+        ms_per_token=ms_per_token,
+        tokens_max=16_384,
+        batch_seconds=2.0,
+        flood=flood,
     )
 
 
@@ -112,3 +118,18 @@ def test_a_worker_that_a_crowding_request_waits_for_is_closed_to_crowding_reques
     open_to_others = [closed.is_open(worker, crowds=False) for worker in "abc"]
     open_to_crowding = [closed.is_open(worker, crowds=True) for worker in "abc"]
     assert (open_to_others, open_to_crowding) == ([True, False, True], [False, False, True])
+
+
+@pytest.mark.parametrize(
+    ("flood", "narrow"),
+    [
+        (NONE_WAITING, 5000),
+        (WaitingTotals(5, 60_000), 5000),
+        (WaitingTotals(20, 240_000), 2500),
+        (WaitingTotals(1000, 500_000), 5000),
+        (WaitingTotals(1000, 6_000_000), 3413),
+    ],
+    ids=["nothing waits", "little waits", "long prompts", "short prompts", "prompts between"],
+)
+def test_a_flood_of_long_prompts_has_half_the_window_of_one_of_short_prompts(flood, narrow):
+    assert window_of({0.5}, contended=True, flood=flood).narrow == narrow

@@ -2,7 +2,8 @@
 
 import pytest
 
-from policies.admission.traffic_in_sight import SIGHT_SECONDS, TrafficInSight
+from policies.admission.traffic_in_sight import SIGHT_SECONDS, STANDING_SECONDS, TrafficInSight
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 
 @pytest.fixture
@@ -44,3 +45,13 @@ def test_a_tenant_that_has_requests_waiting_contends_with_one_that_has_none(traf
     traffic.see("m", 0.5, "flood", 2.0, crowds=True)
     assert traffic.contended(("m", "n"), 2.0)
     assert not traffic.contended(("m", "n"), 1.1 + SIGHT_SECONDS)
+
+
+def test_a_tenant_floods_once_it_has_had_most_of_all_waiting_requests_for_a_while(traffic):
+    waiting, seen = WaitingTotals(3, 3000), []
+    for at in (0.0, STANDING_SECONDS, 0.1 + STANDING_SECONDS):
+        traffic.see("m", 0.5, "flood", at, crowds=True, flood=waiting)
+        traffic.see("m", 0.5, "victim", at, crowds=False)
+        seen.append(traffic.standing_flood(("m", "n"), at))
+    assert seen == [NONE_WAITING, NONE_WAITING, waiting]
+    assert traffic.standing_flood(("m",), 0.2 + 2 * STANDING_SECONDS) == NONE_WAITING

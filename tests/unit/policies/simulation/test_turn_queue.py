@@ -4,6 +4,7 @@ from array import array
 
 import pytest
 
+from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.simulation.contenders import contender
 from policies.simulation.outcome import summary
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
@@ -85,3 +86,17 @@ def test_what_a_dead_worker_had_waits_again_and_is_answered():
     lost = [one for one in result.outcomes if one.error is not None]
     assert all(one.error == "stream_interrupted" for one in lost)
     assert sum(one.attempts > 1 for one in result.outcomes) > 0
+
+
+@pytest.mark.parametrize(("within", "first"), [("hrrn", 0), ("fcfs", 0)])
+def test_a_request_whose_prefix_was_computed_while_it_waited_is_as_short_as_it_is_now(within, first):
+    queue = QueueRule(within=within).queue()
+    for number, tokens in enumerate((8000, 1000)):
+        queue.arrive(number, TRACE[0], tokens, 20, 0.0)
+        queue.wait(number, 0.0)
+    assert queue.take_due_estimate(AGE_SECONDS / 2) is None
+    assert queue.take_due_estimate(2 * AGE_SECONDS) == 0
+    queue.estimate(0, TRACE[0], 10, 20)
+    assert queue.next_number(1.0) == first
+    queue.take()
+    assert (queue.next_number(1.0), len(queue)) == (1, 1)

@@ -10,6 +10,7 @@ from gateway.domain.token_usage import ChargedTokens
 from gateway.queueing.shared.keys import BATCH as BATCH_QUEUE
 from gateway.quotas.limit import concurrency
 from policies.latency_model import PrefillFit, predicted_ttft_ms
+from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.service_class import BATCH, CHAT, CODE, VOICE
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
@@ -132,6 +133,20 @@ async def test_a_later_request_does_not_take_the_room_that_an_earlier_one_waits_
     stage.rooms.give_turns()
     assert (await first).worker.id == "a"
     second.cancel()
+
+
+async def test_a_request_whose_prefix_was_computed_while_it_waited_is_charged_what_is_left_to_compute():
+    stage = full("a")
+    request = stage.pending()
+    waiting = acquire(stage, request=request)
+    await until_idle()
+    on_arrival = request.ticket
+    stage.index.confirm(SPACE, request.prompt.hashes[:9], WorkerId("a"))
+    stage.clock.advance(2 * AGE_SECONDS)
+    stage.free("a")
+    await waiting
+    assert (on_arrival.uncached_tokens, request.ticket.uncached_tokens) == (640, 64)
+    assert request.charged_units == request.ticket.cost < on_arrival.cost
 
 
 async def test_a_request_that_leaves_while_it_waits_leaves_nothing():
