@@ -45,6 +45,8 @@ class Worker:
     """Whether requests name the data-parallel rank that is to answer."""
     provider: Provider | None = None
     """The terms of an outside provider; None for a worker of our own."""
+    away_streams: int = 0
+    """Streams that routing counts in addition, because the worker is at home in another cell."""
     rests_until: float = float("-inf")
     """A provider gets no requests before this moment."""
     health: HealthState = field(default_factory=HealthState)
@@ -107,7 +109,7 @@ class Worker:
             health=self.health.health,
             tokens_queued=tokens_queued + external.tokens_queued,
             tokens_computed=computed,
-            streams=load.streams + others.streams + external.streams,
+            streams=load.streams + others.streams + external.streams + self.away_streams,
             kv_tokens=load.kv_tokens + others.kv_tokens + external.kv_tokens,
             kv_tokens_max=report.kv_tokens_max,
             chunk_tokens=report.chunk_tokens or CHUNK_TOKENS,

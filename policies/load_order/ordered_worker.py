@@ -3,9 +3,17 @@
 from functools import partial
 from typing import Protocol
 
-from policies.speeds import LearntSpeed
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
+
+
+class OrderedSpeed(Protocol):
+    """What is known of one worker's speed."""
+
+    @property
+    def speed(self) -> Speed:
+        """The speed to predict with."""
+        ...
 
 
 class OrderedLoad(Protocol):
@@ -47,7 +55,7 @@ class OrderedWorker(Protocol):
         ...
 
     @property
-    def learnt(self) -> LearntSpeed:
+    def learnt(self) -> OrderedSpeed:
         """The speed learnt from its answers."""
         ...
 

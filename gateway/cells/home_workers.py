@@ -1,0 +1,35 @@
+"""The workers that are at home in this gateway's cell: routing prefers them among equally loaded ones.
+
+The rule, and why there is one, is in policies/cell_ownership.py.
+"""
+
+from collections.abc import Iterable
+
+from gateway.cells.registry import CellRegistry
+from gateway.fleet.worker import Worker
+from policies.cell_ownership import AWAY_STREAMS, home_of
+
+
+class HomeWorkers:
+    """Marks the workers of a fleet that are at home in other cells."""
+
+    def __init__(self, registry: CellRegistry) -> None:
+        self._registry = registry
+        self._cells: frozenset[str] = frozenset()
+        self._homes: dict[str, str | None] = {}
+
+    def mark(self, workers: Iterable[Worker]) -> None:
+        """Follow the cells that are alive now."""
+        cells, own = frozenset(self._registry.cells), self._registry.cell
+        known = self._homes if cells == self._cells else {}
+        self._cells, self._homes = cells, {}
+        for worker in workers:
+            if worker.provider is not None:
+                continue
+            home = known[worker.id] if worker.id in known else home_of(worker.id, cells)
+            self._homes[worker.id] = home
+            streams = 0 if home is None or home == own else AWAY_STREAMS
+            if streams != worker.away_streams:
+                worker.away_streams = streams
+                for changed in worker.load.on_change:
+                    changed()
