@@ -8,16 +8,17 @@ A cell that joins takes its part of the organisations from all others; one that 
 other organisation moves. The rule needs only the names of the living cells, so a load balancer can follow it too.
 
 Workers serve all cells, and each worker is at home in one of them by the same rule. What cells know of each other's
-loads is late, so that all of them would choose the worker that was idle a moment ago. So a cell counts AWAY_STREAMS
-more streams on the workers that are at home elsewhere: of equally loaded workers it takes one of its own.
+loads is late, so that all of them would choose the worker that was idle a moment ago. So a cell counts AWAY_TOKENS
+more queued tokens on the workers that are at home elsewhere: of workers about equally loaded it takes one of its
+own, and another one where its own have more to do.
 """
 
 from collections.abc import Collection
 
 from xxhash import xxh3_64_intdigest
 
-AWAY_STREAMS = 2
-"""Streams that a cell counts in addition on a worker that is at home in another cell."""
+AWAY_TOKENS = 1500
+"""Tokens that a cell counts as queued in addition, when it ranks a worker that is at home in another cell."""
 
 
 def owner_of(organisation: str, cells: Collection[str]) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gateway.cells.registry import CellRegistry
 from gateway.fleet.worker import Worker
-from policies.cell_ownership import AWAY_STREAMS, home_of
+from policies.cell_ownership import AWAY_TOKENS, home_of
 
 
 class HomeWorkers:
@@ -28,8 +28,8 @@ class HomeWorkers:
                 continue
             home = known[worker.id] if worker.id in known else home_of(worker.id, cells)
             self._homes[worker.id] = home
-            streams = 0 if home is None or home == own else AWAY_STREAMS
-            if streams != worker.away_streams:
-                worker.away_streams = streams
+            tokens = 0 if home is None or home == own else AWAY_TOKENS
+            if tokens != worker.away_tokens:
+                worker.away_tokens = tokens
                 for changed in worker.load.on_change:
                     changed()

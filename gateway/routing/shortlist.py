@@ -66,8 +66,10 @@ def _holder_ms(worker: Worker, uncached: int, output_tokens: int, price: Compute
     """Return about what a request costs on a holder, in milliseconds; the routing policy computes it exactly."""
     load, speed, kv_tokens_max = worker.load, worker.learnt.speed, worker.report.kv_tokens_max
     queued = load.tokens_queued + load.others.tokens_queued
-    ahead = queued + load.external.tokens_queued - (load.computed(speed) if queued else 0)
-    streams = load.streams + load.others.streams + load.external.streams + worker.away_streams
+    ahead = (
+        queued + load.external.tokens_queued + worker.away_tokens - (load.computed(speed) if queued else 0)
+    )
+    streams = load.streams + load.others.streams + load.external.streams
     kv_tokens = load.kv_tokens + load.others.kv_tokens + load.external.kv_tokens
     return holder_ms(
         speed,

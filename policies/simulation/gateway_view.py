@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from policies.admission.dispatch_window import fits_window
 from policies.admission.target_refusal import MeetsTarget
-from policies.cell_ownership import AWAY_STREAMS
+from policies.cell_ownership import AWAY_TOKENS
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.protocol import Candidate, SharedPrefix
@@ -86,7 +86,7 @@ class GatewayView:
         """What other cells have told of their load."""
         self._recently: set[int] = set()
         self._away = [0] * len(workers)
-        """Streams that are counted in addition on workers that are at home in another cell."""
+        """Tokens that are counted as queued in addition on workers that are at home in another cell."""
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._in_flight: InFlightTree[int] = InFlightTree()
@@ -115,9 +115,9 @@ class GatewayView:
         if found is None or self._queued[worker] or worker in self._joined:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
-                tokens_queued=self._queued[worker],
+                tokens_queued=self._queued[worker] + self._away[worker],
                 tokens_computed=self._computed(worker, now),
-                streams=self._streams[worker] + self._away[worker],
+                streams=self._streams[worker],
                 kv_tokens=self._kv(worker),
                 kv_tokens_max=self._kv_tokens_max,
                 chunk_tokens=self._chunk_tokens,
@@ -149,7 +149,7 @@ class GatewayView:
 
     def go_home(self, homes: Sequence[bool]) -> None:
         """Take over which workers are at home in this view's cell."""
-        self._away = [0 if home else AWAY_STREAMS for home in homes]
+        self._away = [0 if home else AWAY_TOKENS for home in homes]
 
     def take_changed(self) -> list[int]:
         """Return the workers of which anything has changed since the last call."""

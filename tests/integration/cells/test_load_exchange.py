@@ -36,9 +36,7 @@ class StubFleet(dict):
 
 
 def worker(address="10.0.0.1:8000", provider=None):
-    return SimpleNamespace(
-        id="w", address=address, provider=provider, models=frozenset({"m"}), away_streams=0
-    )
+    return SimpleNamespace(id="w", address=address, provider=provider, models=frozenset({"m"}), away_tokens=0)
 
 
 @pytest.fixture

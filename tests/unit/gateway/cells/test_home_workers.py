@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from gateway.cells.home_workers import HomeWorkers
-from policies.cell_ownership import AWAY_STREAMS, home_of
+from policies.cell_ownership import AWAY_TOKENS, home_of
 
 CELLS = ("east", "north", "west")
 
@@ -13,7 +13,7 @@ def fleet(noted):
         SimpleNamespace(
             id=f"w{at}",
             provider=None,
-            away_streams=0,
+            away_tokens=0,
             load=SimpleNamespace(on_change=(lambda at=at: noted.append(at),)),
         )
         for at in range(30)
@@ -25,7 +25,7 @@ def test_workers_that_are_at_home_elsewhere_count_as_busier_until_their_cell_is_
     workers, registry = fleet(noted), SimpleNamespace(cell="east", cells=dict.fromkeys(CELLS, ()))
     homes = HomeWorkers(registry)
     homes.mark(workers)
-    away = [worker for worker in workers if worker.away_streams == AWAY_STREAMS]
+    away = [worker for worker in workers if worker.away_tokens == AWAY_TOKENS]
     assert [worker.id for worker in away] == [w.id for w in workers if home_of(w.id, CELLS) != "east"]
     assert 0 < len(away) < len(workers)
     assert len(noted) == len(away)
@@ -33,7 +33,7 @@ def test_workers_that_are_at_home_elsewhere_count_as_busier_until_their_cell_is_
     assert len(noted) == len(away)
     registry.cells = {"east": ()}
     homes.mark(workers)
-    assert not any(worker.away_streams for worker in workers)
+    assert not any(worker.away_tokens for worker in workers)
 
 
 def test_before_any_cell_is_known_and_for_providers_nothing_counts():
@@ -43,4 +43,4 @@ def test_before_any_cell_is_known_and_for_providers_nothing_counts():
     workers[0].provider = object()
     homes._registry.cells = {"west": ()}
     homes.mark(workers)
-    assert [worker.away_streams for worker in workers] == [0] + [AWAY_STREAMS] * 29
+    assert [worker.away_tokens for worker in workers] == [0] + [AWAY_TOKENS] * 29

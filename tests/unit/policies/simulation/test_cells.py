@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from policies.cell_ownership import AWAY_STREAMS, fair_part, owner_of
+from policies.cell_ownership import AWAY_TOKENS, fair_part, owner_of
 from policies.others_load import LoadTotals
 from policies.simulation.cells import CellExchange, TenantCells
 from policies.simulation.contenders import contender
@@ -102,8 +102,8 @@ def test_every_worker_is_at_home_in_one_cell_and_counts_as_busier_in_the_others(
     assert all(sum(home[at] for home in homes) == 1 for at in range(len(WORKERS)))
     view = GatewayView(WORKERS, replace(SCENARIO, cells=4))
     view.go_home(homes[0])
-    streams = Counter(view.snapshot(at, 0.0).streams for at in range(len(WORKERS)))
-    assert streams == {0: sum(homes[0]), AWAY_STREAMS: len(WORKERS) - sum(homes[0])}
+    tokens = Counter(view.snapshot(at, 0.0).tokens_queued for at in range(len(WORKERS)))
+    assert tokens == {0: sum(homes[0]), AWAY_TOKENS: len(WORKERS) - sum(homes[0])}
 
 
 def test_cells_route_about_as_well_as_one_cell():
