@@ -21,7 +21,7 @@ REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py t
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore test-redis check test-engines test-sdks test-engine-alone test-bench-aiperf test-helm test-pythons release-files chaos soak \
-	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-fleet bench-isolation bench-quotas bench-engine bench-engine-gpu ladder docs \
+	bench-overhead bench-road bench-index bench-tokenize bench-routing bench-validate bench-fairness bench-fleet bench-cells bench-isolation bench-quotas bench-engine bench-engine-gpu ladder docs \
 	demo-model docs-site docs-plot clean images test-images test-observability test-browser test-envoy docs-screenshots audit proto
 
 help: ## List the targets
@@ -133,6 +133,9 @@ bench-engine-gpu: ## Measure the embedded engine beside nano-vllm and vLLM on on
 
 bench-fleet: .venv/.dev ## Count what requests cost Redis with 1 to 8 gateways, beside the figures of radixgate plan-fleet
 	$(BIN)/python -m tests.benchmarks.fleet $(BENCH_ARGS)
+
+bench-cells: .venv/.dev ## Simulate 2,000 workers and 50,000 tenants in ten cells, beside gateways in one cell that knows all
+	$(BIN)/python -m tests.benchmarks.cells $(BENCH_ARGS)
 
 bench-fairness: .venv/.dev ## Measure how tenants affect each other under each queue policy, simulated and with real processes
 	$(BIN)/python -m tests.benchmarks.fairness $(BENCH_ARGS)

@@ -6,11 +6,19 @@
 
 A cell that joins takes its part of the organisations from all others; one that leaves gives up its own, and no
 other organisation moves. The rule needs only the names of the living cells, so a load balancer can follow it too.
+
+Workers serve all cells, and each worker is at home in one of them by the same rule. What cells know of each other's
+loads is late, so that all of them would choose the worker that was idle a moment ago. So a cell counts AWAY_TOKENS
+more queued tokens on the workers that are at home elsewhere: of workers about equally loaded it takes one of its
+own, and another one where its own have more to do.
 """
 
 from collections.abc import Collection
 
 from xxhash import xxh3_64_intdigest
+
+AWAY_TOKENS = 1500
+"""Tokens that a cell counts as queued in addition, when it ranks a worker that is at home in another cell."""
 
 
 def owner_of(organisation: str, cells: Collection[str]) -> str | None:
@@ -18,3 +26,13 @@ def owner_of(organisation: str, cells: Collection[str]) -> str | None:
     return max(
         cells, key=lambda cell: (xxh3_64_intdigest(f"{cell}\0{organisation}".encode()), cell), default=None
     )
+
+
+def home_of(worker: str, cells: Collection[str]) -> str | None:
+    """Return the cell that a worker is at home in, by the same rule as a tenant's."""
+    return owner_of(worker, cells)
+
+
+def fair_part(window_tokens: int, others: int) -> int:
+    """Return how many tokens of a worker's window so many other cells may fill while this one needs its own."""
+    return window_tokens * others // (others + 1)

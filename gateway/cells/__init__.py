@@ -2,5 +2,6 @@
 
 living_cells.py knows the cells that are alive; a tenant belongs to one of them by policies/cell_ownership.py.
 hop.py signs the requests that gateway/web/cell_relay.py sends to another cell. cell_loads.py exchanges the loads of
-shared workers, and own_groups.py names the caches that a cell follows.
+shared workers, home_workers.py says which of them a cell prefers, and own_groups.py names the caches that a cell
+follows.
 """

@@ -5,9 +5,10 @@
 One gateway of each cell does it, a few times a second, whatever requests there are. The cell's queue then counts
 the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it.
 
-News of the others is late, that of this cell is not: a cell that has filled a worker would keep it. So each cell
-counts at most the others' fair part of a worker's window, and has its own part whatever they do. A worker is the
-same in two cells if its id and its address are.
+News of the others is late, that of this cell is not. So that cells do not all take the worker that was idle a
+moment ago, each prefers the workers that are at home there (home_workers.py). And a cell that has filled a worker
+would keep it: so each cell counts at most the others' fair part of a worker's window, and has its own part whatever
+they do. A worker is the same in two cells if its id and its address are.
 """
 
 import asyncio
@@ -19,11 +20,13 @@ from typing import cast
 
 import msgspec
 
+from gateway.cells.home_workers import HomeWorkers
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Loads
 from gateway.fleet.worker import Worker
 from gateway.queueing.dispatch_windows import DispatchWindows
 from gateway.queueing.shared.shared_turns import SharedTurns
+from policies.cell_ownership import fair_part
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, RedisDown, Script
@@ -103,6 +106,7 @@ class CellLoads:
         fleet: Fleet,
         queue: SharedTurns,
         windows: DispatchWindows,
+        homes: HomeWorkers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`scripts`: the Redis that all cells share. `clock`: seconds, never backwards."""
@@ -112,6 +116,7 @@ class CellLoads:
         self._fleet = fleet
         self._queue = queue
         self._windows = windows
+        self._homes = homes
         self._clock = clock
         self._heard_at = clock()
         self._away = False
@@ -120,6 +125,7 @@ class CellLoads:
         """Share loads, or stand by while another gateway of this cell does, again and again."""
         own: Loads = {}
         while True:
+            self._homes.mark(self._fleet)
             try:
                 others = await self._share(own)
             except RedisDown as err:
@@ -175,7 +181,7 @@ class CellLoads:
         """Return how many tokens of a worker's window so many other cells may fill while this one needs its own."""
         models = sorted(worker.models)[:MODELS_MAX]
         window = max((self._windows.of(model).narrow for model in models), default=0)
-        return window * others // (others + 1)
+        return fair_part(window, others)
 
     async def _exchange(self, others: Loads) -> Loads:
         """Hand the loads of the other cells to this cell's queue, and return this cell's."""

@@ -2,5 +2,5 @@
 
 `fleet` has them all and probes them, `worker_lookup` finds those of a model, `worker` is one of them;
 `circuit_breaker` has the states of its health, which take it out of rotation and bring it back.
-`loads`, `load_feeds` and `ranks` are how busy it is. `least_loaded` keeps the workers of a large fleet in order.
+`loads`, `load_feeds` and `ranks` are how busy it is. Where there are many, policies/load_order keeps them in order.
 """

@@ -45,6 +45,8 @@ class Worker:
     """Whether requests name the data-parallel rank that is to answer."""
     provider: Provider | None = None
     """The terms of an outside provider; None for a worker of our own."""
+    away_tokens: int = 0
+    """Tokens that routing counts as queued in addition, because the worker is at home in another cell."""
     rests_until: float = float("-inf")
     """A provider gets no requests before this moment."""
     health: HealthState = field(default_factory=HealthState)
@@ -105,7 +107,7 @@ class Worker:
         return WorkerSnapshot(
             id=self.id,
             health=self.health.health,
-            tokens_queued=tokens_queued + external.tokens_queued,
+            tokens_queued=tokens_queued + external.tokens_queued + self.away_tokens,
             tokens_computed=computed,
             streams=load.streams + others.streams + external.streams,
             kv_tokens=load.kv_tokens + others.kv_tokens + external.kv_tokens,

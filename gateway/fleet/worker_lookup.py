@@ -7,14 +7,11 @@ is looked up anew when a worker joins, leaves, or changes its health, its models
 from collections.abc import Callable, Collection, Iterable, Iterator
 from random import Random
 
-from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.model_groups import ModelGroups
 from gateway.fleet.worker import Worker
+from policies.load_order.least_loaded import RANKED_MAX, LeastLoaded
 from radix_cache.match import WorkerId
 from workers.worker import Health
-
-RANKED_MAX = 32
-"""Of more workers than this, a request is ranked on a shortlist."""
 
 
 class WorkerLookup:
@@ -28,7 +25,7 @@ class WorkerLookup:
         self._was_complete = False
         self._routable: dict[str, tuple[list[Worker], bool]] = {}
         """By model: the workers that may get new requests, and whether one of them is on trial."""
-        self._least_loaded: dict[str, LeastLoaded] = {}
+        self._least_loaded: dict[str, LeastLoaded[Worker]] = {}
         self._beside: dict[str | None, frozenset[str]] = {}
         self._groups: ModelGroups | None = None
         self._context_lengths: dict[str, int | None] = {}
@@ -92,7 +89,7 @@ class WorkerLookup:
             and not worker.report.asleep
         ]
 
-    def least_loaded(self, model: str) -> LeastLoaded | None:
+    def least_loaded(self, model: str) -> LeastLoaded[Worker] | None:
         """Return the model's workers in the order of their load; None where every request looks at all of them.
 
         That is where at most RANKED_MAX workers may get a new request, or where workers are halves of pairs.

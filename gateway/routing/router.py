@@ -10,11 +10,11 @@ from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
-from gateway.fleet.worker_lookup import RANKED_MAX
 from gateway.kv_index.feedback import Feedback
 from gateway.models.model_selection import session_key
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.routing.shortlist import shortlist
+from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy, SharedPrefix

@@ -17,26 +17,16 @@ from collections.abc import Collection
 
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.fleet.fleet import Fleet
-from gateway.fleet.least_loaded import LeastLoaded
 from gateway.fleet.worker import Worker
-from policies.routing.cost import DECODE_SLOWDOWN_MS, ComputePrice, CostOptions, compute_price
+from policies.load_order.holders import EXAMINED_MAX, WEIGHTS, chosen_holders, holder_ms
+from policies.load_order.least_loaded import LeastLoaded
+from policies.routing.cost import ComputePrice, compute_price
 from policies.routing.protocol import FleetTotals
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 
-HOLDERS_MAX = 8
-"""Holders of a part of the prompt on one shortlist."""
-
-LONGEST_MAX = 2
-"""Of these, the holders of the longest part, whatever their load."""
-
-EXAMINED_MAX = 48
-"""Holders that are looked at to choose from."""
-
-WEIGHTS = CostOptions()
-
 
 def shortlist(
-    ordered: LeastLoaded,
+    ordered: LeastLoaded[Worker],
     fleet: Fleet,
     match: PrefixMatch,
     prompt: PromptBlocks,
@@ -66,11 +56,7 @@ def shortlist(
             matched = prompt.matched_tokens(match.blocks(identity))
             ms = _holder_ms(worker, prompt.prompt_tokens - matched, output_tokens, price)
             known.append((ms, len(known), worker))
-        for _, _, worker in known[:LONGEST_MAX]:
-            workers[worker.id] = worker
-        if len(known) > HOLDERS_MAX:
-            known.sort()
-        for _, _, worker in known[:HOLDERS_MAX]:
+        for worker in chosen_holders(known):
             workers[worker.id] = worker
     workers.update(ordered.least(now, without, price))
     return list(workers.values()), sums
@@ -80,13 +66,17 @@ def _holder_ms(worker: Worker, uncached: int, output_tokens: int, price: Compute
     """Return about what a request costs on a holder, in milliseconds; the routing policy computes it exactly."""
     load, speed, kv_tokens_max = worker.load, worker.learnt.speed, worker.report.kv_tokens_max
     queued = load.tokens_queued + load.others.tokens_queued
-    ahead = queued + load.external.tokens_queued - (load.computed(speed) if queued else 0)
+    ahead = (
+        queued + load.external.tokens_queued + worker.away_tokens - (load.computed(speed) if queued else 0)
+    )
     streams = load.streams + load.others.streams + load.external.streams
-    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * streams
-    ms = speed.ms_per_token * ahead + paid * (speed.fixed_ms + speed.ms_per_token * uncached)
-    if streams:
-        ms += speed.step_ms
-    if kv_tokens_max:
-        kv_tokens = load.kv_tokens + load.others.kv_tokens + load.external.kv_tokens
-        ms += WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_tokens / kv_tokens_max)
-    return ms
+    kv_tokens = load.kv_tokens + load.others.kv_tokens + load.external.kv_tokens
+    return holder_ms(
+        speed,
+        ahead=ahead,
+        streams=streams,
+        kv_share=kv_tokens / kv_tokens_max if kv_tokens_max else 0.0,
+        uncached=uncached,
+        output_tokens=output_tokens,
+        price=price,
+    )

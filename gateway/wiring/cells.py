@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gateway.cells.cell_loads import CellLoads
+from gateway.cells.home_workers import HomeWorkers
 from gateway.cells.living_cells import LivingCells
 from gateway.dispatch.dispatch import Dispatch
 from gateway.process.drain_state import DrainState
@@ -53,4 +54,5 @@ class CellParts:
             fleet=dispatch.fleet,
             queue=dispatch.queue,
             windows=dispatch.window.of_all_gateways,
+            homes=HomeWorkers(self.living),
         )

@@ -14,13 +14,14 @@ from xxhash import xxh3_64_intdigest
 from policies.admission.dispatch_window import (
     ClosedWorkers,
     close_enough_to_best,
-    fits_window,
     hold_while_contended,
     leaves_one_open,
 )
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
+from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
+from policies.simulation.large_fleet import LargeFleet
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turn_taking import TooLate, TurnTerms
 from policies.simulation.waiting_orders import WaitingOrder
@@ -58,7 +59,7 @@ class SimulatedGateway:
     """One gateway of the simulation; requests that wait in it are known by their number.
 
     `window_tokens`, `hold`: see Scenario. `slack`: of requests that take turns, the share by which a worker may be
-    more expensive than the best.
+    more expensive than the best. `large`: the view's workers in order, where requests are ranked on a shortlist.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class SimulatedGateway:
         hold: WaitingOrder,
         random: Random,
         slack: float | None = None,
+        large: LargeFleet | None = None,
     ) -> None:
         self.view = view
         self._policy = policy
@@ -78,8 +80,15 @@ class SimulatedGateway:
         self._random = random
         self._lengths = OutputLengths()
         self._slack = slack
+        self._large = large
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
         self._sequence = 0
+
+    def follow(self, worker: int, up: Sequence[int]) -> None:
+        """Take over which workers may get requests, after a worker has come or gone."""
+        if self._large is not None:
+            self._large.up = frozenset(up)
+            self.view.leave(worker)
 
     def query(self, request: TraceRequest) -> RouteQuery:
         """Return what the policy may know of a new request."""
@@ -117,10 +126,17 @@ class SimulatedGateway:
         Without a window a request goes to the first route. With one it goes where it fits, but not to a worker that
         is much more expensive than the best: the best worker's queue is part of its cost already.
         """
-        candidates = self.view.candidates(confirmed, request.blocks, request.prompt_tokens, up, now)
-        shared = self.view.shared(request.blocks, confirmed, waits=waits)
+        held = self.view.held(confirmed, request.blocks)
+        shared = self.view.shared(request.blocks, held, waits=waits)
         if shared:
             query = replace(query, shared=shared, requests_waiting=self.view.requests_waiting - waits)
+        if self._large is not None and len(up) > RANKED_MAX:
+            up, totals = self._large.shortlist(
+                held, request.prompt_tokens, query.output_tokens, query.requests_waiting, now
+            )
+            query = replace(query, fleet=totals)
+            places = {self.view.worker_id(worker): worker for worker in up}
+        candidates = self.view.candidates(held, request.prompt_tokens, up, now)
         ranking = self._policy.rank(query, candidates, now)
         if self._window_tokens is None:
             return ranking[0]
@@ -131,7 +147,7 @@ class SimulatedGateway:
             if route.cost_ms > highest:
                 return None
             worker, uncached = places[route.worker], request.prompt_tokens - route.matched_tokens
-            window = fits_window(self.view.queued(worker), uncached, self._window_tokens)
+            window = self.view.fits(worker, uncached, self._window_tokens)
             if window and self.view.has_room(worker, uncached + query.output_tokens):
                 return route
         return None
@@ -157,13 +173,10 @@ class SimulatedGateway:
         for route in ranking:
             if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, slack):
                 break
-            queued, uncached = (
-                self.view.queued(places[route.worker]),
-                request.prompt_tokens - route.matched_tokens,
-            )
+            uncached = request.prompt_tokens - route.matched_tokens
             if (
                 closed.is_open(route.worker, crowds=crowds)
-                and fits_window(queued, uncached, window)
+                and self.view.fits(places[route.worker], uncached, window)
                 and (
                     uncached <= window
                     or terms.window.open is None

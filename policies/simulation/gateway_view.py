@@ -7,10 +7,13 @@ gateways' dispatches and ends as of KV events, and their loads are reported to i
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
+from policies.admission.dispatch_window import fits_window
 from policies.admission.target_refusal import MeetsTarget
+from policies.cell_ownership import AWAY_TOKENS
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.protocol import Candidate, SharedPrefix
@@ -25,11 +28,17 @@ YOUNG_SECONDS = 600.0
 """After this the age of a worker does not matter any more."""
 
 
+SPEEDS_MAX = 64
+"""Workers whose speeds are averaged, as in gateway/queueing/dispatch_windows.py."""
+
 WAITING = -1
 """In place of a worker: the request waits for one."""
 
 
-MODELS = frozenset({"model"})
+MODEL = "model"
+"""The name of the only model."""
+
+MODELS = frozenset({MODEL})
 """What the simulated workers serve."""
 
 
@@ -73,22 +82,23 @@ class GatewayView:
         self._bare: list[Candidate | None] = [None] * len(workers)
         self._others: list[OthersLoad[int]] = [OthersLoad() for _ in workers]
         self._reported = [NO_TOTALS] * len(workers)
+        self._of_cells = [NO_TOTALS] * len(workers)
+        """What other cells have told of their load."""
+        self._recently: set[int] = set()
+        self._away = [0] * len(workers)
+        """Tokens that are counted as queued in addition on workers that are at home in another cell."""
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._in_flight: InFlightTree[int] = InFlightTree()
         self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
+        self.on_change: list[tuple[partial[None], ...]] = [()] * len(workers)
+        """By worker: called after every change of what is known of it."""
         self._follow_speeds()
 
     def candidates(
-        self,
-        confirmed: Mapping[int, int],
-        blocks: "array[int]",
-        prompt_tokens: int,
-        up: Sequence[int],
-        now: float,
+        self, held: Mapping[int, int], prompt_tokens: int, up: Iterable[int], now: float
     ) -> list[Candidate]:
         """Return the workers in `up`, each with what it holds of the prompt or is about to hold."""
-        held = self._held(confirmed, blocks)
         found = []
         for worker in up:
             blocks_held = held.get(worker)
@@ -105,7 +115,7 @@ class GatewayView:
         if found is None or self._queued[worker] or worker in self._joined:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
-                tokens_queued=self._queued[worker],
+                tokens_queued=self._queued[worker] + self._away[worker],
                 tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
                 kv_tokens=self._kv(worker),
@@ -121,6 +131,53 @@ class GatewayView:
         self._joined[worker] = now
         self._changed(worker)
 
+    def leave(self, worker: int) -> None:
+        """Record that a worker gets no new requests."""
+        self._changed(worker)
+
+    def worker_id(self, worker: int) -> WorkerId:
+        """Return the name of a worker."""
+        return self._ids[worker]
+
+    def speed(self, worker: int) -> Speed:
+        """Return the speed that a worker's times are predicted with."""
+        return self._speeds[worker]
+
+    def computed(self, worker: int, now: float) -> int:
+        """Return how many of the queued tokens a worker has computed, as far as is known."""
+        return self._computed(worker, now)
+
+    def go_home(self, homes: Sequence[bool]) -> None:
+        """Take over which workers are at home in this view's cell."""
+        self._away = [0 if home else AWAY_TOKENS for home in homes]
+
+    def take_changed(self) -> list[int]:
+        """Return the workers of which anything has changed since the last call."""
+        changed, self._recently = sorted(self._recently), set()
+        return changed
+
+    def own_load(self, worker: int) -> LoadTotals:
+        """Return what the gateways of this cell have under way on a worker."""
+        others = self._of_cells[worker]
+        return LoadTotals(
+            self._queued[worker] - others.tokens_queued,
+            self._streams[worker] - others.streams,
+            self._kv_tokens[worker] - others.kv_tokens,
+        )
+
+    def hear_cells(self, worker: int, others: LoadTotals, now: float) -> None:
+        """Take over what other cells have told of their load on a worker."""
+        before = self._of_cells[worker]
+        if others == before:
+            return
+        self._of_cells[worker] = others
+        if others.tokens_queued < before.tokens_queued:
+            self._since[worker] = now
+        mine = worker in self._recently
+        self._add(worker, _sum(others, before, -1), now)
+        if not mine:
+            self._recently.discard(worker)
+
     def _age(self, worker: int, now: float) -> float | None:
         since = self._joined.get(worker)
         if since is None:
@@ -132,7 +189,8 @@ class GatewayView:
     @property
     def ms_per_token(self) -> float:
         """The workers' mean prefill time of a token."""
-        return sum(speed.ms_per_token for speed in self._speeds) / len(self._speeds)
+        speeds = self._speeds[:SPEEDS_MAX]
+        return sum(speed.ms_per_token for speed in speeds) / len(speeds)
 
     def meets(
         self,
@@ -152,6 +210,16 @@ class GatewayView:
         """Return whether so many more tokens fit into a worker's KV memory, as far as is known."""
         return self._streams[worker] == 0 or self._kv(worker) + tokens <= self._kv_tokens_max
 
+    def fits(self, worker: int, uncached_tokens: int, window_tokens: int) -> bool:
+        """Return whether a request fits into a worker's window.
+
+        Where all that is ahead is of other cells, one request may go: they might keep the worker busy for ever.
+        """
+        queued = self._queued[worker]
+        return queued == self._of_cells[worker].tokens_queued or fits_window(
+            queued, uncached_tokens, window_tokens
+        )
+
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
@@ -161,7 +229,7 @@ class GatewayView:
         return self._queued[worker] - self._computed(worker, now)
 
     def shared(self, blocks: "array[int]", held: Mapping[int, int], *, waits: bool) -> list[SharedPrefix]:
-        """Return the prefixes that other requests share; `held`: the leading blocks that each worker holds.
+        """Return the prefixes that other requests share; `held`: as `held` returns it.
 
         `waits`: the request is counted itself.
         """
@@ -169,7 +237,7 @@ class GatewayView:
             SharedPrefix(
                 BLOCK_TOKENS * part.end,
                 part.requests - waits,
-                sum(count >= part.end for count in self._held(held, blocks).values()),
+                sum(count >= part.end for count in held.values()),
             )
             for part in self._in_flight.shared(blocks)
             if part.requests > waits
@@ -177,9 +245,9 @@ class GatewayView:
 
     def longest_match(self, confirmed: Mapping[int, int], blocks: "array[int]") -> int:
         """Return the most leading blocks that any worker holds or is about to hold."""
-        return max(self._held(confirmed, blocks).values(), default=0)
+        return max(self.held(confirmed, blocks).values(), default=0)
 
-    def _held(self, confirmed: Mapping[int, int], blocks: "array[int]") -> dict[int, int]:
+    def held(self, confirmed: Mapping[int, int], blocks: "array[int]") -> dict[int, int]:
         """Return the leading blocks that each worker holds or is about to hold."""
         held = dict(confirmed)
         for worker, count in self._in_flight.match(blocks).items():
@@ -315,6 +383,9 @@ class GatewayView:
 
     def _changed(self, worker: int) -> None:
         self._snapshots[worker] = self._bare[worker] = None
+        self._recently.add(worker)
+        for changed in self.on_change[worker]:
+            changed()
 
 
 def _learnt(scenario: Scenario, worker: int) -> LearntSpeed:

@@ -44,8 +44,10 @@ class Scenario:
     order: str = "fcfs"
     """Order of the engines' own queues (waiting_orders.ORDERS)."""
     gateways: int = 1
+    cells: int = 1
+    """Cells that the gateways form, equally many in each; see cells.py."""
     sync_seconds: float | None = 0.0
-    """Delay with which a gateway hears of what another one has sent; None: never."""
+    """Delay with which a gateway hears of what another one has sent; None: never. 0 with several cells."""
     event_seconds: float = 0.0
     """Delay with which KV events reach the index."""
     event_loss: float = 0.0

@@ -8,20 +8,23 @@ The outcomes depend on the arguments alone: the same seed gives the same outcome
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
 from policies.admission.dispatch_window import ClosedWorkers
+from policies.load_order.least_loaded import RANKED_MAX
 from policies.others_load import LoadTotals
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.block_cache import BlockCache
+from policies.simulation.cells import PERIOD_SECONDS, CellExchange, TenantCells
 from policies.simulation.engine import SimulatedCache, SimulatedEngine, SimulatedJob
 from policies.simulation.gateway import SimulatedGateway
 from policies.simulation.gateway_view import Expected, GatewayView, Sent
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
+from policies.simulation.large_fleet import LargeFleet
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
@@ -30,6 +33,7 @@ from policies.simulation.waiting_orders import ORDERS
 from radix_cache.match import WorkerId
 
 PROGRESS_REQUESTS = 100
+ONE_CELL = (0,)
 
 
 class KnownPrefixes(Protocol):
@@ -110,10 +114,16 @@ class Simulation:
         self._places = {worker: at for at, worker in enumerate(self._ids)}
         self._up = list(range(scenario.workers))
         self._shared = scenario.gateways == 1 or scenario.sync_seconds == 0
-        views = [self._view() for _ in range(1 if self._shared else scenario.gateways)]
+        views = [self._view() for _ in range(scenario.cells if self._shared else scenario.gateways)]
+        large = [self._large_fleet(view, policy, f"{seed} {at}") for at, view in enumerate(views)]
+        self._cells = TenantCells(scenario.cells)
+        for cell, view in enumerate(views if scenario.cells > 1 else ()):
+            view.go_home(self._cells.homes(cell, self._ids))
+        self._exchange = CellExchange(views, scenario.workers)
         self._gateways = [
             SimulatedGateway(
                 view=views[at % len(views)],
+                large=large[at % len(views)],
                 policy=policy,
                 window_tokens=scenario.window_tokens,
                 hold=ORDERS[scenario.hold],
@@ -123,13 +133,19 @@ class Simulation:
             for at in range(scenario.gateways)
         ]
         self._turns = (
-            TurnTaking(scenario.turns, scenario.window_tokens, scenario.classes, self)
+            [
+                TurnTaking(
+                    scenario.turns, scenario.window_tokens, scenario.classes, self, large=large[0] is not None
+                )
+                for _ in range(scenario.cells)
+            ]
             if scenario.turns is not None and scenario.window_tokens is not None
-            else None
+            else []
         )
         self._queries: dict[int, tuple[int, RouteQuery]] = {}
         self._sent: dict[int, InFlightRequest] = {}
         self._predicted_tokens = 0
+        self._all_arrived = False
         self._outcomes = [
             Outcome(
                 tenant=request.tenant,
@@ -146,6 +162,10 @@ class Simulation:
         """Simulate until the last request has ended; `progress` is called with the number of further arrivals."""
         for change in self._scenario.changes:
             self.at(change.at, partial(self._change, change))
+        cells = self._scenario.cells
+        for cell in range(cells if cells > 1 else 0):
+            # Each at its own moments.
+            self.at(PERIOD_SECONDS * cell / cells, partial(self._exchange_loads, cell))
         events, now = self._events, 0.0
         for number, request in enumerate(self._trace):
             while events and events[0][0] <= request.at:
@@ -154,6 +174,7 @@ class Simulation:
             self._arrive(number, request.at)
             if progress is not None and (number + 1) % PROGRESS_REQUESTS == 0:
                 progress(PROGRESS_REQUESTS)
+        self._all_arrived = True
         while events:
             now, _, happens = heappop(events)
             happens(now)
@@ -170,6 +191,12 @@ class Simulation:
     def _view(self) -> GatewayView:
         return GatewayView(self._ids, self._scenario)
 
+    def _large_fleet(self, view: GatewayView, policy: RoutingPolicy, seed: str) -> LargeFleet | None:
+        """Return the view's workers in order; None where every request looks at all of them."""
+        if len(self._ids) <= RANKED_MAX or not getattr(policy, "shortlist", False):
+            return None
+        return LargeFleet(view, self._ids, Random(f"radixgate workers {seed}"))
+
     def at(self, time: float, happens: Callable[[float], None]) -> None:
         """Let something happen at this time."""
         self._serial += 1
@@ -185,9 +212,20 @@ class Simulation:
         if self._bounds:
             least = min(engine.soonest_ttft(request, now) for engine in self._engines)
             self._outcomes[number].soonest_ttft = least
-        at = self._random.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
+        at = self._gateway_of(request)
         self._queries[number] = (at, self._gateways[at].query(request))
         self._place(number, now)
+
+    def _gateway_of(self, request: TraceRequest) -> int:
+        """Return the gateway that serves a request: any one of its tenant's cell."""
+        cells = self._scenario.cells
+        gateways = len(self._gateways) // cells
+        at = self._random.randrange(gateways) if gateways > 1 else 0
+        return at * cells + (self._cells.of(request.tenant) if cells > 1 else 0)
+
+    def _turns_of(self, number: int) -> TurnTaking:
+        """Return the queue of the cell whose gateway has the request."""
+        return self._turns[self._queries[number][0] % self._scenario.cells]
 
     def _place(self, number: int, now: float) -> None:
         """Send a request, or let it wait."""
@@ -196,8 +234,8 @@ class Simulation:
             return
         request = self._trace[number]
         uncached, output = self.tokens(number)
-        if self._turns is not None:
-            self._turns.arrive(number, request, uncached, output, now)
+        if self._turns:
+            self._turns_of(number).arrive(number, request, uncached, output, now)
             return
         route = self._route(number, now)
         if route is not None:
@@ -317,12 +355,22 @@ class Simulation:
         self._outcomes[number].error = error
         self._queries.pop(number, None)
 
-    def _room_made(self, now: float) -> None:
-        """Send waiting requests to the workers that have room now."""
+    def _exchange_loads(self, cell: int, now: float) -> None:
+        """Let a cell tell its loads and hear of the others', and give turns by what it has heard."""
+        view = self._gateways[cell].view
+        window = self._turns[cell].narrow_window(view.ms_per_token, now)
+        self._exchange.exchange(cell, window, now)
+        self._room_made(now, (cell,))
+        if self._sent or self._queries or not self._all_arrived:
+            self.at(now + PERIOD_SECONDS, partial(self._exchange_loads, cell))
+
+    def _room_made(self, now: float, cells: Iterable[int]) -> None:
+        """Send waiting requests of these cells to the workers that have room now."""
         if not self._up:
             return
-        if self._turns is not None:
-            self._turns.give_turns(now)
+        for cell in cells if self._turns else ():
+            self._turns[cell].give_turns(now)
+        if self._turns:
             return
         for gateway in self._gateways:
             for number in gateway.turns(now):
@@ -342,6 +390,7 @@ class Simulation:
         for job, blocks in engine.published:
             self._event(worker, partial(self._stored, worker, job.request.blocks[:blocks]), now)
         engine.published.clear()
+        cells = self._cells_of(engine) if self._scenario.cells > 1 else ONE_CELL
         for job in engine.first_tokens:
             self._first_token(job, now)
         for job in engine.finished:
@@ -354,7 +403,12 @@ class Simulation:
         if engine.ends_at is not None:
             self.at(engine.ends_at, partial(self._engine_ends, worker))
         if room:
-            self._room_made(now)
+            self._room_made(now, cells)
+
+    def _cells_of(self, engine: SimulatedEngine) -> list[int]:
+        """Return the cells whose requests have a first token or an end at an engine."""
+        gateways = {self._sent[job.number].gateway for job in (*engine.first_tokens, *engine.finished)}
+        return sorted({at % self._scenario.cells for at in gateways})
 
     def _first_token(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent[job.number]
@@ -368,8 +422,8 @@ class Simulation:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
         self._take_end(job.number, sent, now)
-        if self._turns is not None:
-            self._turns.finish(job.number, job.cached_tokens)
+        if self._turns:
+            self._turns_of(job.number).finish(job.number, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
         gateway.answered(job.request)
         tpot = outcome.tpot
@@ -417,14 +471,21 @@ class Simulation:
                 self._up = sorted([*self._up, worker])
                 for gateway in self._gateways:
                     gateway.view.join(worker, now)
-                self._room_made(now)
+                self._follow_up(worker)
+                self._room_made(now, range(self._scenario.cells))
             return
         self._up = [at for at in self._up if at != worker]
+        self._follow_up(worker)
         if change.what is FleetAction.KILL:
             self._epochs[worker] += 1
             self._known.forget(worker)
             for job in self._engines[worker].stop():
                 self._lost(job, now)
+
+    def _follow_up(self, worker: int) -> None:
+        """Let a large fleet know that a worker has come or gone."""
+        for gateway in self._gateways:
+            gateway.follow(worker, self._up)
 
     def _lost(self, job: SimulatedJob, now: float) -> None:
         """Handle a request that was lost with its worker: send it again unless its answer has begun."""
@@ -432,8 +493,8 @@ class Simulation:
         if not sent.started:
             self._take_first_token(sent, now)
         self._take_end(number, sent, now)
-        if self._turns is not None:
-            self._turns.cancel(number)
+        if self._turns:
+            self._turns_of(number).cancel(number)
         if outcome.first_at is not None:
             self._end(number, "stream_interrupted")
         elif outcome.attempts >= self._scenario.attempts_max:

@@ -93,6 +93,7 @@ class Trial:
             replace(
                 scenario,
                 gateways=1,
+                cells=1,
                 event_seconds=0.0,
                 event_loss=0.0,
                 window_tokens=None,

@@ -5,7 +5,8 @@ about as good for it as the best; others may go meanwhile to workers that it doe
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +20,7 @@ from policies.queueing.two_level_order import Flow
 from policies.registry import queue_policy, tenant_order
 from policies.service_class import CHAT as IN_NO_HURRY
 from policies.service_class import ServiceClass
+from policies.simulation.tenants_by_tag import TenantsByTag
 from policies.simulation.trace import TraceRequest
 
 RELEASE_WINDOW_TOKENS = 16_384
@@ -41,8 +43,8 @@ class QueueRule:
     hold: float | None = 0.0
     """Share by which a worker may be more expensive than the best; see dispatch_window.close_enough_to_best."""
 
-    def queue(self) -> "TurnQueue":
-        """Make an empty queue with these rules. Raises PolicyError."""
+    def queue(self, *, large: bool = False) -> "TurnQueue":
+        """Make an empty queue with these rules; `large`: for very many tenants. Raises PolicyError."""
         by_requests = self.across == REQUESTS
         policy = queue_policy("sfq" if by_requests else self.across)
         return TurnQueue(
@@ -51,13 +53,15 @@ class QueueRule:
             self.weights,
             by_requests=by_requests,
             passed_max=PASSED_MAX if self.hold is not None else 0,
+            by_tag=TenantsByTag() if large and policy.name == "sfq" else None,
         )
 
 
 class TurnQueue:
     """A queue of requests, known by their number.
 
-    At most `passed_max` requests may wait for their own worker while others go elsewhere.
+    At most `passed_max` requests may wait for their own worker while others go elsewhere. `by_tag`: the tenants in
+    the order of their tags, so that not all of them are looked at.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class TurnQueue:
         *,
         by_requests: bool,
         passed_max: int = 0,
+        by_tag: TenantsByTag | None = None,
     ) -> None:
         self.passed_max = passed_max
         self._policy = policy
@@ -75,10 +80,14 @@ class TurnQueue:
         self._weights = weights
         self._by_requests = by_requests
         self._costs = CostWeights()
-        self._counters = QueueCounters()
+        self._plain_counters = QueueCounters()
+        self._by_tag = by_tag
         self._waiting: dict[Flow, dict[int, Ticket]] = {}
         self._of_tenants: Counter[str] = Counter()
         self._totals: dict[str, WaitingTotals] = {}
+        self._classes_of: dict[str, list[str]] = {}
+        """The service classes of a tenant's flows."""
+        self._waiting_count = 0
         self._standing_since: dict[str, float] = {}
         self._tickets: dict[int, Ticket] = {}
         self._ages = EstimateAges[int]()
@@ -87,7 +96,18 @@ class TurnQueue:
         self._heads_kept: dict[Flow, Ticket] | None = {} if order.name == "fcfs" else None
 
     def __len__(self) -> int:
-        return self._of_tenants.total()
+        return self._waiting_count
+
+    @property
+    def _counters(self) -> QueueCounters:
+        return self._plain_counters if self._by_tag is None else self._by_tag.counters
+
+    @_counters.setter
+    def _counters(self, counters: QueueCounters) -> None:
+        if self._by_tag is None:
+            self._plain_counters = counters
+        else:
+            self._by_tag.apply(counters)
 
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant wait."""
@@ -124,7 +144,8 @@ class TurnQueue:
             service_class=urgency.name,
             level=urgency.level,
         )
-        self._counters = self._policy.arrive(self._counters, ticket, self._heads(now))
+        waiting = self._heads(now) if self._by_tag is None else self._heads_of((ticket.tenant,), now, {})
+        self._counters = self._policy.arrive(self._counters, ticket, waiting)
 
     def try_at_once(self, number: int, now: float) -> bool:
         """Return whether no request waits, so that this one may go at once; `take` then takes the turn."""
@@ -141,6 +162,11 @@ class TurnQueue:
         self._of_tenants[ticket.tenant] += 1
         self._count(ticket, 1)
         self._ages.add(number, now)
+        self._waiting_count += 1
+        if _flow(ticket) not in self._waiting:
+            self._classes_of.setdefault(ticket.tenant, []).append(ticket.service_class)
+        if self._by_tag is not None and self._of_tenants[ticket.tenant] == 1:
+            self._by_tag.wait(ticket.tenant)
         self._waiting.setdefault(_flow(ticket), {})[number] = ticket
         if self._heads_kept is not None:
             self._heads_kept.setdefault(_flow(ticket), ticket)
@@ -209,8 +235,14 @@ class TurnQueue:
         self._of_tenants[ticket.tenant] -= 1
         self._count(ticket, -1)
         self._ages.remove(ticket.number)
+        self._waiting_count -= 1
         if not flow:
             del self._waiting[name]
+            self._classes_of[ticket.tenant].remove(ticket.service_class)
+        if not self._of_tenants[ticket.tenant]:
+            del self._of_tenants[ticket.tenant], self._classes_of[ticket.tenant]
+            if self._by_tag is not None:
+                self._by_tag.leave(ticket.tenant)
         if self._heads_kept is not None and self._heads_kept[name] is ticket:
             del self._heads_kept[name]
             if flow:
@@ -218,12 +250,28 @@ class TurnQueue:
         return True
 
     def _heads(self, now: float, passed: Collection[int] = ()) -> list[Ticket]:
+        """Return the first ticket of each flow; of very many tenants, of those with the least tag."""
         passed_of = Counter(_flow(self._tickets[number]) for number in passed)
+        if self._by_tag is not None:
+            with closing(self._by_tag.in_order()) as tenants:
+                of_least = (self._heads_of(equal, now, passed_of, passed) for equal in tenants)
+                return next((heads for heads in of_least if heads), [])
         if self._heads_kept is not None and not passed:
             return list(self._heads_kept.values())
+        return self._heads_of(self._classes_of, now, passed_of, passed)
+
+    def _heads_of(
+        self,
+        tenants: Iterable[str],
+        now: float,
+        passed_of: Mapping[Flow, int],
+        passed: Collection[int] = (),
+    ) -> list[Ticket]:
         heads = []
-        for name, flow in self._waiting.items():
-            if passed_of[name] >= PASSED_OF_FLOW_MAX:
+        flows = ((tenant, name) for tenant in tenants for name in self._classes_of.get(tenant, ()))
+        for name in flows:
+            flow = self._waiting[name]
+            if passed_of.get(name, 0) >= PASSED_OF_FLOW_MAX:
                 continue
             left = [ticket for ticket in flow.values() if not passed or ticket.number not in passed]
             if left:

@@ -19,11 +19,9 @@ from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, CHAT, ServiceClass
+from policies.simulation.gateway_view import MODEL
 from policies.simulation.trace import TraceRequest
 from policies.simulation.turn_queue import QueueRule, TurnQueue
-
-MODEL = "model"
-"""The name of the only model."""
 
 
 class TooLate(Exception):
@@ -85,10 +83,15 @@ class TurnTaking:
         window_tokens: int,
         classes: Mapping[str, ServiceClass],
         dispatching: Dispatching,
+        *,
+        large: bool = False,
     ) -> None:
-        """`classes`: the service classes by name; empty: all requests are of the class `chat`."""
-        self._interactive = rule.queue()
-        self._batch = rule.queue()
+        """`classes`: the service classes by name; empty: all requests are of the class `chat`.
+
+        `large`: for a large fleet with very many tenants.
+        """
+        self._interactive = rule.queue(large=large)
+        self._batch = rule.queue(large=large)
         self._window_tokens = window_tokens
         self._classes = classes
         self._dispatching = dispatching
@@ -144,6 +147,10 @@ class TurnTaking:
         if not len(self._interactive):
             self._give_turns_of(self._batch, now)
 
+    def narrow_window(self, ms_per_token: float, now: float) -> int:
+        """Return the narrow window of a worker, in tokens; `ms_per_token`: the workers' speed."""
+        return self._window_at(ms_per_token, now).narrow
+
     def finish(self, number: int, cached_tokens: int) -> None:
         """Charge an answered request with what it used."""
         request, _ = self._of[number]
@@ -192,10 +199,13 @@ class TurnTaking:
         )
 
     def _window(self, number: int, now: float) -> DispatchWindow:
+        return self._window_at(self._dispatching.ms_per_token(number), now)
+
+    def _window_at(self, ms_per_token: float, now: float) -> DispatchWindow:
         return dispatch_window(
             self._in_sight.targets((MODEL,), now),
             contended=self._in_sight.contended((MODEL,), now),
-            ms_per_token=self._dispatching.ms_per_token(number),
+            ms_per_token=ms_per_token,
             tokens_max=self._window_tokens,
             batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
             flood=self._in_sight.standing_flood((MODEL,), now),

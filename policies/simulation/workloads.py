@@ -23,9 +23,9 @@ from array import array
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import merge
+from heapq import heappop, heappush
 from itertools import accumulate, islice
-from math import exp, log
+from math import exp, inf, log
 from random import Random
 
 from msgspec.structs import replace
@@ -67,18 +67,27 @@ def generated(kind: str, load: WorkloadParameters) -> list[TraceRequest]:
     shares = _zipf(load.tenants, load.skew)
     chosen: list[TraceRequest] = []
     begins = 0.0
-    running: list[TraceRequest] = []
+    # The sessions under way by their next request; of equal times the earlier session goes first.
+    running: list[tuple[float, int, TraceRequest, Turns]] = []
+
+    def choose_until(before: float) -> None:
+        while running and running[0][0] < before and len(chosen) < load.requests:
+            _, session, request, turns = heappop(running)
+            chosen.append(request)
+            if (following := next(turns, None)) is not None:
+                heappush(running, (following.at, session, following, turns))
+
     for session in range(load.requests):
         begins += random.expovariate(load.rate)
         tenant = bisect(shares, random.random())
-        turns = islice(of_kind(random, tenant, session, begins), load.requests)
-        running = list(merge(running, turns, key=lambda request: request.at))
-        done = [request for request in running if request.at < begins]
-        chosen += done
-        running = running[len(done) :]
+        turns = iter(list(islice(of_kind(random, tenant, session, begins), load.requests)))
+        if (first := next(turns, None)) is not None:
+            heappush(running, (first.at, session, first, turns))
+        choose_until(begins)
         if len(chosen) >= load.requests:
             break
-    return (chosen + running)[: load.requests]
+    choose_until(inf)
+    return chosen
 
 
 def blocks_of(segments: Sequence[Segment]) -> "array[int]":

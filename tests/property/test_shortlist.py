@@ -10,11 +10,11 @@ from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
-from gateway.fleet.worker_lookup import RANKED_MAX
 from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.routing.router import Router
-from gateway.routing.shortlist import HOLDERS_MAX
+from policies.load_order.holders import HOLDERS_MAX
+from policies.load_order.least_loaded import RANKED_MAX
 from policies.others_load import LoadTotals
 from policies.registry import routing_policy
 from policies.speeds import LearntSpeed

@@ -112,9 +112,21 @@ def simulate(
     gateways: Annotated[
         list[int] | None,
         typer.Option(
-            help="Number of gateways. May be repeated, to compare.", show_default="1", min=1, max=100_000
+            help="Number of gateways. May be repeated, to compare.",
+            show_default="one in each cell",
+            min=1,
+            max=100_000,
         ),
     ] = None,
+    cells: Annotated[
+        int,
+        typer.Option(
+            help="Cells that the gateways form, equally many in each. A tenant belongs to one of them, and "
+            "cells tell each other loads late, as gateways do. Implies --queue.",
+            min=1,
+            max=1000,
+        ),
+    ] = 1,
     sync_ms: Annotated[
         float,
         typer.Option(
@@ -199,7 +211,8 @@ def simulate(
         requests_max=requests or None,
         isolates=isolate_tenants,
     )
-    queue = queue or classes
+    queue = queue or classes or cells > 1
+    _check_cells(cells, gateways or [cells], sync_ms)
     subjects = [
         *(contender_names() if all_policies else policy or DEFAULT_POLICIES),
         *(LIMITS if limits else ()),
@@ -220,6 +233,7 @@ def simulate(
             speeds=_speeds(speeds, workers),
             speeds_rated=speeds_rated,
             order=_one_of("--order", order, tuple(ORDERS)),
+            cells=cells,
             sync_seconds=None if sync_ms < 0 else sync_ms / 1000,
             event_seconds=events_ms / 1000,
             event_loss=event_loss,
@@ -233,7 +247,7 @@ def simulate(
             if restart_every
             else (),
         )
-        trials = _trials(subjects, source, scenario, gateways or [1], range(seed, seed + seeds))
+        trials = _trials(subjects, source, scenario, gateways or [cells], range(seed, seed + seeds))
         results = _run_with_progress(console, trials, processes or usable_cores(), len(first))
     except (PolicyError, TraceInvalid, CalibrationInvalid) as err:
         raise CommandError(f"simulate: {err}", 2) from err
@@ -273,7 +287,8 @@ def _trials(
             source=source,
             scenario=replace(scenario, gateways=count),
             seed=seed,
-            group=f"{count} gateway{'s' if count > 1 else ''}",
+            group=f"{count} gateway{'s' if count > 1 else ''}"
+            + (f" in {scenario.cells} cells" if scenario.cells > 1 else ""),
         )
         for count in gateways
         for subject in subjects
@@ -289,6 +304,16 @@ def _run_with_progress(
     with progress_bar(console) as shown:
         task = shown.add_task("requests", total=len(trials) * requests)
         return run_trials(trials, processes=processes, progress=lambda more: shown.advance(task, more))
+
+
+def _check_cells(cells: int, gateways: Sequence[int], sync_ms: float) -> None:
+    """Raise CommandError for cells that cannot be simulated."""
+    if cells == 1:
+        return
+    if any(count % cells for count in gateways):
+        raise CommandError(f"--gateways: has to be a multiple of the {cells:,} cells", 2)
+    if sync_ms:
+        raise CommandError("--sync-ms: gateways of one cell know each other's loads at once", 2)
 
 
 def _speeds(text: str, workers: int) -> tuple[float, ...]:
@@ -339,6 +364,7 @@ def _write(
         "queue": scenario.turns is not None,
         "classes": sorted(scenario.classes),
         "isolate_tenants": source.isolates,
+        "cells": scenario.cells,
         "sync_seconds": scenario.sync_seconds,
         "event_seconds": scenario.event_seconds,
         "event_loss": scenario.event_loss,

@@ -1,6 +1,7 @@
 """The evenness of a run: what tenants received of what max-min fairness would have given them."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.fairness_account import jain
@@ -11,19 +12,24 @@ COSTS = CostWeights()
 
 def evenness(outcomes: Sequence[Outcome], weights: Mapping[str, float], until: float) -> float:
     """Return Jain's index over tenants of received by due cost units, of requests begun before `until`."""
-    wanted: dict[str, float] = {}
-    got: dict[str, float] = {}
+    wanted, got = received(outcomes, inf), received(outcomes, until)
+    due = max_min(wanted, weights, sum(got.values()))
+    return jain(got.get(tenant, 0.0) / units for tenant, units in due.items() if units > 0)
+
+
+def received(outcomes: Sequence[Outcome], until: float) -> dict[str, float]:
+    """Return the cost units of each tenant's requests begun before `until`, of all requests if it is inf."""
+    found: dict[str, float] = {}
     for one in outcomes:
+        if until < inf and (one.first_at is None or one.first_at > until):
+            continue
         units = COSTS.units(
             uncached_tokens=one.prompt_tokens - one.cached_tokens,
             cached_tokens=one.cached_tokens,
             output_tokens=one.output_tokens,
         )
-        wanted[one.tenant] = wanted.get(one.tenant, 0.0) + units
-        if one.first_at is not None and one.first_at <= until:
-            got[one.tenant] = got.get(one.tenant, 0.0) + units
-    due = max_min(wanted, weights, sum(got.values()))
-    return jain(got.get(tenant, 0.0) / units for tenant, units in due.items() if units > 0)
+        found[one.tenant] = found.get(one.tenant, 0.0) + units
+    return found
 
 
 def max_min(wanted: Mapping[str, float], weights: Mapping[str, float], there: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.cells.cell_loads import CellLoads
+from gateway.cells.home_workers import HomeWorkers
 from policies.admission.dispatch_window import DispatchWindow
 from policies.others_load import LoadTotals
 from radix_cache.redis.scripts import ScriptCaller
@@ -30,9 +31,12 @@ class StubQueue:
 class StubFleet(dict):
     """Workers by id; each knows its address."""
 
+    def __iter__(self):
+        return iter(self.values())
+
 
 def worker(address="10.0.0.1:8000", provider=None):
-    return SimpleNamespace(address=address, provider=provider, models=frozenset({"m"}))
+    return SimpleNamespace(id="w", address=address, provider=provider, models=frozenset({"m"}), away_tokens=0)
 
 
 @pytest.fixture
@@ -45,7 +49,10 @@ async def cell(own_valkey):
     async def run(name, gateway, own, fleet=None):
         queue = StubQueue(gateway, own)
         fleet = StubFleet(fleet or {"w": worker()})
-        loads = CellLoads(scripts, prefix="c", cell=name, fleet=fleet, queue=queue, windows=windows)
+        homes = HomeWorkers(SimpleNamespace(cell=name, cells={name: ()}))
+        loads = CellLoads(
+            scripts, prefix="c", cell=name, fleet=fleet, queue=queue, windows=windows, homes=homes
+        )
         task = asyncio.create_task(loads.run())
         try:
             yield queue

@@ -82,6 +82,28 @@ def test_a_tenant_that_sends_nothing_with_one_seed_is_averaged_over_all():
     assert found["all"] == {"requests": 4, "ttft_ms_mean": 10.0}
 
 
+def test_cells_are_named_beside_the_gateways(tmp_path):
+    file = tmp_path / "out.json"
+    output = simulate(
+        *(
+            "--requests",
+            40,
+            "--policy",
+            "cost",
+            "--gateways",
+            4,
+            "--cells",
+            2,
+            "--isolate-tenants",
+            "--json",
+            file,
+        )
+    )
+    assert "4 gateways in 2 cells" in output
+    settings = json.loads(file.read_text())["settings"]
+    assert (settings["cells"], settings["queue"]) == (2, True)
+
+
 def test_processes_change_no_figure():
     source = TraceSource(workload="chat", load=WorkloadParameters(requests=40))
     trials = [
@@ -107,6 +129,8 @@ def test_processes_change_no_figure():
         (("--policy", "cost:harm"), "not OPTION=VALUE"),
         (("--policy", "cost:harm=much"), "harm"),
         (("--workload", "poems"), "--workload: 'poems' is not one of"),
+        (("--cells", 3, "--gateways", 4), "--gateways: has to be a multiple of the 3 cells"),
+        (("--cells", 2, "--sync-ms", 50), "--sync-ms: gateways of one cell"),
         (("--order", "last"), "--order: 'last' is not one of"),
         (("--hold", "last"), "--hold: 'last' is not one of"),
         (("--plot", "x.bmp"), "must end in .png, .svg, .pdf"),

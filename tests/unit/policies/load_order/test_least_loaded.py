@@ -8,7 +8,7 @@ from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
-from gateway.fleet.worker_lookup import RANKED_MAX
+from policies.load_order.least_loaded import RANKED_MAX
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
 from workers.worker import Health, Role

@@ -26,24 +26,29 @@ from functools import partial
 from heapq import heappop, heappush
 from math import exp, log
 from random import Random
+from typing import Generic
 
-from gateway.fleet.load_group import (
+from policies.latency_model import COMPUTED_MAX
+from policies.load_order.load_group import (
     ANY_STREAMS,
     HEAP_SLACK,
     Entry,
     GroupKey,
     Heap,
     LoadGroup,
+    Ordered,
     RankedWorker,
     drained_ms,
     remove_outdated,
 )
-from gateway.fleet.worker import Worker
-from policies.latency_model import COMPUTED_MAX
+from policies.load_order.ordered_worker import OrderedWorker
 from policies.routing.cost import DECODE_SLOWDOWN_MS, ComputePrice, CostOptions
 from policies.routing.estimate import kv_wait_ms, own_ms, wait_ms
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
+
+RANKED_MAX = 32
+"""Of more workers than this, a request is ranked on a shortlist."""
 
 REQUESTS = ((64, 64), (16_384, 256), (1024, 256), (512, 2048))
 """Uncached tokens and output tokens of the requests that the keys are estimated for."""
@@ -73,15 +78,15 @@ _WEIGHTS = CostOptions()
 
 NO_PRICE = ComputePrice(0.0, 0.0)
 
-Head = tuple[float, float, Heap, bool]
+Head = tuple[float, float, Heap[Ordered], bool]
 """Estimated cost of a request on the first worker of a group, that with the price of compute, and the group's heap;
 whether its workers may be lightly used."""
 
 
-class LeastLoaded:
+class LeastLoaded(Generic[Ordered]):
     """The workers of one model in the order of their load. See the top of this file."""
 
-    def __init__(self, model: str, workers: Iterable[Worker], random: Random) -> None:
+    def __init__(self, model: str, workers: Iterable[Ordered], random: Random) -> None:
         self.model = model
         self.backlog_ms = 0.0
         """Milliseconds of queued prefill, summed over the workers that may get a new request."""
@@ -95,10 +100,10 @@ class LeastLoaded:
         """Uncached prompt tokens that these workers together compute in a millisecond."""
         self._random = random
         self._serial = 0
-        self._workers: dict[WorkerId, RankedWorker] = {}
+        self._workers: dict[WorkerId, RankedWorker[Ordered]] = {}
         self._changed: set[WorkerId] = set()
-        self._groups: dict[GroupKey, LoadGroup] = {}
-        self._by_tokens: Heap = []
+        self._groups: dict[GroupKey, LoadGroup[Ordered]] = {}
+        self._by_tokens: Heap[Ordered] = []
         for worker in workers:
             self.add(worker)
 
@@ -109,7 +114,7 @@ class LeastLoaded:
     def __contains__(self, worker: WorkerId) -> bool:
         return worker in self._workers
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: Ordered) -> None:
         """Keep this worker in order from now on."""
         self._workers[worker.id] = RankedWorker(worker)
         self._changed.add(worker.id)
@@ -141,7 +146,7 @@ class LeastLoaded:
 
     def least(
         self, now: float, without: Collection[WorkerId] = (), price: ComputePrice = NO_PRICE
-    ) -> dict[WorkerId, Worker]:
+    ) -> dict[WorkerId, Ordered]:
         """Return the least loaded workers of each group, except those in `without`. Call `update` first."""
         # Draining groups first: a worker that is found to drain no more moves to the other group of its kind.
         for group in self._looked_at(price):
@@ -149,7 +154,7 @@ class LeastLoaded:
                 for heap in group.heaps:
                     while heap and not self._is_current(heap[0], now):
                         heappop(heap)
-        found: dict[WorkerId, Worker] = {}
+        found: dict[WorkerId, Ordered] = {}
         groups = self._looked_at(price)
         for at in range(len(REQUESTS)):
             if at == REQUESTS_BY_STREAMS:
@@ -164,12 +169,12 @@ class LeastLoaded:
                     self._take(heap, without, found, 1 if light else OF_EACH_MAX)
         return found
 
-    def _looked_at(self, price: ComputePrice) -> list[LoadGroup]:
+    def _looked_at(self, price: ComputePrice) -> list[LoadGroup[Ordered]]:
         """Return the groups with any number of streams, and those whose workers may be lightly used and best."""
         groups = self._groups
         if price.of_fleet < PRICE_MIN:
             return [group for group in groups.values() if group.light_share_min is None]
-        found: list[LoadGroup] = []
+        found: list[LoadGroup[Ordered]] = []
         for (speed, young, _, streams), group in groups.items():
             least = group.light_share_min
             # No lightly used worker is better than an idle one of its kind.
@@ -179,10 +184,12 @@ class LeastLoaded:
                 found.append(group)
         return found
 
-    def _heads(self, groups: Iterable[LoadGroup], at: int, price: ComputePrice) -> list[Head]:
+    def _heads(
+        self, groups: Iterable[LoadGroup[Ordered]], at: int, price: ComputePrice
+    ) -> list[Head[Ordered]]:
         """Return the first worker of each group for one of REQUESTS."""
         tokens, _ = REQUESTS[at]
-        heads: list[Head] = []
+        heads: list[Head[Ordered]] = []
         for group in groups:
             heap = group.heaps[at]
             while heap and heap[0][2] != heap[0][3].serial:
@@ -196,7 +203,7 @@ class LeastLoaded:
                 heads.append((ms, priced, heap, light))
         return heads
 
-    def _is_current(self, entry: Entry, now: float) -> bool:
+    def _is_current(self, entry: Entry[Ordered], now: float) -> bool:
         """Return whether an entry of a draining group is up to date; move a worker that drains no more."""
         ranked = entry[3]
         if entry[2] != ranked.serial:
@@ -224,10 +231,10 @@ class LeastLoaded:
         return fewest
 
     def _take(
-        self, heap: Heap, without: Collection[WorkerId], found: dict[WorkerId, Worker], count: int
+        self, heap: Heap[Ordered], without: Collection[WorkerId], found: dict[WorkerId, Ordered], count: int
     ) -> None:
         """Add the first `count` workers of a heap to `found`."""
-        kept: Heap = []
+        kept: Heap[Ordered] = []
         taken = 0
         while heap and taken < count:
             entry = heappop(heap)
@@ -240,7 +247,7 @@ class LeastLoaded:
         for entry in kept:
             heappush(heap, entry)
 
-    def _put(self, ranked: RankedWorker, now: float) -> None:
+    def _put(self, ranked: RankedWorker[Ordered], now: float) -> None:
         """Put a worker in order by its present load, and count it in the sums."""
         worker = ranked.worker
         self._count_out(ranked)
@@ -271,7 +278,7 @@ class LeastLoaded:
 
     def _groups_of(
         self, ms_per_token: float, young: bool, draining: bool, streams: int
-    ) -> tuple[LoadGroup, LoadGroup]:
+    ) -> tuple[LoadGroup[Ordered], LoadGroup[Ordered]]:
         """Return the group of such workers with any number of streams, and that with about as many."""
         speed = round(log(ms_per_token) / SPEED_STEP)
         if streams > STREAMS_EXACT:
@@ -282,13 +289,13 @@ class LeastLoaded:
             self._group((speed, young, draining, streams), REQUESTS_BY_STREAMS, light_share_min),
         )
 
-    def _group(self, key: GroupKey, heaps: int, light_share_min: float | None) -> LoadGroup:
+    def _group(self, key: GroupKey, heaps: int, light_share_min: float | None) -> LoadGroup[Ordered]:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = LoadGroup(key, heaps, light_share_min)
         return group
 
-    def _count_out(self, ranked: RankedWorker) -> None:
+    def _count_out(self, ranked: RankedWorker[Ordered]) -> None:
         """Take a worker out of the sums, and make its entries outdated."""
         ranked.serial = -1
         if not ranked.able:
@@ -317,7 +324,7 @@ def load_ms(worker: WorkerSnapshot, tokens: int, output_tokens: int) -> float:
     return ms
 
 
-def _is_draining(worker: Worker) -> bool:
+def _is_draining(worker: OrderedWorker) -> bool:
     """Return whether the worker's estimated work ahead shrinks as time passes."""
     queued = worker.load.all_tokens_queued
     return queued > 0 and worker.load.computed(worker.learnt.speed) < int(queued * COMPUTED_MAX)

@@ -1,0 +1,93 @@
+"""Cells of gateways in a simulation: what each tells the others of its loads, and hears of theirs late.
+
+    every PERIOD_SECONDS, in each cell at its own moments, as in gateway/cells/cell_loads.py:
+
+        tell what the last exchange found here --> hear what the others have told last --> exchange: count it as
+        load of their workers, at most the others' fair part of a window; find what this cell has now
+
+A tenant belongs to a cell by the rule of the gateway (policies/cell_ownership.py). The gateways of a cell share one
+view of the fleet and one queue, as through the Redis of their cell. The prefix index is one object for all cells: a
+cell follows the caches of its own tenants and of all groups of tenants that share one, so that it knows of its
+requests' prefixes what the index of all cells would know.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from policies.cell_ownership import fair_part, home_of, owner_of
+from policies.others_load import NO_TOTALS, LoadTotals
+from policies.simulation.gateway_view import GatewayView
+from radix_cache.match import WorkerId
+
+PERIOD_SECONDS = 0.2
+"""As gateway/cells/cell_loads.py has it."""
+
+
+class TenantCells:
+    """The places of the cells that tenants belong to; a tenant is its own organisation."""
+
+    def __init__(self, cells: int) -> None:
+        self._names = [f"cell-{at}" for at in range(cells)]
+        self.of = lru_cache(maxsize=None)(self._of)
+
+    def _of(self, tenant: str) -> int:
+        owner = owner_of(tenant, self._names)
+        return 0 if owner is None else self._names.index(owner)
+
+    def homes(self, cell: int, workers: Sequence[WorkerId]) -> list[bool]:
+        """Return which of these workers are at home in a cell."""
+        return [home_of(worker, self._names) == self._names[cell] for worker in workers]
+
+
+class CellExchange:
+    """The loads that the cells of one simulation have told, by cell and worker."""
+
+    def __init__(self, views: Sequence[GatewayView], workers: int) -> None:
+        self._views = views
+        self._told = [[NO_TOTALS] * workers for _ in views]
+        self._found: list[dict[int, LoadTotals]] = [{} for _ in views]
+        """What has changed at the last exchange, and is told next."""
+        self._news: list[set[int]] = [set() for _ in views]
+        """Workers of which other cells have told since the cell's last exchange."""
+        self._windows = [0] * len(views)
+        self._tokens, self._streams, self._kv_tokens, self._cells = ([0] * workers for _ in range(4))
+        """By worker: sums of what was told, and how many cells have told of it."""
+
+    def exchange(self, cell: int, window_tokens: int, now: float) -> None:
+        """Tell what a cell had at the last exchange, and have its view count what the others have told.
+
+        `window_tokens`: of a worker, by the cell.
+        """
+        view, told = self._views[cell], self._told[cell]
+        self._tell(cell)
+        if window_tokens != self._windows[cell]:
+            self._windows[cell] = window_tokens
+            self._news[cell] = set(range(len(told)))
+        for worker in sorted(self._news[cell]):
+            view.hear_cells(worker, self._others(worker, told[worker], window_tokens), now)
+        self._news[cell].clear()
+        self._found[cell] = {worker: view.own_load(worker) for worker in view.take_changed()}
+
+    def _others(self, worker: int, own: LoadTotals, window_tokens: int) -> LoadTotals:
+        """Return what the other cells have told of a worker: of a window at most their fair part."""
+        others = self._cells[worker] - (own.streams > 0)
+        if not others:
+            return NO_TOTALS
+        queued, part = self._tokens[worker] - own.tokens_queued, fair_part(window_tokens, others)
+        return LoadTotals(
+            queued if queued < part else part,
+            self._streams[worker] - own.streams,
+            self._kv_tokens[worker] - own.kv_tokens,
+        )
+
+    def _tell(self, cell: int) -> None:
+        told = self._told[cell]
+        for worker, load in self._found[cell].items():
+            before, told[worker] = told[worker], load
+            self._tokens[worker] += load.tokens_queued - before.tokens_queued
+            self._streams[worker] += load.streams - before.streams
+            self._kv_tokens[worker] += load.kv_tokens - before.kv_tokens
+            self._cells[worker] += (load.streams > 0) - (before.streams > 0)
+        for at, news in enumerate(self._news):
+            if at != cell:
+                news.update(self._found[cell])

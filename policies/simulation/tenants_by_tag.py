@@ -1,0 +1,101 @@
+"""The tags of start-time fair queueing for very many tenants: no operation looks at all of them.
+
+The counters of a queue are a value (policies/queueing/protocol.py), which is copied whenever it changes. Redis
+changes its own in place, and so do these: TaggedCounters notes what is to change, `apply` changes it.
+"""
+
+from collections.abc import Collection, Generator, Mapping
+from heapq import heappop, heappush, nsmallest
+
+import msgspec
+
+from policies.queueing.protocol import QueueCounters
+
+TAGS_MAX, DROPPED = 10_000, 100
+"""Of more tags than this, so many of the least are dropped: as gateway/queueing/shared/lua/queue.lua does."""
+
+
+class TaggedCounters(QueueCounters, frozen=True, kw_only=True, gc=False):
+    """Counters that change in place once they are applied."""
+
+    changes: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """The tags that are to be set."""
+
+    def with_tags(
+        self,
+        tags: Mapping[str, float],
+        *,
+        virtual_time: float | None = None,
+        keep: Collection[str] = (),
+    ) -> "TaggedCounters":
+        """Return the counters with these changes noted, and with `virtual_time` unless that is None."""
+        moved = self.virtual_time if virtual_time is None else virtual_time
+        return TaggedCounters(virtual_time=moved, tags=self.tags, changes=tags)
+
+
+class TenantsByTag:
+    """The waiting tenants in the order of their tags; one without a tag stands at the virtual time."""
+
+    def __init__(self) -> None:
+        self._tags: dict[str, float] = {}
+        self.counters: QueueCounters = TaggedCounters(tags=self._tags)
+        self._waiting: dict[str, float | None] = {}
+        self._untagged: set[str] = set()
+        self._heap: list[tuple[float, str]] = []
+        """An entry is outdated if it does not have its tenant's tag in `_waiting`."""
+
+    def apply(self, counters: QueueCounters) -> None:
+        """Take over changed counters."""
+        assert isinstance(counters, TaggedCounters)
+        self._tags.update(counters.changes)
+        moved = list(counters.changes)
+        if len(self._tags) > TAGS_MAX:
+            dropped = nsmallest(DROPPED, self._tags, key=self._tags.__getitem__)
+            for tenant in dropped:
+                del self._tags[tenant]
+            moved += dropped
+        self.counters = TaggedCounters(virtual_time=counters.virtual_time, tags=self._tags)
+        for tenant in moved:
+            if tenant in self._waiting:
+                self.wait(tenant)
+
+    def wait(self, tenant: str) -> None:
+        """Put a tenant in order that waits, or whose tag has changed."""
+        tag = self._waiting[tenant] = self._tags.get(tenant)
+        if tag is None:
+            self._untagged.add(tenant)
+        else:
+            self._untagged.discard(tenant)
+            heappush(self._heap, (tag, tenant))
+
+    def leave(self, tenant: str) -> None:
+        """Leave a tenant out that waits no longer."""
+        del self._waiting[tenant]
+        self._untagged.discard(tenant)
+
+    def in_order(self) -> Generator[list[str], None, None]:
+        """Return the waiting tenants, each time all those with the least tag of the rest; end it with `close`."""
+        kept: list[tuple[float, str]] = []
+        untagged, at = list(self._untagged), self.counters.virtual_time
+        heap, seen = self._heap, set[str]()
+        try:
+            while True:
+                while heap and (self._waiting.get(heap[0][1]) != heap[0][0] or heap[0][1] in seen):
+                    heappop(heap)
+                if not heap and not untagged:
+                    return
+                least = min(heap[0][0], at) if heap and untagged else heap[0][0] if heap else at
+                found: list[str] = []
+                while heap and heap[0][0] == least:
+                    entry = heappop(heap)
+                    if self._waiting.get(entry[1]) == entry[0] and entry[1] not in seen:
+                        seen.add(entry[1])
+                        kept.append(entry)
+                        found.append(entry[1])
+                if untagged and at == least:
+                    found += untagged
+                    untagged = []
+                yield found
+        finally:
+            for entry in kept:
+                heappush(heap, entry)

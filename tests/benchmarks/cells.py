@@ -1,0 +1,168 @@
+"""`make bench-cells`: a large fleet in cells, beside the same gateways in one cell that knows all, by simulation.
+
+    python -m tests.benchmarks.cells [--quick] [--cells N] [--workers N] [--tenants N] [--requests N] [--json FILE]
+
+Each load is run twice. The mean and p95 TTFT in cells are shown as multiples of those in one cell; so is the
+evenness of what tenants received (Jain's index of received by due, max-min by weight), and `moved` is the part of
+all service that went to other tenants. Tenants share no prefixes. In cells one core simulates about five hundred
+requests a second.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from gateway.bench.machine import machine, versions
+from policies.simulation.contenders import contender
+from policies.simulation.known_blocks import BlockPaths
+from policies.simulation.outcome import Outcome, summary
+from policies.simulation.scenario import Scenario
+from policies.simulation.simulation import Simulation
+from policies.simulation.trace import TraceRequest
+from policies.simulation.trial import TraceSource
+from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
+from policies.simulation.workloads import WorkloadParameters
+from tests.benchmarks.fairness.shares import evenness, received
+from tests.benchmarks.report import new_table, number
+
+GATEWAYS_OF_CELL = 10
+KV_TOKENS = 1_000_000
+LOADS = {"low": 0.55, "high": 6.0}
+"""Sessions per second and worker, by what the load takes of the fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsRun:
+    """The figures of one load in so many cells."""
+
+    ttft_ms_mean: float
+    ttft_ms_p95: float
+    hit_ratio: float
+    evenness: float
+    moved: float
+    """Part of all service that other tenants received than in one cell."""
+    cpu_seconds: float
+
+
+def main() -> None:
+    """Simulate, print the table, and write the JSON file if one was asked for."""
+    options = _options()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    runs: dict[str, dict[int, CellsRun]] = {}
+    for name in options.load or LOADS:
+        load = WorkloadParameters(
+            requests=options.requests, rate=LOADS[name] * options.workers, tenants=options.tenants
+        )
+        trace = TraceSource(workload="mixed", load=load, isolates=True).trace(options.seed)
+        console.print(f"{name}: {len(trace):,} requests in {trace[-1].at:.0f} s", style="dim")
+        runs[name] = _of_load(trace, options)
+        _print(console, name, runs[name])
+    for title, values in (("machine", machine()), ("versions", versions())):
+        console.print(f"{title}: {', '.join(f'{k} {v}' for k, v in values.items())}", highlight=False)
+    if options.json is not None:
+        result: dict[str, Any] = {
+            "machine": machine(),
+            "versions": versions(),
+            "settings": {name: value for name, value in vars(options).items() if name != "json"},
+            "runs": {
+                f"{name} @ {cells} cells": {"all": run, "tenants": {}}
+                for name, of in runs.items()
+                for cells, run in of.items()
+            },
+        }
+        options.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+
+def _of_load(trace: list[TraceRequest], options: argparse.Namespace) -> dict[int, CellsRun]:
+    """Return the figures of one load in one cell, and in as many as the options say."""
+    scenario = Scenario(
+        workers=options.workers,
+        kv_tokens=KV_TOKENS,
+        gateways=GATEWAYS_OF_CELL * options.cells,
+        window_tokens=RELEASE_WINDOW_TOKENS,
+        turns=QueueRule(),
+    )
+    paths, found = BlockPaths(trace), dict[int, CellsRun]()
+    shares_of_one: dict[str, float] = {}
+    for cells in (1, options.cells):
+        began = time.process_time()
+        simulation = Simulation(
+            trace, contender("cost", {}), replace(scenario, cells=cells), seed=options.seed, paths=paths
+        )
+        outcomes = simulation.run().outcomes
+        took = time.process_time() - began
+        shares = _shares(outcomes, trace[-1].at)
+        shares_of_one = shares_of_one or shares
+        figures = summary(outcomes)
+        found[cells] = CellsRun(
+            ttft_ms_mean=figures["ttft_ms_mean"],
+            ttft_ms_p95=figures["ttft_ms_p95"],
+            hit_ratio=figures["hit_ratio"],
+            evenness=evenness(outcomes, {}, trace[-1].at),
+            moved=_moved(shares_of_one, shares),
+            cpu_seconds=took,
+        )
+    return found
+
+
+def _shares(outcomes: Sequence[Outcome], until: float) -> dict[str, float]:
+    """Return each tenant's part of all service that was given until then."""
+    got = received(outcomes, until)
+    total = sum(got.values())
+    return {tenant: units / total for tenant, units in got.items()}
+
+
+def _moved(before: dict[str, float], after: dict[str, float]) -> float:
+    tenants = before.keys() | after.keys()
+    return sum(abs(before.get(tenant, 0.0) - after.get(tenant, 0.0)) for tenant in tenants) / 2
+
+
+def _print(console: Console, name: str, runs: dict[int, CellsRun]) -> None:
+    one = runs[1]
+    drawn = new_table(
+        f"{name}: in cells, and as a multiple of one cell",
+        ("cells",),
+        ("TTFT mean", "of one", "TTFT p95", "of one", "hit ratio", "evenness", "of one", "moved", "CPU s"),
+    )
+    for cells, run in runs.items():
+        drawn.add_row(
+            str(cells),
+            number(run.ttft_ms_mean, 1),
+            f"{run.ttft_ms_mean / one.ttft_ms_mean:.3f} x",
+            number(run.ttft_ms_p95, 1),
+            f"{run.ttft_ms_p95 / one.ttft_ms_p95:.3f} x",
+            number(run.hit_ratio, 3),
+            number(run.evenness, 3),
+            f"{run.evenness / one.evenness:.3f} x",
+            f"{100 * run.moved:.1f} %",
+            number(run.cpu_seconds, 0),
+        )
+    console.print(drawn)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench-cells", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--cells", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=2000)
+    parser.add_argument("--tenants", type=int, default=50_000)
+    parser.add_argument("--requests", type=int, default=40_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--load", action="append", choices=LOADS, help="may be repeated; all by default")
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything but the cells")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args()
+    if options.quick:
+        for name in ("workers", "tenants", "requests"):
+            setattr(options, name, getattr(options, name) // 10)
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Tags of very many tenants: the same turns as by looking at all of them."""
+
+from array import array
+from random import Random
+
+from policies.simulation.trace import TraceRequest
+from policies.simulation.turn_queue import QueueRule
+
+
+def request(tenant, tokens):
+    return TraceRequest(at=0, prompt_tokens=tokens, output_tokens=20, blocks=array("Q"), tenant=tenant)
+
+
+def turns(*, large):
+    """Return the numbers in the order of their turns, of requests that come and go at random."""
+    random, queue, given = Random(5), QueueRule(weights={"t1": 3.0}).queue(large=large), []
+    requests = {}
+    for number in range(400):
+        requests[number] = request(f"t{random.randrange(12)}", random.randint(1, 5000))
+        queue.arrive(number, requests[number], requests[number].prompt_tokens, 30, float(number))
+        queue.wait(number, float(number))
+        if random.random() < 0.1:
+            queue.leave(random.randrange(number + 1))
+        passed = set()
+        while random.random() < 0.7 and (found := queue.next_number(float(number), passed)) is not None:
+            if random.random() < 0.3:
+                passed.add(found)
+                continue
+            queue.take()
+            given.append(found)
+            if random.random() < 0.2:
+                queue.cancel(found)
+            else:
+                queue.finish(found, requests[found], random.randrange(requests[found].prompt_tokens + 1))
+    while (found := queue.next_number(1000.0)) is not None:
+        queue.take()
+        given.append(found)
+    assert not len(queue)
+    return given
+
+
+def test_turns_are_the_same_as_by_looking_at_all_tenants():
+    assert turns(large=True) == turns(large=False)
