@@ -5,8 +5,8 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
 
     wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
     own    = b + s N                        its own prefill
-    copy   = - s sum(part * share)          what later requests save by the copy of a shared prefix
-    price  = min(price_max, mean over workers of s Q / backlog_ms) min(1, R / light)
+    copy   = - copy_share s sum(part * share)   what later requests save by the copy of a shared prefix
+    price  = min(price_max, mean over workers of s Q0 / backlog_ms) min(1, R / light)
     room   = E d (K + N + E - KV) / K       until streams that end have made room for it, if it does not fit
     decode = decode_weight E D K / KV       slower steps while its answer is generated, as KV fills up
     start  = slow_start (wait + own + copy) (1 - age / slow_start_seconds)   if the worker is younger than that
@@ -16,27 +16,19 @@ where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what i
     s  ms per uncached token      Q  uncached tokens sent there and not computed yet       C  chunk budget, tokens
     b  ms per request             R  open streams there                                    d  ms per decode step
     K  tokens of open streams     E  output tokens expected                                KV  tokens that fit
-    D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K
+    D  DECODE_SLOWDOWN_MS         a block of KV that several streams use counts once in K  Q0  as Q, computed or not
     light = S / s / (2 sum of 1 / s over workers)      half of the worker's fair part of all S requests, by speed
 
 `own * harm * R` is the delay that this prefill imposes on running streams. `own * price` is the shadow price of
 compute: nothing on an idle fleet, where replicating a prefix is free and fastest; large under backlog, where
 computing a prefix twice takes time from every request, so that equal prefixes gather.
 
-Copies where they pay: of a prefix that c requests have (this one, those under way at all gateways, those that
-wait), and that h of W workers hold, h S / W requests are the holders' fair part of all S requests. The others
-would find shorter queues elsewhere, if only the prefix were there:
-
-    excess = c - h S / W - 1
-    share  = excess / (excess + h + 1)      of each part of the prompt with excess > 0 and h < W
-
-A part of the prompt that is not held and has such an excess pays neither price nor harm, since the fleet needs that
-copy, and `share` of its own time is charged to those who will use it. A conversation has c = 1 and stays where it
-is; one prompt that all requests share is copied by the first few of them.
+A part of the prompt that many requests share is copied where that pays (wanted_copies.py): it then pays neither
+price nor harm, since the fleet needs that copy, and `share` of its own time is charged to those who will use it.
 
 A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
 asked for, while the others work for its part too. Its time is worth less, down to nothing if it has no stream. And
-it gets copies for the requests that it lacks:
+it gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
 
     share  = max(share, lack / (lack + h + 1))       lack = min(c - 1, light - R), if that is above 0
 
@@ -98,6 +90,7 @@ from msgspec import Meta
 
 from policies.routing.protocol import Candidate, FleetTotals, PolicyOptions, Ranking, Route, RouteQuery
 from policies.routing.stable_random import two_distinct
+from policies.routing.wanted_copies import WantedCopy, wanted_copies
 
 DECODE_SLOWDOWN_MS = 54.0
 """Milliseconds that a decode step gains between empty and full KV (8B-class model on one GPU; only the ranking
@@ -216,21 +209,6 @@ class ComputePrice(NamedTuple):
         """Return the price on one worker."""
         light = self.light_share / ms_per_token
         return self.of_fleet * streams / light if streams < light else self.of_fleet
-
-
-class WantedCopy(NamedTuple):
-    """A part of the prompt that other requests have too, and of which the fleet may need one more copy."""
-
-    begin: int
-    """Tokens of the prompt before it."""
-    end: int
-    """Tokens of the prompt up to its end."""
-    share: float
-    """Share of its prefill that is charged to later requests on any worker; 0: its holders can serve them."""
-    requests: int
-    """How many other requests have it."""
-    holders: int
-    """About how many workers hold it or are about to."""
 
 
 class CostPolicy:
@@ -380,18 +358,3 @@ def compute_price(fleet: FleetTotals, requests_waiting: int, options: CostOption
         price if price < options.price_max else options.price_max,
         LIGHT * (fleet.streams + requests_waiting + 1) / fleet.tokens_per_ms,
     )
-
-
-def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
-    """Return the parts of the prompt that other requests have, and that some worker does not hold."""
-    workers, requests = fleet.workers, fleet.streams + query.requests_waiting + 1
-    wanted: list[WantedCopy] = []
-    begin = 0
-    for prefix in query.shared:
-        holders = prefix.holders
-        if holders < workers:
-            excess = prefix.requests - holders * requests / workers
-            share = excess / (excess + holders + 1) if excess > 0 else 0.0
-            wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders))
-        begin = prefix.tokens
-    return wanted

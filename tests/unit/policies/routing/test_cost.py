@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from policies.registry import routing_policy
-from policies.routing.cost import fleet_totals, wanted_copies
+from policies.routing.cost import fleet_totals
 from policies.routing.estimate import kv_wait_ms, own_ms, uncached_tokens, wait_ms
 from policies.routing.protocol import Candidate, SharedPrefix
+from policies.routing.wanted_copies import wanted_copies
 from radix_cache.match import WorkerId
 from tests.unit.policies.routing.candidates import aged, best, candidate, policy, query
 from workers.worker import Speed, WorkerSnapshot

@@ -1,0 +1,46 @@
+"""Which parts of a prompt deserve one more copy, because many requests in flight share them.
+
+Of a prefix that c requests have (this one, those under way at all gateways, those that wait), and that h of W
+workers hold, h S / W requests are the holders' fair part of all S requests. The others would find shorter queues
+elsewhere, if only the prefix were there:
+
+    excess = c - h S / W - 1
+    share  = excess / (excess + h + 1)      of each part of the prompt with excess > 0 and h < W
+
+`share` of the time to compute the part is charged to later requests. A conversation has c = 1 and stays where it
+is; one prompt that all requests share is copied by the first few of them.
+"""
+
+from typing import NamedTuple
+
+from policies.routing.protocol import FleetTotals, RouteQuery
+
+
+class WantedCopy(NamedTuple):
+    """A part of the prompt that other requests have too, and of which the fleet may need one more copy."""
+
+    begin: int
+    """Tokens of the prompt before it."""
+    end: int
+    """Tokens of the prompt up to its end."""
+    share: float
+    """Share of its prefill that is charged to later requests on any worker; 0: its holders can serve them."""
+    requests: int
+    """How many other requests have it."""
+    holders: int
+    """About how many workers hold it or are about to."""
+
+
+def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
+    """Return the parts of the prompt that other requests have, and that some worker does not hold."""
+    workers, requests = fleet.workers, fleet.streams + query.requests_waiting + 1
+    wanted: list[WantedCopy] = []
+    begin = 0
+    for prefix in query.shared:
+        holders = prefix.holders
+        if holders < workers:
+            excess = prefix.requests - holders * requests / workers
+            share = excess / (excess + holders + 1) if excess > 0 else 0.0
+            wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders))
+        begin = prefix.tokens
+    return wanted
