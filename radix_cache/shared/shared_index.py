@@ -323,16 +323,21 @@ class SharedIndex:
         self._capacity.cut_excess(worker)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
-        """Request a tenure for `worker` if it has none, or if another instance has it."""
-        self.tenures.enrol(worker, instance)
+        """Request a tenure for `worker` if it has none, or if another instance has it, whose blocks are gone."""
+        if self.tenures.enrol(worker, instance):
+            self._forget_own(worker)
 
     def forget(self, worker: WorkerId) -> None:
         """Note that `worker` holds nothing, by ending its tenure."""
+        self._forget_own(worker)
+        self.tenures.end(worker)
+
+    def _forget_own(self, worker: WorkerId) -> None:
+        """Forget what this process knows of the worker beside the replica."""
         self._own.forget(worker)
         if self._away is not None:
             self._away.forget(worker)
         self._unsent_paths.take(lambda path: path.worker == worker)
-        self.tenures.end(worker)
 
     # Called by the reader of the replica.
 

@@ -25,15 +25,19 @@ class WorkerTenures:
         self._enrolling: dict[WorkerId, str] = {}
         self._ending: dict[WorkerId, int] = {}
 
-    def enrol(self, worker: WorkerId, instance: str) -> None:
-        """Request a tenure for `worker` if it has none, or if another instance has it."""
+    def enrol(self, worker: WorkerId, instance: str) -> bool:
+        """Request a tenure for `worker` if it has none, or if another instance has it.
+
+        Return whether another one had it.
+        """
         instance = instance[:INSTANCE_CHARACTERS_MAX]
         known, ends = self._replica.instances.get(worker), self._ending.get(worker, 0)
         if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
-            return
+            return False
         if known:
             self._replica.drop_worker(worker)
         self._await_tenure(worker, self._store.tenure(worker, instance, ends), instance)
+        return bool(known)
 
     def end(self, worker: WorkerId) -> None:
         """End the worker's tenure, so that it holds nothing, and request another one."""

@@ -13,12 +13,13 @@ SHORT, LONG = 25 * "word ", 1000 * "word "
 
 
 @pytest.fixture
-async def fleet(tmp_path):
-    """Two cells of one gateway each, before two workers that both use."""
+async def fleet(tmp_path, request):
+    """Two cells of one gateway each, before two workers that both use; `param` are settings in place of WINDOW."""
+    more = getattr(request, "param", WINDOW)
     async with (
         ScriptedWorker() as one,
         ScriptedWorker() as two,
-        cell_fleet(tmp_path, [one.url, two.url], cells={"east": 1, "west": 1}, **WINDOW) as fleet,
+        cell_fleet(tmp_path, [one.url, two.url], cells={"east": 1, "west": 1}, **more) as fleet,
     ):
         yield fleet, (one, two)
 
@@ -35,13 +36,15 @@ async def knows(fleet, cell, count):
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.parametrize("fleet", [{}], indirect=True, ids=["default window"])
 async def test_a_cell_knows_the_load_of_another_and_forgets_it(fleet):
     fleet, workers = fleet
     east, west = fleet.gateways["east"][0], fleet.gateways["west"][0]
     gate = asyncio.Event()
     for worker in workers:
         worker.then(until=gate)
-    running = asyncio.ensure_future(asked(fleet, east, fleet.tenants_of("east")[0]))
+    # More than AWAY_TOKENS, so that it counts more than where the workers are at home.
+    running = asyncio.ensure_future(asked(fleet, east, fleet.tenants_of("east")[0], 4 * LONG))
     await knows(fleet, "west", 1)
     busy = next(at for at, worker in enumerate(workers) if worker.seen)
     # A request of the other cell goes to the idle worker.

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -268,9 +269,15 @@ async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(se
     assert not socket.exists()
 
 
-def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, monkeypatch):
-    place = tmp_path / "tmp"
-    place.mkdir()
+@pytest.fixture
+def short_directory():
+    """A directory for sockets, whose paths may have about a hundred bytes only."""
+    with tempfile.TemporaryDirectory(prefix="rg-", dir="/tmp") as path:
+        yield Path(path)
+
+
+def test_socket_directories_of_the_dead_are_removed(settings_file, tmp_path, short_directory, monkeypatch):
+    place = short_directory
     monkeypatch.setenv("TMPDIR", str(place))
     with Serving(settings_file()) as serving:
         (left,) = place.glob("radixgate-*")

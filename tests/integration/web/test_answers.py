@@ -675,7 +675,7 @@ async def test_metrics_that_cannot_be_read_to_their_end_are_no_answer(gateway):
             raise RuntimeError
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        broken, registry = Broken(), running.here.gateway.registry
+        broken, registry = Broken(), running.here.gateway.metrics
         registry.register(broken)
         with pytest.raises(aiohttp.ClientPayloadError):
             async with running.http.get(running.admin + "/metrics") as response:
