@@ -193,3 +193,17 @@ def steady_ports(count: int) -> int:
         first = random.randrange(15_000, 32_000)
         if all(free_port(first + at) == first + at for at in range(count)):
             return first
+
+
+def gateway_processes(supervisor: int) -> dict[int, int]:
+    """Return the process ids of the gateways of a supervising process, by their number."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            status, line = Path(f"/proc/{pid}/stat").read_text(), Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
+            continue
+        parent, number = int(status.rpartition(")")[2].split()[1]), re.search(r"--process\x00(\d+)/", line)
+        if parent == supervisor and number is not None:
+            found[int(number[1])] = pid
+    return found

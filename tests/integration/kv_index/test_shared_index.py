@@ -8,7 +8,7 @@ from gateway.kv_index import shared_index_parts
 from radix_cache.shared.replica_reader import ReplicaReader
 from tests.fakes.scripted_worker import ScriptedWorker
 
-LONG = "a system prompt that everybody shares " * 60
+LONG = "a system prompt that all requests share " * 60
 VERY_LONG = "a document of sixteen thousand tokens, more or less " * 1300
 
 

@@ -14,10 +14,10 @@ import redis.asyncio as redis
 
 from radix_cache.shared.keys import Keys
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.stage.processes import steady_ports
+from tests.stage.processes import gateway_processes, steady_ports
 
 PROCESSES = 4
-TEXT = "a system prompt that everybody shares " * 60
+TEXT = "a system prompt that all requests share " * 60
 
 
 class Machine:
@@ -77,17 +77,7 @@ class Machine:
 
     def pids(self):
         """Process ids of the gateways, by number."""
-        found = {}
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            try:
-                with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as line:
-                    parent = int(stat.read().rpartition(")")[2].split()[1])
-                    at = re.search(r"--process\x00(\d+)/", line.read())
-            except OSError:
-                continue
-            if parent == self.process.pid and at is not None:
-                found[int(at[1])] = pid
-        return found
+        return gateway_processes(self.process.pid)
 
 
 def segments_mapped(pid):

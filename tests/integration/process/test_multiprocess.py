@@ -12,6 +12,7 @@ import pytest
 
 from gateway.tenants.keys import new_key, pepper
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.processes import gateway_processes
 
 SECRET = "a secret of the tests"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -29,17 +30,7 @@ class Several:
 
     def children(self):
         """Process ids of the gateways, by number."""
-        found = {}
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            try:
-                with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as line:
-                    parent = int(stat.read().rpartition(")")[2].split()[1])
-                    at = re.search(r"--process\x00(\d+)/", line.read())
-            except OSError:
-                continue
-            if parent == self.process.pid and at is not None:
-                found[int(at[1])] = pid
-        return found
+        return gateway_processes(self.process.pid)
 
     async def metrics(self):
         async with aiohttp.ClientSession() as http, http.get(f"{self.admin}/metrics") as answer:
