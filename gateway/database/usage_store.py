@@ -40,6 +40,7 @@ _Sums = Mapping[tuple[Any, ...], Sequence[int]]
 _COLUMNS = (*(column.name for column in usage.columns if column.name != "tags"), "tags")
 _plain_values = operator.itemgetter(*_COLUMNS[:-1])
 _dimensions = operator.itemgetter(*DIMENSIONS)
+_identity = operator.itemgetter("request_id", "attempt")
 
 
 class JournalMoved(Exception):
@@ -126,15 +127,15 @@ class UsageStore:
         if not rows:
             return 0
         # All gateways insert in the same order, so that two that insert the same rows cannot deadlock.
-        ordered = sorted(rows, key=lambda row: (row["request_id"], row["attempt"]))
+        ordered = sorted(rows, key=_identity)
         new: set[tuple[Any, ...]] = set()
         for part in split_powers_of_two(ordered):
             values = tuple(chain.from_iterable(map(_values, part)))
             found = await connection.exec_driver_sql(_insert_text(connection.dialect, len(part)), values)
-            new.update(tuple(identity) for identity in found)
+            new.update(map(tuple, found))
         first: dict[tuple[str, int], UsageRow] = {}
         for row in ordered:
-            first.setdefault((row["request_id"], row["attempt"]), row)
+            first.setdefault(_identity(row), row)
         fresh = [row for identity, row in first.items() if identity in new]
         hours = _sums_by_hour(fresh)
         await self._raise_sums(connection, usage_hours, hours)
@@ -193,8 +194,9 @@ def _sums_by_hour(rows: Iterable[UsageRow]) -> _Sums:
     """Return the sums of the rows by hour and DIMENSIONS."""
     sums: dict[tuple[Any, ...], Sequence[int]] = {}
     for row in rows:
-        key = (row["at_ms"] // HOUR_MS * HOUR_MS, *_dimensions(row))
-        _add(sums, key, _measures(row))
+        key, measures = (row["at_ms"] // HOUR_MS * HOUR_MS, *_dimensions(row)), _measures(row)
+        before = sums.get(key)
+        sums[key] = measures if before is None else list(map(operator.add, before, measures))
     return sums
 
 
@@ -202,13 +204,10 @@ def _sums_by_day(hours: _Sums) -> _Sums:
     """Return the sums by day and DIMENSIONS of sums by hour."""
     sums: dict[tuple[Any, ...], Sequence[int]] = {}
     for key, measures in hours.items():
-        _add(sums, (key[0] // DAY_MS * DAY_MS, *key[1:]), measures)
+        day = (key[0] // DAY_MS * DAY_MS, *key[1:])
+        before = sums.get(day)
+        sums[day] = measures if before is None else list(map(operator.add, before, measures))
     return sums
-
-
-def _add(sums: dict[tuple[Any, ...], Sequence[int]], key: tuple[Any, ...], measures: Sequence[int]) -> None:
-    before = sums.get(key)
-    sums[key] = measures if before is None else list(map(operator.add, before, measures))
 
 
 def _measures(row: UsageRow) -> Sequence[int]:

@@ -1,6 +1,6 @@
 """`make bench-validate`: the simulator beside two other measurements of the same requests.
 
-    python -m tests.benchmarks.routing.validate [--requests N] [--real N] [--json FILE]
+    python -m tests.benchmarks.routing.validate [--requests N] [--real N] [--traffic NAME] [--json FILE]
 
 * NVIDIA's mock engine and router (package ai-dynamo-runtime) replay the whole trace offline. `round_robin` is the
   same rule on both sides and thus compares the engines; `dynamo` is this project's version of that router's rule.
@@ -212,6 +212,12 @@ async def main() -> None:
     parser.add_argument(
         "--real", type=int, default=400, help="of each kind of traffic, in real time; 0: leave it out"
     )
+    parser.add_argument(
+        "--traffic",
+        action="append",
+        choices=sorted(REAL),
+        help="only this kind in real time; may be repeated",
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     console = Console(width=110)
@@ -231,7 +237,9 @@ async def main() -> None:
             runs |= {
                 f"{row.subject} by {row.by} @ {group}": {"all": row.figures, "tenants": {}} for row in rows
             }
-        for name, traffic in REAL.items() if given.real else ():
+        chosen = given.traffic or REAL
+        for name in chosen if given.real else ():
+            traffic = REAL[name]
             load = replace(traffic.load, requests=given.real)
             source = replace(traffic, requests_max=given.real, load=load)
             requests = source.trace(0)

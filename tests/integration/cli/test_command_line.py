@@ -471,7 +471,8 @@ def test_the_demo_runs_and_its_figures_add_up(tmp_path):
     result = tmp_path / "out.json"
     code, output, errors = run_process(
         *("demo", "--exit", "--json", result, "--directory", tmp_path / "demo"),
-        *("--sessions", 2, "--turns", 3, "--workers", 2, "--port", 0, "--admin-port", 0),
+        # Four sessions of one pace: by turns among two workers each would happen to meet its own worker again.
+        *("--sessions", 2, "--turns", 3, "--workers", 3, "--port", 0, "--admin-port", 0),
         seconds_max=280,
     )
     assert code == 0, errors
