@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from secrets import token_hex
 
 import msgspec
@@ -29,8 +30,16 @@ CLOSE_SECONDS_MAX = 2.0
 class Leases:
     """Reserves quota for requests, renews their leases, and ends these in the background."""
 
-    def __init__(self, store: QuotaStore, events: LimitEvents | None = None) -> None:
+    def __init__(
+        self,
+        store: QuotaStore,
+        events: LimitEvents | None = None,
+        *,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`flush` has the store send at once what it would otherwise send together with later calls."""
         self.events = events or LimitEvents()
+        self._flush = flush
         self._store = store
         self._held: dict[str, Lease] = {}
         self._endings: set[asyncio.Future[None]] = set()
@@ -92,6 +101,9 @@ class Leases:
         if isinstance(ending, asyncio.Future):
             self._endings.add(ending)
             ending.add_done_callback(self._ended)
+            if not self._held:
+                # No other request will soon end, and the next may find a lease that is reserved ahead of it now.
+                asyncio.get_running_loop().call_soon(self._flush)
 
     async def run(self) -> None:
         """Renew the leases that are held, again and again."""
