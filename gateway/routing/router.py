@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 from random import Random
+from typing import Protocol
 
 import msgspec
 
@@ -17,6 +18,7 @@ from gateway.routing.shortlist import shortlist
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
+from policies.routing.copy_regrets import RememberedRegrets
 from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy, SharedPrefix
 from radix_cache.index import PrefixIndex
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
@@ -37,6 +39,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the index knew of the prompt."""
 
 
+class GatewaysAlive(Protocol):
+    """The gateway processes that serve the same workers."""
+
+    @property
+    def gateways(self) -> int:
+        """How many gateways are alive."""
+        ...
+
+
 class Router:
     """Ranks workers by the routing policy of the settings."""
 
@@ -50,11 +61,13 @@ class Router:
         random: Random,
         shadow: ShadowPolicy | None = None,
         prefill_tokens_min: int = 0,
+        gateways: GatewaysAlive | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`prefill_tokens_min`: see policies/routing/disaggregation.py, `alone_tokens`.
 
-        `random` draws the numbers that policies break ties with. `clock`: seconds, never backwards.
+        `gateways`: how many processes serve the same workers; None: this one alone. `random` draws the numbers that
+        policies break ties with. `clock`: seconds, never backwards.
         """
         self._fleet = fleet
         self._index = index
@@ -67,6 +80,8 @@ class Router:
         self.policy_name = policy.name
         self._shortlists = _takes_shortlist(policy, shadow)
         self._sequence: dict[str, int] = {}
+        self._gateways = gateways
+        self._regrets = RememberedRegrets()
 
     def reconfigure(
         self, policy: RoutingPolicy, shadow: ShadowPolicy | None, prefill_tokens_min: int
@@ -105,7 +120,7 @@ class Router:
         workers = self._fleet.serving(model)
         if ctx.carrier is not None and (reachable := ctx.carrier.addresses) is not None:
             without = {*without, *(worker.id for worker in workers if worker.address not in reachable)}
-        shared = _shared_prefixes(match, prompt, waits) if match.shared else ()
+        shared = _shared_prefixes(match, prompt, self._regrets, now, waits) if match.shared else ()
         waiting = self._index.waiting(model) - waits if shared else 0
         if len(workers) > RANKED_MAX and self._shortlists and not all_workers:
             ordered = self._fleet.least_loaded(model)
@@ -134,6 +149,8 @@ class Router:
             routes = disaggregation.rank_with_pairs(
                 self._policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
             )
+        if shared and routes and not waits and not all_workers:
+            self._regrets.record(routes[0].regrets, now, self._gateways.gateways if self._gateways else 1)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)
 
     def _candidates(
@@ -229,13 +246,20 @@ class Router:
         shadow.compare(query.prompt_tokens, candidates, primary, second)
 
 
-def _shared_prefixes(match: PrefixMatch, prompt: PromptBlocks, waits: bool) -> list[SharedPrefix]:
+def _shared_prefixes(
+    match: PrefixMatch, prompt: PromptBlocks, regrets: RememberedRegrets, now: float, waits: bool
+) -> list[SharedPrefix]:
     """Return the parts of the prompt that other requests share; `waits`: this request is counted too."""
-    return [
-        SharedPrefix(prompt.matched_tokens(part.end), part.requests - waits, match.holder_count(part.end))
-        for part in match.shared
-        if part.requests > waits
-    ]
+    found: list[SharedPrefix] = []
+    begin = 0
+    for part in match.shared:
+        if part.requests <= waits:
+            break
+        tokens, holders = prompt.matched_tokens(part.end), match.holder_count(part.end)
+        regret_ms = regrets.ms(prompt.hashes[begin], holders, now)
+        found.append(SharedPrefix(tokens, part.requests - waits, holders, regret_ms))
+        begin = part.end
+    return found
 
 
 def _takes_shortlist(policy: RoutingPolicy, shadow: ShadowPolicy | None) -> bool:

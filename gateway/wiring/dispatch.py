@@ -90,6 +90,7 @@ def dispatch_of(
         random=random.Random(),
         shadow=shadow_of(routing.shadow),
         prefill_tokens_min=routing.prefill_tokens_min,
+        gateways=queue,
     )
     acquisition = WorkerAcquisition(
         limits=limits,

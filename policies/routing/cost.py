@@ -26,6 +26,9 @@ computing a prefix twice takes time from every request, so that equal prefixes g
 A part of the prompt that many requests share is copied where that pays (wanted_copies.py): it then pays neither
 price nor harm, since the fleet needs that copy, and `share` of its own time is charged to those who will use it.
 
+A part that gathers fewer requests is copied once they have waited for want of the copy as long as it takes
+(copy_regrets.py): the credit of what was waited pays for the part, price and harm included.
+
 A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
 asked for, while the others work for its part too. Its time is worth less, down to nothing if it has no stream. And
 it gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
@@ -54,15 +57,23 @@ price (agents near saturation +30 %); a price on the memory that a copy takes (c
 restart every minute, +10 %). What did not matter: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of
 50 or 200.
 
-Where another rule is ahead, in the mean of four to six seeds: one shared prompt at light load on eight workers,
-66 ms in place of 57 by least work. Three holders serve it, each with streams that slow a prefill by a step, and
-five workers stay without: a copy costs 700 ms and saves 14 ms a request. What decides is how long the demand will
-last, which requests in flight do not tell. Agents on workers with little KV, 160 ms in place of 143: a full
+Copies that waits pay for (copy_regrets.py), in the mean of three to seven seeds: one shared prompt at light load
+on eight workers 59 ms in place of 65; agents on eight workers with little KV 151 ms in place of 163 near
+saturation, 152 in place of 176 past it. What lost there: the whole difference in cost as the regret, not the wait
+(one shared prompt 57 ms, but agents at light load +4 % to +8 %); no fading (the same, +12 %); waits counted under
+backlog, too (stampedes past saturation on little KV +14 %, conversations past it +13 %), at an uncapped price
+(+5 % to +15 %); a payback time of 30 s (agents past saturation without gain); the wait at a worker without the
+part as if it had that part alone (agents: half the gain).
+
+With four gateways that each count their own requests alone, as many times as there are gateways: one shared
+prompt 57.9 ms, 61.1 if counted once (62.8 without such copies).
+
+Where another rule is ahead: agents on workers with little KV, by up to a tenth before waits paid for copies. A full
 worker keeps a few long prompts waiting for seconds, where `room` expects half a second, since a stream that ends
 frees only what no other one uses. No gain had: cached blocks that no stream uses counted as taken by the request;
 a backlog that waits for KV left out of the price; queued tokens that should be computed by now counted again.
 Stampedes past saturation, 298 ms in place of 277 by session: the price keeps a third copy away while a burst
-lasts.
+lasts; to pay for it by the waits of the burst gains nothing (296 ms) and costs KV (see above).
 
 Several gateways whose loads are told 500 ms late (policies/others_load.py; four gateways, mean TTFT over that of
 one): conversations 1.06, Claude Code sessions 1.05, tool agents 0.99 and 1.04; by late reports alone 1.24 to
@@ -87,7 +98,9 @@ from math import ceil
 from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta
+from msgspec.structs import replace
 
+from policies.routing.copy_regrets import copy_regrets
 from policies.routing.protocol import Candidate, FleetTotals, PolicyOptions, Ranking, Route, RouteQuery
 from policies.routing.stable_random import two_distinct
 from policies.routing.wanted_copies import WantedCopy, wanted_copies
@@ -232,22 +245,27 @@ class CostPolicy:
         fleet = query.fleet if query.fleet is not None else fleet_totals(candidates)
         wanted = wanted_copies(query, fleet) if query.shared and options.copy_share else ()
         price, light_share = compute_price(fleet, query.requests_waiting, options)
-        routes: list[Route] = []
+        routes: list[CostRoute] = []
         costs: list[float] = []
         for candidate in candidates:
             at_home = home > 0 and candidate.matched_tokens == home
             route = self._route(query, candidate, price, light_share, at_home, wanted)
             routes.append(route)
             costs.append(route.cost_ms)
-        return self._in_order(query, candidates, routes, costs)
+        ranking = self._in_order(query, candidates, routes, costs)
+        if wanted:
+            best = ranking[0]
+            regrets = copy_regrets(query, candidates, wanted, best, best.cost_terms[0], price)
+            return (replace(best, regrets=regrets), *ranking[1:]) if regrets else ranking
+        return ranking
 
     def _in_order(
         self,
         query: RouteQuery,
         candidates: Sequence[Candidate],
-        routes: Sequence[Route],
+        routes: Sequence[CostRoute],
         costs: Sequence[float],
-    ) -> Ranking:
+    ) -> tuple[CostRoute, ...]:
         """Return the routes by cost; of several that cost the least, one of two that are drawn comes first."""
         best_first = sorted(range(len(routes)), key=costs.__getitem__)
         limit = costs[best_first[0]] * (1 + self.options.tie)
@@ -306,10 +324,15 @@ class CostPolicy:
                     lack = part.requests if part.requests < lacking_streams else lacking_streams
                     from_lack = lack / (lack + part.holders + 1)
                     share = from_lack if from_lack > share else share
-                if share:
+                if share or part.regret_ms:
                     ms = speed.ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
-                    free += ms
-                    copy -= ms * options.copy_share * share
+                    saved = ms * options.copy_share * share
+                    if share:
+                        free += ms
+                    if part.regret_ms > saved:
+                        whole = ms if share else ms * (1 + price + options.harm * streams)
+                        saved = part.regret_ms if part.regret_ms < whole else whole
+                    copy -= saved
         decode = room = youth = 0.0
         if kv_tokens_max and kv_tokens:
             full = kv_tokens / kv_tokens_max if kv_tokens < kv_tokens_max else 1.0

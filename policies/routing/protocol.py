@@ -48,6 +48,19 @@ class SharedPrefix(NamedTuple):
     """How many other requests have it, at all gateways."""
     holders: int
     """About how many workers hold it or are about to."""
+    regret_ms: float = 0.0
+    """What requests have waited for one more copy of what it adds to the one before it (copy_regrets.py)."""
+
+
+class CopyRegret(NamedTuple):
+    """What a request waits since too few workers hold a part of its prompt that other requests have, too."""
+
+    block: int
+    """The hash of the first block of the part."""
+    holders: int
+    """About how many workers hold it or are about to."""
+    wait_ms: float | None
+    """None: the request makes one more copy, and what was waited before is paid."""
 
 
 class RouteQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -120,6 +133,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How much the estimate rises with every token queued there meanwhile; 0 if the policy does not look at it."""
     terms: RouteTerms | None = None
     """What the estimate was made of, for operators to see."""
+    regrets: tuple[CopyRegret, ...] = ()
+    """What is remembered if a new request takes this route, and told to later ones (SharedPrefix.regret_ms)."""
 
 
 Ranking = tuple[Route, ...]

@@ -29,6 +29,8 @@ class WantedCopy(NamedTuple):
     """How many other requests have it."""
     holders: int
     """About how many workers hold it or are about to."""
+    regret_ms: float
+    """What requests have waited for one more copy of it."""
 
 
 def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
@@ -41,6 +43,6 @@ def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
         if holders < workers:
             excess = prefix.requests - holders * requests / workers
             share = excess / (excess + holders + 1) if excess > 0 else 0.0
-            wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders))
+            wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders, prefix.regret_ms))
         begin = prefix.tokens
     return wanted

@@ -127,7 +127,7 @@ class SimulatedGateway:
         is much more expensive than the best: the best worker's queue is part of its cost already.
         """
         held = self.view.held(confirmed, request.blocks)
-        shared = self.view.shared(request.blocks, held, waits=waits)
+        shared = self.view.shared(request.blocks, held, now, waits=waits)
         if shared:
             query = replace(query, shared=shared, requests_waiting=self.view.requests_waiting - waits)
         if self._large is not None and len(up) > RANKED_MAX:
@@ -138,6 +138,8 @@ class SimulatedGateway:
             places = {self.view.worker_id(worker): worker for worker in up}
         candidates = self.view.candidates(held, request.prompt_tokens, up, now)
         ranking = self._policy.rank(query, candidates, now)
+        if shared and not waits:
+            self.view.regrets.record(ranking[0].regrets, now, self.view.gateways)
         if self._window_tokens is None:
             return ranking[0]
         if terms is not None:

@@ -16,6 +16,7 @@ from policies.admission.target_refusal import MeetsTarget
 from policies.cell_ownership import AWAY_TOKENS
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
+from policies.routing.copy_regrets import RememberedRegrets
 from policies.routing.protocol import Candidate, SharedPrefix
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
@@ -90,6 +91,10 @@ class GatewayView:
         self._joined: dict[int, float] = {}
         self._waiting: dict[int, InFlightNode[int] | None] = {}  # the requests that wait here, by number
         self._in_flight: InFlightTree[int] = InFlightTree()
+        self.gateways = 1 if scenario.sync_seconds == 0 else scenario.gateways // scenario.cells
+        """How many gateways of the cell see a part of the requests each, and none of the others' waits."""
+        self.regrets = RememberedRegrets()
+        """What this gateway's requests have waited for copies of prefixes."""
         self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
         self.on_change: list[tuple[partial[None], ...]] = [()] * len(workers)
         """By worker: called after every change of what is known of it."""
@@ -228,20 +233,23 @@ class GatewayView:
         """Return how many of the queued tokens a worker has not computed yet, as far as is known."""
         return self._queued[worker] - self._computed(worker, now)
 
-    def shared(self, blocks: "array[int]", held: Mapping[int, int], *, waits: bool) -> list[SharedPrefix]:
+    def shared(
+        self, blocks: "array[int]", held: Mapping[int, int], now: float, *, waits: bool
+    ) -> list[SharedPrefix]:
         """Return the prefixes that other requests share; `held`: as `held` returns it.
 
         `waits`: the request is counted itself.
         """
-        return [
-            SharedPrefix(
-                BLOCK_TOKENS * part.end,
-                part.requests - waits,
-                sum(count >= part.end for count in held.values()),
-            )
-            for part in self._in_flight.shared(blocks)
-            if part.requests > waits
-        ]
+        found: list[SharedPrefix] = []
+        begin = 0
+        for part in self._in_flight.shared(blocks):
+            if part.requests <= waits:
+                break
+            holders = sum(count >= part.end for count in held.values())
+            regret_ms = self.regrets.ms(blocks[begin], holders, now)
+            found.append(SharedPrefix(BLOCK_TOKENS * part.end, part.requests - waits, holders, regret_ms))
+            begin = part.end
+        return found
 
     def longest_match(self, confirmed: Mapping[int, int], blocks: "array[int]") -> int:
         """Return the most leading blocks that any worker holds or is about to hold."""

@@ -1,0 +1,103 @@
+"""The waits that one more copy of a shared prefix would have spared: when they add up to its price, it is made.
+
+To wait at the few holders of a prefix costs a little with every request; a copy on another worker costs much, once.
+How long the demand will last is not known, so this is the ski-rental problem: to rent until the rents have reached
+the price, and to buy then, costs at most twice what it would have cost to know (Karlin, Manasse, Rudolph, Sleator:
+Competitive snoopy caching, Algorithmica 1988).
+
+    regret = max(0, wait at the chosen holder - least wait at a worker that lacks it) max(0, 1 - price)
+    credit = sum over requests of regret exp(- age / PAYBACK_SECONDS)
+    copy   = - min(credit, s part (1 + price + harm R))       in the terms of cost.py, for each part of the prompt
+
+The least wait is that of a worker if it had all that the prompt shares. A wait under backlog is due to a lack of
+compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the
+credit with it. A request that shares nothing with others under way is not looked at.
+
+Each of several gateway processes sees its part of the requests, alike on average: what one of its own waits, as
+many have waited as there are gateways. Of a copy that another one has made each learns by the number of holders,
+and its own credit is spent, too.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import exp
+
+from policies.routing.estimate import wait_ms
+from policies.routing.protocol import Candidate, CopyRegret, Route, RouteQuery
+from policies.routing.wanted_copies import WantedCopy
+
+PAYBACK_SECONDS = 60.0
+"""Time in which a copy has to pay for itself: a demand that is slower does not bring its price together."""
+
+PREFIXES_MAX = 4096
+"""Parts of prompts whose regrets are remembered; the one that was recorded least recently is forgotten."""
+
+
+def copy_regrets(
+    query: RouteQuery,
+    candidates: Sequence[Candidate],
+    wanted: Sequence[WantedCopy],
+    chosen: Route,
+    chosen_wait_ms: float,
+    price: float,
+) -> tuple[CopyRegret, ...]:
+    """Return what the request waits for want of copies if it goes where it is `chosen` to go."""
+    size, counted = query.block_tokens, max(0.0, 1 - price)
+    uncached = max(1, query.prompt_tokens - wanted[-1].end)
+    regrets: list[CopyRegret] = []
+    for part in wanted:
+        at = part.begin // size
+        if part.begin == part.end or at >= len(query.blocks):
+            continue
+        block = query.blocks[at]
+        if chosen.matched_tokens < part.end:
+            regrets.append(CopyRegret(block, part.holders, None))
+            continue
+        waits = [wait_ms(one.worker, uncached) for one in candidates if one.matched_tokens < part.end]
+        if counted and waits and min(waits) < chosen_wait_ms:
+            regrets.append(CopyRegret(block, part.holders, (chosen_wait_ms - min(waits)) * counted))
+    return tuple(regrets)
+
+
+class RememberedRegrets:
+    """The regrets of the requests so far, by the first block of the part that they share."""
+
+    def __init__(self) -> None:
+        self._sums: OrderedDict[int, tuple[float, int, float]] = (
+            OrderedDict()
+        )  # milliseconds, holders, and as of when
+
+    def __len__(self) -> int:
+        """Return how many parts of prompts are remembered."""
+        return len(self._sums)
+
+    def ms(self, block: int, holders: int, now: float) -> float:
+        """Return what requests have waited for one more copy of the part that begins with this block.
+
+        It is 0 if the part has more `holders` than when the last request waited.
+        """
+        found = self._sums.get(block)
+        if found is None:
+            return 0.0
+        ms, before, at = found
+        if holders > before:
+            return 0.0
+        return ms * exp((at - now) / PAYBACK_SECONDS)
+
+    def record(self, regrets: Sequence[CopyRegret], now: float, gateways: int = 1) -> None:
+        """Add the regrets of one request, of which there is one alike at each of so many `gateways`.
+
+        `now`: seconds, never backwards.
+        """
+        for regret in regrets:
+            if regret.wait_ms is None:
+                self._sums.pop(regret.block, None)
+                continue
+            self._sums[regret.block] = (
+                self.ms(regret.block, regret.holders, now) + gateways * regret.wait_ms,
+                regret.holders,
+                now,
+            )
+            self._sums.move_to_end(regret.block)
+            if len(self._sums) > PREFIXES_MAX:
+                self._sums.popitem(last=False)
