@@ -43,7 +43,7 @@ from gateway.settings.requests import HedgingSettings
 from gateway.settings.routing import ShadowPolicySettings
 from gateway.settings.tree import Settings
 from gateway.wiring.shared_queue import attach_peers, shared_queue
-from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
@@ -172,8 +172,8 @@ def room_rules(queue: QueueingSettings) -> RoomRules:
             tenant_tokens_max=queue.tenant_waiting_tokens_max,
         ),
         waiting_seconds_max=queue.waiting_seconds_max,
-        passed_max=PASSED_MAX if queue.hold is not None else 0,
-        passed_of_flow_max=PASSED_OF_FLOW_MAX,
+        passed_over_max=PASSED_OVER_MAX if queue.hold is not None else 0,
+        passed_over_of_flow_max=PASSED_OVER_OF_FLOW_MAX,
     )
 
 
