@@ -11,15 +11,15 @@
 -- others may go to workers that no request before them waits for.
 --
 -- One gateway alone gives turns by the same rules, in Python:
---   best_route, fits_window, leaves_one_open, hold_while_contended
---       OwnTurnPlacements.place_now in gateway/dispatch/acquisition/own_turn_placements.py, with the functions of these
---       names, close_enough_to_best, ClosedWorkers and the constants of policies/admission/dispatch_window.py
+--   best_route, leaves_one_open, hold_while_contended
+--       OwnTurnPlacements.place_now in gateway/dispatch/acquisition/own_turn_placements.py, with these functions,
+--       fits_window, close_enough_to_best, ClosedWorkers and the constants of policies/admission/dispatch_window.py
 --   first_waiting, grant_one, grant
 --       FlowHeads in policies/queueing/two_level_order.py, WaitingRoom.give_turns and WaitingRooms.give_turns in
 --       gateway/queueing; a flow is a tenant in a queue here
 --   enqueue, give_turn, charge
 --       arrive, next and correct of Sfq in policies/queueing/sfq.py
--- Two rules are different here. A worker where all that is ahead is of other cells counts as idle (fits_window); a gateway
+-- Two rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
 -- alone does not tell their work apart. And the tickets of a tenant go by number; the gateway that is told of a turn may
 -- claim it for another ticket of the tenant. tests/property/test_shared_queue.py compares this file with a model made of those functions.
 --
@@ -156,12 +156,6 @@ local function workers_of(routes)
   return workers
 end
 
--- Returns whether a prompt may be sent to a worker with this load. An idle worker takes any prompt. So does one
--- where all that is ahead is of other cells, which might keep it busy for ever.
-local function fits_window(load, uncached, window)
-  return load[1] == load[4] or load[1] + uncached <= window
-end
-
 -- Returns whether another of these workers is open when an idle one takes a prompt that is longer than its window.
 local function leaves_one_open(routes, background)
   local count = 0
@@ -181,24 +175,29 @@ local function hold_while_contended(hold) return hold and math.max(hold, CONTEND
 -- ms per queued token}.
 local function best_route(routes, closed, hold, is_narrow, background)
   read_loads(workers_of(routes))
-  local costs, least, found = {}, math.huge, nil
+  local costs, least, found, open = {}, math.huge, nil, terms.open
   local window, crowds = is_narrow and terms.narrow or terms.wide, is_narrow and not background
   if terms.contended and not is_narrow then hold = hold_while_contended(hold) end
   for i, route in ipairs(routes) do
-    local worker, uncached, load = route[1], route[2], known_loads[route[1]]
-    local cost, room = route[3] + route[4] * load[1], fits_window(load, uncached, window)
-    if room and terms.open and uncached > window then room = leaves_one_open(routes, background) end
-    local is_closed = closed[worker] == 'to all' or closed[worker] and crowds
+    local load = known_loads[route[1]]
+    local ahead = load[1]
+    -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
+    -- might keep it busy for ever.
+    local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + route[2] <= window
+    if room and open and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
-    if room and not is_closed and (not found or cost < costs[found]) then found = i end
+    if room and (not found or cost < costs[found]) then
+      local closed_to = closed[route[1]]
+      if not (closed_to == 'all' or closed_to and crowds) then found = i end
+    end
     costs[i] = cost
   end
   -- What close_enough_to_best allows.
   local cost_max = hold and least + math.max(math.abs(least) * hold, HOLD_MS) or math.huge
   if found and costs[found] <= cost_max then return routes[found] end
   for i, route in ipairs(routes) do
-    if costs[i] <= cost_max and closed[route[1]] ~= 'to all' then
-      closed[route[1]] = crowds and 'to crowding' or 'to all'
+    if costs[i] <= cost_max and closed[route[1]] ~= 'all' then
+      closed[route[1]] = crowds and 'crowding' or 'all'
     end
   end
 end
