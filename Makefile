@@ -15,7 +15,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 REDIS_TESTS := $(addprefix tests/property/, test_shared_tree.py test_quotas.py test_quota_windows.py test_shared_queue.py test_index_audit.py) \
 	$(addprefix tests/conformance/, test_prefix_index.py test_quota_store.py) \
 	$(addprefix tests/integration/radix_cache/, test_redis_scripts.py test_redis_functions.py test_redis_cluster.py test_index_maintenance.py \
-	test_reader.py test_namespaces.py test_feed_leases.py test_withdrawals.py) \
+	test_replica_reader.py test_namespaces.py test_feed_lease_store.py test_withdrawals.py) \
 	$(addprefix tests/integration/, quotas/test_quota_race.py queueing/test_shared_turns.py queueing/test_shared_queue.py queueing/test_queue_shards.py \
 	kv_index/test_shared_index.py kv_index/test_feed_takeover.py cli/test_index_commands.py)
 

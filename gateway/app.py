@@ -30,8 +30,8 @@ from gateway.fleet.announced_dispatches import AnnouncedDispatches
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.index_follows_fleet import IndexFollowsFleet
+from gateway.kv_index.kv_event_feeds import KvEventFeeds
 from gateway.kv_index.namespace_resolver import GroupsBySalt, NamespaceResolver
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.media.media_fetch import MediaFetcher
@@ -93,7 +93,7 @@ class Gateway:
     scripts: ScriptCaller
     quotas: QuotaParts
     index: SharedIndexParts
-    feeds: KvEventFeeds
+    event_feeds: KvEventFeeds
     valkey: EmbeddedValkey | None
     records: Records
     discovery: Discovery
@@ -199,13 +199,15 @@ async def running(loaded: LoadedSettings, index_memory: IndexMemory | None = Non
             ),
         )
         ranks = Ranks()
-        feeds = _feeds(index, namespaces.resolve, ranks, stack)
-        loads = LoadFeeds(ranks, fleet.reported_speed)
-        stack.push_async_callback(loads.close)
-        told = AnnouncedDispatches(fleet, index.index.replica.workers.get)
-        index.index.replica.tell_predictions(told, index.index.sent_predictions.prefix)
-        fleet.subscribe(IndexFollowsFleet(catalogue, index, feeds, loads, told))
-        dispatch = dispatch_of(settings, fleet, quotas.leases, index, feeds, loads, scripts, salt_of)
+        event_feeds = _event_feeds(index, namespaces.resolve, ranks, stack)
+        load_feeds = LoadFeeds(ranks, fleet.reported_speed)
+        stack.push_async_callback(load_feeds.close)
+        announced = AnnouncedDispatches(fleet, index.index.replica.workers.get)
+        index.index.replica.tell_predictions(announced, index.index.sent_predictions.prefix)
+        fleet.subscribe(IndexFollowsFleet(catalogue, index, event_feeds, load_feeds, announced))
+        dispatch = dispatch_of(
+            settings, fleet, quotas.leases, index, event_feeds, load_feeds, scripts, salt_of
+        )
 
         overview = Overview(time.monotonic)
         kept = request_store(settings)
@@ -247,7 +249,7 @@ async def running(loaded: LoadedSettings, index_memory: IndexMemory | None = Non
             scripts=scripts,
             quotas=quotas,
             index=index,
-            feeds=feeds,
+            event_feeds=event_feeds,
             valkey=valkey,
             records=records,
             discovery=discovery,
@@ -289,7 +291,7 @@ async def running(loaded: LoadedSettings, index_memory: IndexMemory | None = Non
                     gateway.fleet,
                     dispatch,
                     index,
-                    feeds,
+                    event_feeds,
                     quotas.store,
                     quotas.escrow,
                     records.directory,
@@ -323,7 +325,7 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
         *index.loops(),
         ("probes", gateway.fleet.run),
         ("discovery", gateway.discovery.run),
-        ("feeds", gateway.feeds.run),
+        ("KV events", gateway.event_feeds.run),
         ("quotas", gateway.quotas.store.run),
         ("escrow", gateway.quotas.escrow.run),
         ("leases", gateway.quotas.leases.run),
@@ -351,8 +353,10 @@ def _load(dispatch: Dispatch) -> tuple[int, int]:
     return waiting, sum(worker.load.streams for worker in dispatch.fleet)
 
 
-def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncExitStack) -> KvEventFeeds:
-    feeds = KvEventFeeds(
+def _event_feeds(
+    index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncExitStack
+) -> KvEventFeeds:
+    event_feeds = KvEventFeeds(
         index=index.index,
         store=index.feed_leases,
         resolve_namespace=space,
@@ -361,8 +365,8 @@ def _feeds(index: SharedIndexParts, space: SpaceOf, ranks: Ranks, stack: AsyncEx
         replica_is_current=lambda: index.reader.up,
         candidate=index.keeps_copy,
     )
-    stack.push_async_callback(feeds.close)
-    return feeds
+    stack.push_async_callback(event_feeds.close)
+    return event_feeds
 
 
 def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:

@@ -27,7 +27,7 @@ from gateway.queueing.shared import membership
 from gateway.runtime.server import ServingGateway, serving
 from gateway.settings.sources import load_settings
 from gateway.tenants.keys import NewKey, new_key, pepper
-from tests.fakes.redis_cluster import RedisCluster
+from tests.fakes.redis_cluster import ClusterStock, RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.postgres import PostgresMissing, PostgresServer
 from tests.stage.s3 import S3Missing, S3Server
@@ -35,6 +35,7 @@ from tests.stage.valkey import ValkeyServer
 
 SECRET = "a secret of the tests"
 REQUEST_SECONDS_MAX = 90.0
+NODE_TIMEOUT_MS = 15_000
 
 # No deadlines: how long a busy machine takes to draw an example says nothing about the example. Derandomized: a
 # commit passes or fails by its content, not by the examples of the day. `make explore` draws new examples.
@@ -187,8 +188,10 @@ def own_valkey() -> Iterator[ValkeyServer]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _cluster(node_timeout_ms: int) -> Iterator[RedisCluster]:
-    servers = RedisCluster(node_timeout_ms=node_timeout_ms)
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RedisCluster]:
+    """A cluster for all tests that only read and write; each test uses key names of its own."""
+    servers = RedisCluster(node_timeout_ms=NODE_TIMEOUT_MS)
     try:
         servers.start()
         yield servers
@@ -197,18 +200,26 @@ def _cluster(node_timeout_ms: int) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[RedisCluster]:
-    """A cluster for all tests that only read and write; each test uses key names of its own."""
-    yield from _cluster(node_timeout_ms=15_000)
+def cluster_stock() -> Iterator[ClusterStock]:
+    """The clusters of tests that need one of their own."""
+    stock = ClusterStock(node_timeout_ms=NODE_TIMEOUT_MS)
+    yield stock
+    stock.close()
 
 
 @pytest.fixture
-def own_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+def own_cluster(request: pytest.FixtureRequest, cluster_stock: ClusterStock) -> Iterator[RedisCluster]:
     """A cluster for one test, which may move its slots and kill its servers.
 
     The fixture's parameter, if any, is the cluster's node timeout in milliseconds.
     """
-    yield from _cluster(node_timeout_ms=getattr(request, "param", 15_000))
+    servers = cluster_stock.take()
+    try:
+        if (milliseconds := getattr(request, "param", NODE_TIMEOUT_MS)) != NODE_TIMEOUT_MS:
+            servers.set_node_timeout(milliseconds)
+        yield servers
+    finally:
+        servers.close()
 
 
 @pytest.fixture(params=["one server", "cluster"])

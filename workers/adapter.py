@@ -25,7 +25,7 @@ from radix_cache.match import WorkerId
 from workers.carrier import Carrier
 from workers.kv_events.source import EventSource
 from workers.load_reports.engine_loads import EngineLoad
-from workers.load_reports.load_feed import LoadSource
+from workers.load_reports.load_subscriber import LoadSource
 from workers.worker import Role
 
 

@@ -2,5 +2,9 @@
 
 `fleet` has them all and probes them, `worker_lookup` finds those of a model, `worker` is one of them;
 `circuit_breaker` has the states of its health, which take it out of rotation and bring it back.
-`loads`, `load_feeds` and `ranks` are how busy it is. Where there are many, policies/load_order keeps them in order.
+
+`loads` and `ranks` are how busy a worker is. `load_feeds` hears what engines report; of other gateways the sums
+come with the shared queue (gateway/queueing/shared/membership.py), single requests through `announced_dispatches`,
+and the loads of other cells through gateway/cells/cell_loads.py. Of many workers policies/load_order keeps the
+order.
 """

@@ -22,22 +22,22 @@ from gateway.fleet.ranks import Ranks
 from gateway.fleet.worker import Worker
 from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
-from workers.load_reports.load_feed import SILENT_SECONDS, LoadListener, LoadSource, LoadStat
+from workers.load_reports.load_subscriber import SILENT_SECONDS, LoadSource, LoadStat, LoadSubscriber
 
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 60.0
 """How long after a failure a load feed is listened to again."""
 
-LISTENERS_MAX = 2048
+SUBSCRIBERS_MAX = 2048
 """Ranks that are listened to, with two descriptors each; the load of workers beyond comes from their probes."""
 
 
 @dataclass(slots=True)
-class _RankFeed:
+class _RankLoadFeed:
     """The load feed of one data-parallel rank, and what it said last."""
 
-    listener: LoadListener
+    subscriber: LoadSubscriber
     rate: PrefillRate = field(default_factory=PrefillRate)
     load: EngineLoad = NO_LOAD
     heard_at: float | None = None
@@ -46,11 +46,11 @@ class _RankFeed:
 
 
 @dataclass(slots=True)
-class _WorkerFeed:
+class _WorkerLoadFeed:
     """The load feeds of all ranks of one worker."""
 
     sources: tuple[LoadSource, ...]
-    ranks: list[_RankFeed]
+    ranks: list[_RankLoadFeed]
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class LoadFeeds:
     """Called with the milliseconds that a prompt token has taken a worker, as its engine reports them."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, never backwards."""
-    _feeds: dict[WorkerId, _WorkerFeed] = field(default_factory=dict)
+    _feeds: dict[WorkerId, _WorkerLoadFeed] = field(default_factory=dict)
     _beyond: set[WorkerId] = field(default_factory=set)
     _ending: "set[asyncio.Task[None]]" = field(default_factory=set)
     _context: zmq.asyncio.Context | None = None
@@ -78,9 +78,9 @@ class LoadFeeds:
         if self._context is None:
             self._context = zmq.asyncio.Context()
             # Sockets that are closed go a moment after their successors are opened.
-            self._context.set(zmq.MAX_SOCKETS, 2 * LISTENERS_MAX)
-        listeners = [_RankFeed(LoadListener(source, self._context)) for source in sources]
-        feed = self._feeds[worker.id] = _WorkerFeed(sources, listeners)
+            self._context.set(zmq.MAX_SOCKETS, 2 * SUBSCRIBERS_MAX)
+        subscribers = [_RankLoadFeed(LoadSubscriber(source, self._context)) for source in sources]
+        feed = self._feeds[worker.id] = _WorkerLoadFeed(sources, subscribers)
         for number, rank in enumerate(feed.ranks):
             rank.task = asyncio.create_task(self._listen(worker, feed, number))
 
@@ -109,7 +109,7 @@ class LoadFeeds:
 
     def _has_room(self, worker: Worker, count: int) -> bool:
         """Return whether `count` more ranks can be listened to; log once if they cannot."""
-        if sum(len(feed.ranks) for feed in self._feeds.values()) + count <= LISTENERS_MAX:
+        if sum(len(feed.ranks) for feed in self._feeds.values()) + count <= SUBSCRIBERS_MAX:
             self._beyond.discard(worker.id)
             return True
         if worker.id not in self._beyond:
@@ -117,15 +117,15 @@ class LoadFeeds:
             log.warning(
                 "the load of worker %s is known from its probes alone: %d load feeds are listened to already",
                 worker.id,
-                LISTENERS_MAX,
+                SUBSCRIBERS_MAX,
             )
         return False
 
-    async def _listen(self, worker: Worker, feed: _WorkerFeed, number: int) -> None:
-        listener = feed.ranks[number].listener
+    async def _listen(self, worker: Worker, feed: _WorkerLoadFeed, number: int) -> None:
+        subscriber = feed.ranks[number].subscriber
         while True:
             try:
-                async with aclosing(listener.readings()) as readings:
+                async with aclosing(subscriber.readings()) as readings:
                     async for reading in readings:
                         self._heard(worker, feed, number, reading)
             except OSError as err:
@@ -133,7 +133,7 @@ class LoadFeeds:
                 log.warning("the load feed of worker %s cannot be heard: %s", worker.id, err)
             await asyncio.sleep(AGAIN_SECONDS)
 
-    def _heard(self, worker: Worker, feed: _WorkerFeed, number: int, reading: LoadStat) -> None:
+    def _heard(self, worker: Worker, feed: _WorkerLoadFeed, number: int, reading: LoadStat) -> None:
         """Take over one reading of the rank of this number."""
         rank, now = feed.ranks[number], self.clock()
         rank.load, rank.heard_at = reading.load, now

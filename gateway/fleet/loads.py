@@ -19,7 +19,7 @@ from policies.latency_model import computed_tokens
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
-from workers.load_reports.load_feed import SILENT_SECONDS
+from workers.load_reports.load_subscriber import SILENT_SECONDS
 from workers.worker import Speed
 
 EXTERNAL_SECONDS = 1.0

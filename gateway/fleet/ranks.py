@@ -21,7 +21,7 @@ from policies.routing.data_parallel_rank import DataParallelRankLoad, best_rank
 from radix_cache.blocks import Hashes
 from radix_cache.match import WorkerId
 from workers.load_reports.engine_loads import EngineLoad
-from workers.load_reports.load_feed import SILENT_SECONDS
+from workers.load_reports.load_subscriber import SILENT_SECONDS
 
 BLOCKS_MAX = 131_072
 """Blocks that are remembered of one worker: about 15 MB."""

@@ -13,7 +13,7 @@ from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerReport
 from workers.adapters.disaggregation import disaggregation_profile
 from workers.kv_events.source import EventSource
-from workers.load_reports.load_feed import LoadSource
+from workers.load_reports.load_subscriber import LoadSource
 from workers.worker import DisaggregationProfile, Role, Speed, WorkerSnapshot
 
 CHUNK_TOKENS = 8192

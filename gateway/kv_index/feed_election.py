@@ -20,7 +20,7 @@ from functools import lru_cache
 from xxhash import xxh3_64_intdigest
 
 from radix_cache.match import WorkerId
-from radix_cache.shared.feed_leases import NO_GATEWAY, FeedKnowledge, FeedLease
+from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedKnowledge, FeedLease
 
 PATIENCE_MAX = 5
 """The most rounds that a gateway waits because of its rank."""

@@ -17,7 +17,7 @@ from radix_cache.machine.published_replica import PublishedReplica
 from radix_cache.machine.publisher import Publisher, free_segment
 from radix_cache.machine.segment import IndexMemory, IndexSegment
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.feed_leases import FeedLeaseStore
+from radix_cache.shared.feed_lease_store import FeedLeaseStore
 from radix_cache.shared.index_maintenance import IndexMaintenance
 from radix_cache.shared.keys import Keys
 from radix_cache.shared.replica import TreeReplica

@@ -44,8 +44,8 @@ class RoomCounters:
 
     def adopt(self, tenant: str, virtual_time: float, finish: float) -> None:
         """Take over where a tenant stands in the queue of all gateways, in case this one has to go on alone."""
-        passed = max(virtual_time, self._now.virtual_time)
-        self._now = self._adopted = self._now.with_tags({tenant: finish}, virtual_time=passed)
+        latest = max(virtual_time, self._now.virtual_time)
+        self._now = self._adopted = self._now.with_tags({tenant: finish}, virtual_time=latest)
 
     def debts(self) -> dict[str, float]:
         """Return by tenant how much further ahead of the virtual time it is than when its tag was adopted."""

@@ -80,9 +80,9 @@ class RoomRules:
     order: TenantOrder
     bounds: WaitingRoomBounds
     waiting_seconds_max: float
-    passed_max: int = 0
+    passed_over_max: int = 0
     """Requests that may wait for a worker of their choice while others are given room elsewhere."""
-    passed_of_flow_max: int = 0
+    passed_over_of_flow_max: int = 0
     """The same, of one tenant and service class."""
 
 
@@ -226,7 +226,7 @@ class WaitingRoom(Generic[Placed]):
             placed: Placed | None = None
             try:
                 self.waits(ticket)
-                if self.rules.passed_max:
+                if self.rules.passed_over_max:
                     self.give_turns()  # The requests before it may wait for other workers than this one.
                 async with self._until_impatient(ticket, patience):
                     placed = await waiter.turn
@@ -305,7 +305,7 @@ class WaitingRoom(Generic[Placed]):
 
         `turns_max` bounds how many turns are given.
         """
-        given, passed, closed = 0, 0, ClosedWorkers()
+        given, passed_over, closed = 0, 0, ClosedWorkers()
         line: FlowHeads | None = None
         while (
             given != turns_max
@@ -319,7 +319,7 @@ class WaitingRoom(Generic[Placed]):
                     self.waiters.for_a_turn(),
                     self.rules.order,
                     self._clock(),
-                    passed_of_flow_max=self.rules.passed_of_flow_max,
+                    passed_over_of_flow_max=self.rules.passed_over_of_flow_max,
                 )
             turn = self._counters.next(line.heads, self._clock())
             if turn is None:
@@ -333,9 +333,9 @@ class WaitingRoom(Generic[Placed]):
                 waiter.turn.set_exception(err)
                 continue
             if placed is None:
-                passed += 1
+                passed_over += 1
                 line.pass_over(turn.ticket)
-                if passed > self.rules.passed_max:
+                if passed_over > self.rules.passed_over_max:
                     break
                 continue
             line.take(turn.ticket)

@@ -25,8 +25,8 @@ from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.load_feeds import LoadFeeds
 from gateway.kv_index.feedback import Feedback
-from gateway.kv_index.feeds import KvEventFeeds
 from gateway.kv_index.index_quota import IndexQuota
+from gateway.kv_index.kv_event_feeds import KvEventFeeds
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.models.service_classes import ServiceClasses
 from gateway.queueing.dispatch_windows import DispatchWindows, OwnDispatchWindows
@@ -43,7 +43,7 @@ from gateway.settings.requests import HedgingSettings
 from gateway.settings.routing import ShadowPolicySettings
 from gateway.settings.tree import Settings
 from gateway.wiring.shared_queue import attach_peers, shared_queue
-from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.retry_budget import RetryBudget
 from policies.admission.waiting_bounds import WaitingRoomBounds
 from policies.queueing.cost_weights import CostWeights
@@ -58,8 +58,8 @@ def dispatch_of(
     fleet: Fleet,
     leases: Leases,
     index_parts: SharedIndexParts,
-    feeds: KvEventFeeds,
-    loads: LoadFeeds,
+    event_feeds: KvEventFeeds,
+    load_feeds: LoadFeeds,
     scripts: ScriptCaller,
     cache_salt: Callable[[str], str],
 ) -> Dispatch:
@@ -69,13 +69,13 @@ def dispatch_of(
     windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
     queue = shared_queue(settings, scripts, windows, fleet)
     window = OwnDispatchWindows(queue, windows)
-    placements = Placements(fleet, queue, loads.ranks)
+    placements = Placements(fleet, queue, load_feeds.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)
     attach_peers(queue, fleet, rooms)
     preemption = Preemption()
     preemption_requests = PreemptionRequests(scripts, keys, queue.gateway, preemption)
     provider_backoff = ProviderBackoff(scripts, keys, queue.gateway, fleet.rest)
-    feedback = Feedback(index, feeds.match_confidence, feeds.hold_reported)
+    feedback = Feedback(index, event_feeds.match_confidence, event_feeds.hold_reported)
     estimates = OutputEstimates()
     provider_quota = ProviderQuota(leases, estimates)
     provider_overflow = ProviderOverflow(fleet, provider_quota)
@@ -173,8 +173,8 @@ def room_rules(queue: QueueingSettings) -> RoomRules:
             tenant_tokens_max=queue.tenant_waiting_tokens_max,
         ),
         waiting_seconds_max=queue.waiting_seconds_max,
-        passed_max=PASSED_MAX if queue.hold is not None else 0,
-        passed_of_flow_max=PASSED_OF_FLOW_MAX,
+        passed_over_max=PASSED_OVER_MAX if queue.hold is not None else 0,
+        passed_over_of_flow_max=PASSED_OVER_OF_FLOW_MAX,
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.dispatch.dispatch import Dispatch
 from gateway.fleet.fleet import Fleet
-from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.kv_event_feeds import KvEventFeeds
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.ledger.ledger import Ledger
 from gateway.models.catalogue import Catalogue
@@ -31,7 +31,7 @@ def gauges(
     fleet: Fleet,
     dispatch: Dispatch,
     index: SharedIndexParts,
-    feeds: KvEventFeeds,
+    event_feeds: KvEventFeeds,
     quotas: FailoverQuotaStore,
     escrow: Escrow,
     database: SqlDirectory | None,
@@ -50,7 +50,7 @@ def gauges(
     return (
         *worker_gauges(fleet, dispatch, models),
         *dispatch_gauges(dispatch, models),
-        *index_gauges(fleet, dispatch, index, feeds),
+        *index_gauges(fleet, dispatch, index, event_feeds),
         *quota_gauges(dispatch, quotas, escrow),
         *record_gauges(database, ledger, batches, issuers, access_log),
         single_gauge("tasks", "Tasks on the event loop of this gateway.", lambda: len(asyncio.all_tasks())),

@@ -6,27 +6,29 @@ from operator import itemgetter
 
 from gateway.dispatch.dispatch import Dispatch
 from gateway.fleet.fleet import Fleet
-from gateway.kv_index.feeds import KvEventFeeds
-from gateway.kv_index.rank_feed import RankFeed
+from gateway.kv_index.kv_event_feeds import KvEventFeeds
+from gateway.kv_index.rank_event_feed import RankEventFeed
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.telemetry.gauge_collector import Gauge
 from gateway.wiring.gauge_kinds import Reading, single_gauge, worker_gauge
-from radix_cache.shared.feed_leases import FeedKnowledge
+from radix_cache.shared.feed_lease_store import FeedKnowledge
 
 GROUPS_MAX = 1000
 
 
 def index_gauges(
-    fleet: Fleet, dispatch: Dispatch, index: SharedIndexParts, feeds: KvEventFeeds
+    fleet: Fleet, dispatch: Dispatch, index: SharedIndexParts, event_feeds: KvEventFeeds
 ) -> tuple[Gauge, ...]:
     """Return the gauges of a gateway's copy of the prefix index, and of the events that it receives."""
 
     def feed_gauge(
-        name: str, text: str, read: Callable[[RankFeed], float], *, counter: bool = False
+        name: str, text: str, read: Callable[[RankEventFeed], float], *, counter: bool = False
     ) -> Gauge:
         def read_all() -> list[Reading]:
             return [
-                ((w.id,), sum(map(read, feeds.rank_feeds(w.id)))) for w in fleet if feeds.rank_feeds(w.id)
+                ((w.id,), sum(map(read, event_feeds.rank_feeds(w.id))))
+                for w in fleet
+                if event_feeds.rank_feeds(w.id)
             ]
 
         return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
@@ -57,20 +59,20 @@ def index_gauges(
             fleet,
             "worker_events_uncertain",
             "Completeness of the worker's KV events: 1 if some were missed or preceded the subscription, else 0.",
-            lambda w: bool(feeds.knowledge(w.id) & FeedKnowledge.UNCERTAIN),
+            lambda w: bool(event_feeds.knowledge(w.id) & FeedKnowledge.UNCERTAIN),
         ),
         worker_gauge(
             fleet,
             "worker_events_role",
             "Role of this gateway for the worker's KV events: 2 as their writer, 1 as the next writer, "
             "which follows, 0 if neither.",
-            lambda w: feeds.role(w.id),
+            lambda w: event_feeds.role(w.id),
         ),
         worker_gauge(
             fleet,
             "worker_credit_ratio",
             "Share of the worker's indexed blocks that routing counts on; below 1 after contradicting reports.",
-            lambda w: feeds.match_confidence.of(w.id),
+            lambda w: event_feeds.match_confidence.of(w.id),
         ),
         feed_gauge(
             "worker_events_lost",

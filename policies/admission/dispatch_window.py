@@ -37,7 +37,9 @@ What the queue costs in the mean is the narrow window: drifting prompts and stam
 beside a tenant with STANDING_WINDOWS of the settings waiting alone. 172 and 285 ms, victims of long prompts have
 what they had, but the p99 of chats while a flood of short prompts begins doubles (246 to 419 ms, 159 to 325).
 
-gateway/queueing/shared/lua/queue.lua repeats these rules inside Redis.
+A gateway that gives turns by itself follows these rules, and so does gateway/queueing/shared/lua/queue.lua, which
+gives the turns of all gateways inside Redis. Only there, and in the simulation, is the work of other cells told
+apart (`of_other_cells` of fits_window).
 """
 
 from collections.abc import Collection, Iterable
@@ -75,11 +77,11 @@ tenant that has."""
 HOLD_MS = 10.0
 """A saving below this many milliseconds is not worth a wait."""
 
-PASSED_MAX = 8
+PASSED_OVER_MAX = 8
 """Waiting requests that are passed over, because they would rather wait for their own worker, before the search for
 one that fits a free worker ends."""
 
-PASSED_OF_FLOW_MAX = 4
+PASSED_OVER_OF_FLOW_MAX = 4
 """Of these, at most so many of one tenant and service class."""
 
 LOOK_TOKENS, LOOK_SHARE = 1024, 1 / 16
@@ -110,8 +112,8 @@ class ClosedWorkers(set[WorkerId]):
         super().__init__()
         self.to_crowding: set[WorkerId] = set()
 
-    def is_open(self, worker: WorkerId, *, crowds: bool) -> bool:
-        """Return whether a request may take this worker; `crowds`: of a tenant that has more requests waiting."""
+    def allows(self, worker: WorkerId, *, crowds: bool) -> bool:
+        """Return whether a request may take this worker; `crowds`: its tenant has more requests waiting."""
         return worker not in self and not (crowds and worker in self.to_crowding)
 
     def close(self, workers: Iterable[WorkerId], *, crowds: bool) -> None:
@@ -169,16 +171,20 @@ def leaves_one_open(tokens_queued: Iterable[int], open_tokens: int, *, backgroun
     return workers == 1 or open_workers > 1 or (workers < OPEN_OF_WORKERS and not background)
 
 
-def fits_window(tokens_queued: int, uncached_tokens: int, window_tokens: int) -> bool:
+def fits_window(
+    tokens_queued: int, uncached_tokens: int, window_tokens: int, of_other_cells: int = 0
+) -> bool:
     """Return whether a prefill of `uncached_tokens` may be sent to a worker with `tokens_queued` ahead of it.
 
-    An idle worker takes anything, also a prompt that is longer than the window.
+    An idle worker takes anything, also a prompt that is longer than the window. So does a worker where all that is
+    ahead is of other cells, which might keep it busy for ever; `of_other_cells` are those of the tokens queued, as
+    far as they can be told apart.
 
     A token that the worker has already computed counts as queued until the request's first token. Not to count it,
     where KV is not short, gained 6 % of mean TTFT near saturation (a public trace, 8 workers, three seeds) and cost
     tenants that are flooded by others 7 % of theirs (four seeds), as more of the flood was in the engines' queues.
     """
-    return tokens_queued == 0 or tokens_queued + uncached_tokens <= window_tokens
+    return tokens_queued == of_other_cells or tokens_queued + uncached_tokens <= window_tokens
 
 
 def worth_ranking_again(tokens_queued: int, least_tokens: int, window_tokens: int) -> bool:

@@ -48,7 +48,7 @@ class Priority:
     """The policy `priority`.
 
     `QueueCounters.virtual_time` is all work given out, in cost units. Tags: "share CLASS" (work of the class over
-    its reserved share), "passed CLASS" (virtual time of the class), "CLASS TENANT" (finish tag of a tenant in a
+    its reserved share), "time CLASS" (virtual time of the class), "CLASS TENANT" (finish tag of a tenant in a
     class).
     """
 
@@ -67,8 +67,8 @@ class Priority:
             share = _share(ticket)
             lifted[share] = max(tags.get(share, counters.virtual_time), counters.virtual_time)
         if all(other.tenant != ticket.tenant for other in peers):
-            passed = tags.get(_passed(ticket), 0.0)
-            lifted[_tenant(ticket)] = max(tags.get(_tenant(ticket), passed), passed)
+            virtual_time = tags.get(_time(ticket), 0.0)
+            lifted[_tenant(ticket)] = max(tags.get(_tenant(ticket), virtual_time), virtual_time)
         return counters.with_tags(lifted, keep=self._of_classes(ticket)) if lifted else counters
 
     def next(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> QueueTurn | None:
@@ -76,18 +76,18 @@ class Priority:
         if not waiting:
             return None
         ticket = self._chosen(counters, waiting, now)
-        tags, passed = counters.tags, counters.tags.get(_passed(ticket), 0.0)
-        start = tags.get(_tenant(ticket), passed)
+        tags, virtual_time = counters.tags, counters.tags.get(_time(ticket), 0.0)
+        start = tags.get(_tenant(ticket), virtual_time)
         changed = {
             _tenant(ticket): start + ticket.cost / ticket.weight,
-            _passed(ticket): max(passed, start),
+            _time(ticket): max(virtual_time, start),
         }
         return QueueTurn(ticket=ticket, counters=self._charged(counters, ticket, ticket.cost, changed))
 
     def correct(self, counters: QueueCounters, ticket: Ticket, cost_change: float) -> QueueCounters:
         """Charge the class and the tenant with the cost that was not foreseen."""
-        passed = counters.tags.get(_passed(ticket), 0.0)
-        finish = counters.tags.get(_tenant(ticket), passed) + cost_change / ticket.weight
+        virtual_time = counters.tags.get(_time(ticket), 0.0)
+        finish = counters.tags.get(_tenant(ticket), virtual_time) + cost_change / ticket.weight
         return self._charged(counters, ticket, cost_change, {_tenant(ticket): finish})
 
     def _charged(
@@ -103,7 +103,7 @@ class Priority:
     def _of_classes(self, ticket: Ticket) -> list[str]:
         """Return the names of the tags that belong to classes, not tenants."""
         names = {*self.options.order, ticket.service_class}
-        return [f"{kind} {name}" for kind in ("share", "passed") for name in names]
+        return [f"{kind} {name}" for kind in ("share", "time") for name in names]
 
     def _chosen(self, counters: QueueCounters, waiting: Sequence[Ticket], now: float) -> Ticket:
         tags, work = counters.tags, counters.virtual_time
@@ -126,7 +126,7 @@ class Priority:
         oldest = min(equal, key=lambda ticket: ticket.number).service_class
 
         def order(ticket: Ticket) -> tuple[float, int]:
-            return tags.get(_tenant(ticket), tags.get(_passed(ticket), 0.0)), ticket.number
+            return tags.get(_tenant(ticket), tags.get(_time(ticket), 0.0)), ticket.number
 
         return min((ticket for ticket in equal if ticket.service_class == oldest), key=order)
 
@@ -135,9 +135,9 @@ def _share(ticket: Ticket) -> str:
     return f"share {ticket.service_class}"
 
 
-def _passed(ticket: Ticket) -> str:
+def _time(ticket: Ticket) -> str:
     """Return the name of the tag with the virtual time of the ticket's class."""
-    return f"passed {ticket.service_class}"
+    return f"time {ticket.service_class}"
 
 
 def _tenant(ticket: Ticket) -> str:

@@ -52,18 +52,18 @@ class Sfq:
         """Give the turn to the tenant with the smallest start tag."""
         if not waiting:
             return None
-        tags, passed = counters.tags, counters.virtual_time
+        tags, virtual_time = counters.tags, counters.virtual_time
 
         def order(ticket: Ticket) -> tuple[float, int, int]:
-            return tags.get(ticket.tenant, passed), ticket.level, ticket.number
+            return tags.get(ticket.tenant, virtual_time), ticket.level, ticket.number
 
         ticket = min(waiting, key=order)
-        start = tags.get(ticket.tenant, passed)
+        start = tags.get(ticket.tenant, virtual_time)
         return QueueTurn(
             ticket=ticket,
             counters=counters.with_tags(
                 {ticket.tenant: start + ticket.cost / ticket.weight},
-                virtual_time=max(passed, start),
+                virtual_time=max(virtual_time, start),
             ),
         )
 

@@ -15,17 +15,17 @@ class FlowHeads:
     """The first ticket of each flow at one moment, while turns are given or tickets passed over.
 
     A ticket that would rather wait for its own worker is passed over, and the next one of its flow takes its place.
-    Of one flow at most `passed_of_flow_max` tickets are passed over, then none of its tickets is offered any more:
-    otherwise a tenant with all its requests waiting for one worker would keep others from a free one.
+    Of one flow at most `passed_over_of_flow_max` tickets are passed over, then none of its tickets is offered any
+    more: otherwise a tenant with all its requests waiting for one worker would keep others from a free one.
     """
 
     def __init__(
-        self, waiting: Iterable[Ticket], order: TenantOrder, now: float, *, passed_of_flow_max: int = 0
+        self, waiting: Iterable[Ticket], order: TenantOrder, now: float, *, passed_over_of_flow_max: int = 0
     ) -> None:
         self._order = order
         self._now = now
-        self._passed_max = passed_of_flow_max
-        self._passed: dict[Flow, int] = {}
+        self._passed_over_max = passed_over_of_flow_max
+        self._passed_over: dict[Flow, int] = {}
         self._flows: dict[Flow, list[Ticket]] = {}
         for ticket in waiting:
             self._flows.setdefault(_flow(ticket), []).append(ticket)
@@ -39,9 +39,9 @@ class FlowHeads:
     def pass_over(self, ticket: Ticket) -> None:
         """Replace a head that would rather wait by the next ticket of its flow."""
         flow = _flow(ticket)
-        passed = self._passed[flow] = self._passed.get(flow, 0) + 1
+        passed_over = self._passed_over[flow] = self._passed_over.get(flow, 0) + 1
         del self._heads[flow]
-        if passed < self._passed_max:
+        if passed_over < self._passed_over_max:
             self._put_next(flow, ticket)
 
     def take(self, ticket: Ticket) -> None:

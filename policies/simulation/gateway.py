@@ -30,7 +30,7 @@ from radix_cache.match import WorkerId
 OUTPUT_TOKENS_EXPECTED = 256
 """Expected length of a tenant's answers before any has been seen."""
 
-SLACK = 0.1
+HOLD = 0.1
 """Share by which a worker may be more expensive than the best for a request to go there instead of waiting."""
 
 LOOKED_AT_MAX = 32
@@ -58,8 +58,9 @@ class OutputLengths:
 class SimulatedGateway:
     """One gateway of the simulation; requests that wait in it are known by their number.
 
-    `window_tokens`, `hold`: see Scenario. `slack`: of requests that take turns, the share by which a worker may be
-    more expensive than the best. `large`: the view's workers in order, where requests are ranked on a shortlist.
+    `window_tokens`, `waiting_order`: see Scenario. `hold`: the share by which a worker may be more expensive than
+    the best, of requests that take turns. `large`: the view's workers in order, where requests are ranked on a
+    shortlist.
     """
 
     def __init__(
@@ -68,18 +69,18 @@ class SimulatedGateway:
         view: GatewayView,
         policy: RoutingPolicy,
         window_tokens: int | None,
-        hold: WaitingOrder,
+        waiting_order: WaitingOrder,
         random: Random,
-        slack: float | None = None,
+        hold: float | None = None,
         large: LargeFleet | None = None,
     ) -> None:
         self.view = view
         self._policy = policy
         self._window_tokens = window_tokens
-        self._hold = hold
+        self._waiting_order = waiting_order
         self._random = random
         self._lengths = OutputLengths()
-        self._slack = slack
+        self._hold = hold
         self._large = large
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
         self._sequence = 0
@@ -144,7 +145,7 @@ class SimulatedGateway:
             return ranking[0]
         if terms is not None:
             return self._in_turn(ranking, request, places, closed, terms, now)
-        highest = ranking[0].cost_ms * (1 + SLACK)
+        highest = ranking[0].cost_ms * (1 + HOLD)
         for route in ranking:
             if route.cost_ms > highest:
                 return None
@@ -169,15 +170,15 @@ class SimulatedGateway:
         waited_for = []
         window = terms.window.narrow if terms.narrow else terms.window.wide
         crowds = terms.narrow and not terms.background
-        slack = self._slack
+        hold = self._hold
         if terms.window.contended and not terms.narrow:
-            slack = hold_while_contended(slack)
+            hold = hold_while_contended(hold)
         for route in ranking:
-            if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, slack):
+            if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, hold):
                 break
             uncached = request.prompt_tokens - route.matched_tokens
             if (
-                closed.is_open(route.worker, crowds=crowds)
+                closed.allows(route.worker, crowds=crowds)
                 and self.view.fits(places[route.worker], uncached, window)
                 and (
                     uncached <= window
@@ -241,6 +242,6 @@ class SimulatedGateway:
 
         def order(number: int) -> float:
             since, uncached = self._held[number]
-            return self._hold(now - since, uncached, since)
+            return self._waiting_order(now - since, uncached, since)
 
         return nsmallest(LOOKED_AT_MAX, self._held, key=order)

@@ -216,14 +216,9 @@ class GatewayView:
         return self._streams[worker] == 0 or self._kv(worker) + tokens <= self._kv_tokens_max
 
     def fits(self, worker: int, uncached_tokens: int, window_tokens: int) -> bool:
-        """Return whether a request fits into a worker's window.
-
-        Where all that is ahead is of other cells, one request may go: they might keep the worker busy for ever.
-        """
-        queued = self._queued[worker]
-        return queued == self._of_cells[worker].tokens_queued or fits_window(
-            queued, uncached_tokens, window_tokens
-        )
+        """Return whether a request fits into a worker's window."""
+        of_other_cells = self._of_cells[worker].tokens_queued
+        return fits_window(self._queued[worker], uncached_tokens, window_tokens, of_other_cells)
 
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""

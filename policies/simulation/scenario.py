@@ -54,10 +54,10 @@ class Scenario:
     """Share of the KV events that are lost."""
     window_tokens: int | None = None
     """Uncached tokens that a worker may have ahead before requests wait in the gateway; None: none ever wait."""
-    hold: str = "hrrn"
+    waiting_order: str = "hrrn"
     """Order of requests that wait in a gateway (waiting_orders.ORDERS)."""
     turns: QueueRule | None = None
-    """With this, requests wait as in the real gateway, by its queue policies, instead of in the order `hold`."""
+    """With this, requests wait as in the real gateway, by its queue policies, instead of in `waiting_order`."""
     classes: Mapping[str, ServiceClass] = field(default_factory=dict)
     """The service classes by name, for `turns`; empty: classes are ignored. With classes speeds are learnt."""
     attempts_max: int = 3

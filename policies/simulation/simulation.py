@@ -126,9 +126,9 @@ class Simulation:
                 large=large[at % len(views)],
                 policy=policy,
                 window_tokens=scenario.window_tokens,
-                hold=ORDERS[scenario.hold],
+                waiting_order=ORDERS[scenario.waiting_order],
                 random=self._random,
-                slack=scenario.turns.hold if scenario.turns is not None else None,
+                hold=scenario.turns.hold if scenario.turns is not None else None,
             )
             for at in range(scenario.gateways)
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.estimate_ages import EstimateAges
@@ -52,7 +52,7 @@ class QueueRule:
             tenant_order(self.within),
             self.weights,
             by_requests=by_requests,
-            passed_max=PASSED_MAX if self.hold is not None else 0,
+            passed_over_max=PASSED_OVER_MAX if self.hold is not None else 0,
             by_tag=TenantsByTag() if large and policy.name == "sfq" else None,
         )
 
@@ -60,8 +60,8 @@ class QueueRule:
 class TurnQueue:
     """A queue of requests, known by their number.
 
-    At most `passed_max` requests may wait for their own worker while others go elsewhere. `by_tag`: the tenants in
-    the order of their tags, so that not all of them are looked at.
+    At most `passed_over_max` requests may wait for their own worker while others go elsewhere. `by_tag`: the
+    tenants in the order of their tags, so that not all of them are looked at.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class TurnQueue:
         weights: Mapping[str, float],
         *,
         by_requests: bool,
-        passed_max: int = 0,
+        passed_over_max: int = 0,
         by_tag: TenantsByTag | None = None,
     ) -> None:
-        self.passed_max = passed_max
+        self.passed_over_max = passed_over_max
         self._policy = policy
         self._order = order
         self._weights = weights
@@ -201,9 +201,9 @@ class TurnQueue:
         del self._tickets[number]
         return True
 
-    def next_number(self, now: float, passed: Collection[int] = ()) -> int | None:
+    def next_number(self, now: float, passed_over: Collection[int] = ()) -> int | None:
         """Return which request has its turn, except those passed over; None if no other request waits."""
-        heads = self._heads(now, passed)
+        heads = self._heads(now, passed_over)
         self._turn = self._policy.next(self._counters, heads, now) if heads else None
         return self._turn.ticket.number if self._turn is not None else None
 
@@ -249,31 +249,31 @@ class TurnQueue:
                 self._heads_kept[name] = next(iter(flow.values()))
         return True
 
-    def _heads(self, now: float, passed: Collection[int] = ()) -> list[Ticket]:
+    def _heads(self, now: float, passed_over: Collection[int] = ()) -> list[Ticket]:
         """Return the first ticket of each flow; of very many tenants, of those with the least tag."""
-        passed_of = Counter(_flow(self._tickets[number]) for number in passed)
+        passed_over_of = Counter(_flow(self._tickets[number]) for number in passed_over)
         if self._by_tag is not None:
             with closing(self._by_tag.in_order()) as tenants:
-                of_least = (self._heads_of(equal, now, passed_of, passed) for equal in tenants)
+                of_least = (self._heads_of(equal, now, passed_over_of, passed_over) for equal in tenants)
                 return next((heads for heads in of_least if heads), [])
-        if self._heads_kept is not None and not passed:
+        if self._heads_kept is not None and not passed_over:
             return list(self._heads_kept.values())
-        return self._heads_of(self._classes_of, now, passed_of, passed)
+        return self._heads_of(self._classes_of, now, passed_over_of, passed_over)
 
     def _heads_of(
         self,
         tenants: Iterable[str],
         now: float,
-        passed_of: Mapping[Flow, int],
-        passed: Collection[int] = (),
+        passed_over_of: Mapping[Flow, int],
+        passed_over: Collection[int] = (),
     ) -> list[Ticket]:
         heads = []
         flows = ((tenant, name) for tenant in tenants for name in self._classes_of.get(tenant, ()))
         for name in flows:
             flow = self._waiting[name]
-            if passed_of.get(name, 0) >= PASSED_OF_FLOW_MAX:
+            if passed_over_of.get(name, 0) >= PASSED_OVER_OF_FLOW_MAX:
                 continue
-            left = [ticket for ticket in flow.values() if not passed or ticket.number not in passed]
+            left = [ticket for ticket in flow.values() if not passed_over or ticket.number not in passed_over]
             if left:
                 heads.append(self._order.first(left, now))
         return heads

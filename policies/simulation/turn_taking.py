@@ -167,9 +167,12 @@ class TurnTaking:
     def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
         if (due := queue.take_due_estimate(now)) is not None:
             queue.estimate(due, self._of[due][0], *self._dispatching.tokens(due))
-        passed: set[int] = set()
+        passed_over: set[int] = set()
         closed = ClosedWorkers()
-        while len(passed) <= queue.passed_max and (number := queue.next_number(now, passed)) is not None:
+        while (
+            len(passed_over) <= queue.passed_over_max
+            and (number := queue.next_number(now, passed_over)) is not None
+        ):
             try:
                 route = self._route(number, self._terms(number, now), closed, now)
             except TooLate:
@@ -180,7 +183,7 @@ class TurnTaking:
                 queue.take()
                 self._dispatching.send(number, route, now)
             else:
-                passed.add(number)
+                passed_over.add(number)
 
     def _route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         return self._dispatching.route(number, terms, closed, now)

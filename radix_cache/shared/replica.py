@@ -1,4 +1,4 @@
-"""The replica: a copy in memory of the tree in Redis. It does no I/O; replica_reader.py feeds it.
+"""The replica: a copy in memory of the tree in Redis. It does no I/O; replica_reader.py changes it.
 
     node table          nodes and their holders     changed entry by entry, or a whole shard at once
     prediction table    predictions

@@ -1,4 +1,4 @@
-"""Keeps the replica up to date: subscribe, take snapshots, catch up; a shard that missed a change is read again.
+"""Reads what all gateways change in the index into the replica; a shard that missed a change is read again.
 
     connect -- subscribe to all shards -- compare tips -- (shards that differ: catch up, else snapshot) --> ready
                                           ^                                                                |
@@ -46,12 +46,12 @@ NONE = bytes(8)
 
 
 class ReplicaReader:
-    """Feeds the replica from Redis; run `follow` for as long as the process lives.
+    """Brings the replica up to date with Redis; run `follow` for as long as the process lives.
 
     Args:
         redis: The Redis server or cluster.
         keys: The names of the keys.
-        replica: The replica to feed.
+        replica: The replica to bring up to date.
         changed: Called after every batch of changes.
         checked: Called after every comparison, and when Redis is lost, with the shards that cannot be heard or
             read.

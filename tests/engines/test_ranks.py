@@ -39,10 +39,10 @@ async def test_each_rank_is_followed_and_heard_at_a_port_of_its_own(worker, gate
             prompt = {"model": MODEL, "prompt": "so " * 100, "max_tokens": 1, "routed_dp_rank": rank}
             async with running.http.post(url, json=prompt) as response:
                 assert response.status == 200
-        feeds = running.here.gateway.feeds.rank_feeds(one.id)
+        feeds = running.here.gateway.event_feeds.rank_feeds(one.id)
         await running.until(lambda: len(feeds) == 2 and all(feed.batches for feed in feeds), seconds=30)
         # Requests past the gateway keep one of them busy.
-        at = running.here.gateway.feeds.ranks
+        at = running.here.gateway.event_feeds.ranks
         busy = {"model": MODEL, "prompt": "once", "max_tokens": 600, "ignore_eos": True, "stream": True}
         async with running.http.post(url, json={**busy, "routed_dp_rank": 1}) as response:
             await response.content.readline()

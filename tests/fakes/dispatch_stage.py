@@ -159,7 +159,7 @@ class DispatchStage:
         retries: RetryBudget | None = None,
         waiting_seconds_max: float = 30.0,
         queue: str = "sfq",
-        passed_max: int = 0,
+        passed_over_max: int = 0,
     ) -> None:
         self.clock = FakeClock()
         self.adapters: dict[str, StubAdapter] = {}
@@ -179,8 +179,8 @@ class DispatchStage:
                 order=tenant_order("hrrn"),
                 bounds=WaitingRoomBounds(requests_max=100, tokens_max=10**6),
                 waiting_seconds_max=waiting_seconds_max,
-                passed_max=passed_max,
-                passed_of_flow_max=4,
+                passed_over_max=passed_over_max,
+                passed_over_of_flow_max=4,
             ),
             self.placements.give_back,
             self.window,

@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.kv_event_feeds import KvEventFeeds
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.blocks import BlockHasher

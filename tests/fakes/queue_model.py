@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
-    PASSED_MAX,
-    PASSED_OF_FLOW_MAX,
+    PASSED_OVER_MAX,
+    PASSED_OVER_OF_FLOW_MAX,
     ClosedWorkers,
     DispatchWindow,
     close_enough_to_best,
@@ -47,10 +47,10 @@ class QueuedRequest:
 class GrantRound:
     """What one round of granting turns remembers."""
 
-    passed: list[str] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
     """Requests whose turn it was, but which do better to wait for a worker."""
     closed: ClosedWorkers = field(default_factory=ClosedWorkers)
-    """The workers that passed requests wait for; later requests may not take their room."""
+    """The workers that requests passed over wait for; later requests may not take their room."""
 
 
 class QueueModel:
@@ -103,10 +103,10 @@ class QueueModel:
         ticket = self.records[id].ticket
         return sum(self.records[other].ticket.tenant == ticket.tenant for other in self.waiting(ticket.queue))
 
-    def head(self, queue: str, passed: Sequence[str] = ()) -> str | None:
-        """Return the request whose turn is next, leaving out those that were passed."""
-        turn = self._turn(queue, passed)
-        return None if turn is None else self._standing(queue, passed)[turn.ticket.tenant]
+    def head(self, queue: str, passed_over: Sequence[str] = ()) -> str | None:
+        """Return the request whose turn is next, leaving out those that were passed over."""
+        turn = self._turn(queue, passed_over)
+        return None if turn is None else self._standing(queue, passed_over)[turn.ticket.tenant]
 
     def best(
         self,
@@ -114,17 +114,17 @@ class QueueModel:
         closed: ClosedWorkers,
         hold: float | None,
         *,
-        yields: bool = False,
+        is_narrow: bool = False,
         background: bool = False,
     ) -> SharedRoute | None:
         """Return the cheapest route that is worth taking and has room.
 
-        If there is none, the workers that the request waits for are added to `closed`. `yields`: the narrow window
-        holds.
+        If there is none, the workers that the request waits for are added to `closed`. `is_narrow`: the narrow
+        window applies.
         """
-        tokens = self.window.narrow if yields else self.window.wide
+        tokens = self.window.narrow if is_narrow else self.window.wide
         left_open = self.window.open
-        if self.window.contended and not yields:
+        if self.window.contended and not is_narrow:
             hold = hold_while_contended(hold)
 
         def cost(route: SharedRoute) -> float:
@@ -134,38 +134,37 @@ class QueueModel:
         for route in ranked:
             if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
-            fits = not self.own(route.worker).tokens_queued or fits_window(
-                self.tokens(route.worker), route.uncached_tokens, tokens
-            )
+            of_other_cells = self.elsewhere.get(route.worker, NO_TOTALS).tokens_queued
+            fits = fits_window(self.tokens(route.worker), route.uncached_tokens, tokens, of_other_cells)
             if fits and left_open is not None and route.uncached_tokens > tokens:
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )
-            if fits and closed.is_open(route.worker, crowds=yields and not background):
+            if fits and closed.allows(route.worker, crowds=is_narrow and not background):
                 return route
             waited_for.append(route.worker)
-        closed.close(waited_for, crowds=yields and not background)
+        closed.close(waited_for, crowds=is_narrow and not background)
         return None
 
-    def yields(self, queue: str, crowds: bool) -> bool:
-        """Return whether the narrow window holds for batch work, or a tenant that has more requests waiting."""
+    def narrow_applies(self, queue: str, crowds: bool) -> bool:
+        """Return whether the narrow window applies for batch work, or a tenant that has more requests waiting."""
         return queue.endswith(BATCH) or (self.window.contended and crowds)
 
     def next(self, queue: str, round: GrantRound) -> tuple[str, SharedRoute] | None:
-        """Return the request that starts now and its route; requests that do better to wait are passed."""
-        while (id := self.head(queue, round.passed)) is not None:
+        """Return the request that starts now and its route; requests that do better to wait are passed over."""
+        while (id := self.head(queue, round.passed_over)) is not None:
             route = self.best(
                 self.records[id].routes,
                 round.closed,
                 self.hold,
-                yields=self.yields(queue, self.waiting_of(id) > 1),
+                is_narrow=self.narrow_applies(queue, self.waiting_of(id) > 1),
                 background=queue.endswith(BATCH),
             )
             if route is not None:
                 return id, route
-            if self.hold is None or len(round.passed) == PASSED_MAX:
+            if self.hold is None or len(round.passed_over) == PASSED_OVER_MAX:
                 return None
-            round.passed.append(id)
+            round.passed_over.append(id)
         return None
 
     def behind(self, queue: str, queues: Sequence[str]) -> bool:
@@ -228,13 +227,13 @@ class QueueModel:
             or (swapped.ticket.tenant, swapped.ticket.queue) != (record.ticket.tenant, queue)
         ):
             swapped = None
-        yields = self.yields(queue, self.waiting_of(id) > 0)
+        is_narrow = self.narrow_applies(queue, self.waiting_of(id) > 0)
         record.state = "waiting"  # its load is free for a moment
         worker, tokens, record.worker = record.worker, record.tokens, ""
         route = None
         if swapped or not other:
             route = self.best(
-                routes, ClosedWorkers(), self.hold, yields=yields, background=queue.endswith(BATCH)
+                routes, ClosedWorkers(), self.hold, is_narrow=is_narrow, background=queue.endswith(BATCH)
             )
         goes = id
         if swapped and route:
@@ -311,27 +310,27 @@ class QueueModel:
     def _counters(self, queue):
         return self.counters.setdefault(queue, QueueCounters())
 
-    def _standing(self, queue, passed):
-        """Return the first request of each tenant that was not passed.
+    def _standing(self, queue, passed_over):
+        """Return the first request of each tenant that was not passed over.
 
-        Tenants of whom too many requests were passed are left out.
+        Tenants of whom too many requests were passed over are left out.
         """
-        by_tenant = Counter(self.records[id].ticket.tenant for id in passed)
+        by_tenant = Counter(self.records[id].ticket.tenant for id in passed_over)
         standing: dict[str, str] = {}
         for id in self.waiting(queue):
             tenant = self.records[id].ticket.tenant
-            if id not in passed and by_tenant[tenant] < PASSED_OF_FLOW_MAX:
+            if id not in passed_over and by_tenant[tenant] < PASSED_OVER_OF_FLOW_MAX:
                 standing.setdefault(tenant, id)
         return standing
 
-    def _turn(self, queue, passed=()):
-        # Of equal tags the tenant goes first whose first ticket, passed or not, came first.
+    def _turn(self, queue, passed_over=()):
+        # Of equal tags the tenant goes first whose first ticket, passed over or not, came first.
         firsts: dict[str, int] = {}
         for id in self.waiting(queue):
             firsts.setdefault(self.records[id].ticket.tenant, self.records[id].number)
         heads = [
             replace(self.records[id].as_ticket(), number=firsts[tenant])
-            for tenant, id in self._standing(queue, passed).items()
+            for tenant, id in self._standing(queue, passed_over).items()
         ]
         return self.policy.next(self._counters(queue), heads, 0.0)
 
@@ -359,7 +358,7 @@ class QueueModel:
                     last += 1
                     self.last[queue] = last
                 id, route = found
-                self.counters[queue] = self._turn(queue, round.passed).counters
+                self.counters[queue] = self._turn(queue, round.passed_over).counters
                 record = self.records[id]
                 record.worker, record.tokens = route.worker, route.uncached_tokens
                 record.state = "placed" if id == mine else "granted"

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,12 @@ class RedisCluster:
             self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus)
         until(self.whole, "the cluster does not form")
 
+    def set_node_timeout(self, milliseconds: int) -> None:
+        """Set after how long a silent server counts as down, also for servers that are started later."""
+        self._options[1] = str(milliseconds)
+        for node in self.nodes:
+            node.ask("CONFIG", "SET", "cluster-node-timeout", milliseconds)
+
     def add_replica(self, of: Node) -> Node:
         """Start a replica of the server, which may take its place, and return it."""
         port, bus = free_ports(2)
@@ -208,3 +215,37 @@ class RedisCluster:
         for node in self.nodes + self.replicas:
             node.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class ClusterStock:
+    """Clusters for one test each: the next one starts while a test runs, since it takes two seconds to form.
+
+    The thread that starts servers lives until `close`: they would die with it.
+    """
+
+    def __init__(self, *, node_timeout_ms: int) -> None:
+        self._node_timeout_ms = node_timeout_ms
+        self._thread = ThreadPoolExecutor(1)
+        self._next: Future[RedisCluster] | None = None
+
+    def take(self) -> RedisCluster:
+        """Return a cluster that has formed; its user closes it."""
+        taken = (self._next or self._thread.submit(self._started)).result()
+        self._next = self._thread.submit(self._started)
+        until(taken.whole, "the cluster has fallen apart")
+        return taken
+
+    def close(self) -> None:
+        """Close the cluster that was not taken."""
+        if self._next is not None:
+            self._next.result().close()
+        self._thread.shutdown()
+
+    def _started(self) -> RedisCluster:
+        cluster = RedisCluster(node_timeout_ms=self._node_timeout_ms)
+        try:
+            cluster.start()
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster

@@ -31,7 +31,7 @@ MAY_CATCH_EVERYTHING = {
     "gateway/web/middleware/error_middleware.py": "the border for requests other than inference",
     "gateway/process/loop_supervisor.py": "the supervisor of loops",
     "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
-    "gateway/kv_index/worker_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
+    "gateway/kv_index/worker_event_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
     "gateway/queueing/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
     "gateway/queueing/shared/shared_queue.py": "so too, where the stream or the fleet has it ranked anew",
     "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",

@@ -19,7 +19,7 @@ from gateway.queueing.shared.queue_store import (
     SharedRoute,
     SharedTicket,
 )
-from policies.admission.dispatch_window import PASSED_MAX
+from policies.admission.dispatch_window import PASSED_OVER_MAX
 from policies.others_load import NO_TOTALS, LoadTotals
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
@@ -35,7 +35,7 @@ WINDOWS = (
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
 WORKERS, TENANTS, QUEUES = ("w0", "w1", "w2"), ("a", "b", "c"), ("m", "n", "m#batch")
-CROWD = PASSED_MAX + 2
+CROWD = PASSED_OVER_MAX + 2
 BEFORE = ("m", "n")
 """The queues that go before batch work."""
 

@@ -1,8 +1,8 @@
 """The adapters of kinds `sglang` and `embedded` (the embedded engine, which has the same API).
 
 `/ready` is the cheap probe (`/health` generates a token); `/server_info` has the size of the KV cache, `/v1/loads`
-the load, which the load feed also publishes (workers/load_reports/load_feed.py). Cached tokens are reported with
-`--enable-cache-report`.
+the load, which the load feed also publishes (workers/load_reports/load_subscriber.py). Cached tokens are reported
+with `--enable-cache-report`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ from workers.adapters.http import PathNotFound
 from workers.adapters.openai import OpenAIAdapter
 from workers.kv_events.source import EventSource, reachable
 from workers.load_reports.engine_loads import EngineLoad, SglangLoads, sum_of_ranks
-from workers.load_reports.load_feed import LoadSource
+from workers.load_reports.load_subscriber import LoadSource
 from workers.worker import Role
 
 

@@ -1,5 +1,5 @@
 """The load of an engine by its own account, asked for or published.
 
-Read engine_loads.py first (the value, and what engines answer when asked), then load_feed.py (what SGLang
+Read engine_loads.py first (the value, and what engines answer when asked), then load_subscriber.py (what SGLang
 publishes).
 """

@@ -1,6 +1,6 @@
 """The load that an engine reports when asked: /v1/loads of SGLang and the embedded engine, /metrics of vLLM.
 
-These are pure functions of an answer; SGLang's load feed, which it publishes unasked, is in load_feed.py. A
+These are pure functions of an answer; SGLang's load feed, which it publishes unasked, is in load_subscriber.py. A
 reported load includes what a gateway cannot know: requests that came some other way. See gateway/fleet/loads.py.
 """
 

@@ -141,7 +141,7 @@ def simulate(
             help="Release window of a worker; 0: requests never wait in the gateway.", min=0, max=10**9
         ),
     ] = 0,
-    hold: Annotated[
+    waiting_order: Annotated[
         str, typer.Option(help=f"Order of requests that wait in the gateway: {', '.join(ORDERS)}.")
     ] = "hrrn",
     queue: Annotated[
@@ -240,7 +240,7 @@ def simulate(
             window_tokens=window_tokens or (RELEASE_WINDOW_TOKENS if queue else None),
             turns=QueueRule() if queue else None,
             classes={each.name: each for each in (VOICE, CODE, CHAT, BATCH)} if classes else {},
-            hold=_one_of("--hold", hold, tuple(ORDERS)),
+            waiting_order=_one_of("--waiting-order", waiting_order, tuple(ORDERS)),
             changes=restarts(
                 workers, every_seconds=restart_every, for_seconds=restart_seconds, until=first[-1].at
             )
@@ -359,7 +359,7 @@ def _write(
         "speeds": scenario.speeds,
         "speeds_rated": scenario.speeds_rated,
         "order": scenario.order,
-        "hold": scenario.hold,
+        "waiting_order": scenario.waiting_order,
         "window_tokens": scenario.window_tokens,
         "queue": scenario.turns is not None,
         "classes": sorted(scenario.classes),

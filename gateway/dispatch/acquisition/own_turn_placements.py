@@ -87,7 +87,7 @@ class OwnTurnPlacements:
             if not close_enough_to_best(route.cost_ms, routes[0].cost_ms, hold):
                 break
             worker = prefill_worker_of(route)
-            if (closed is None or closed.is_open(worker, crowds=crowds)) and self._fits(
+            if (closed is None or closed.allows(worker, crowds=crowds)) and self._fits(
                 route, request, routes, tokens, window.open
             ):
                 if self._router.shadow is not None:

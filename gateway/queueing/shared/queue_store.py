@@ -116,7 +116,7 @@ class QueueStore:
         windows: QueueWindows,
         hold: float | None = None,
     ) -> None:
-        """`gateway`: sixteen hex digits that no other has. `hold`: see policies/admission."""
+        """`gateway`: sixteen hex digits that no other has. `hold`: the setting `queueing.hold`."""
         self.gateway = gateway
         self.keys = keys
         scripts.bind(LIBRARY)

@@ -64,8 +64,11 @@ class FleetCounts:
     """Commands of the busiest primary as a multiple of their mean; 1 for one server."""
 
 
-async def count(load: FleetLoad, directory: Path) -> FleetCounts:
-    """Start the gateways, send the load, and return what it cost. Raises ChildFailed."""
+async def count(load: FleetLoad, directory: Path, *, idle_seconds: float = IDLE_SECONDS) -> FleetCounts:
+    """Start the gateways, send the load, and return what it cost. Raises ChildFailed.
+
+    `idle_seconds`: how long gateways at rest are counted.
+    """
     async with AsyncExitStack() as stack:
         url, clients = await _redis(stack, load, directory)
         worker = await _start(stack, directory, "worker", "tests.benchmarks.fast_worker", *model_names(load))
@@ -79,11 +82,15 @@ async def count(load: FleetLoad, directory: Path) -> FleetCounts:
             file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
             name = f"gateway-{number}"
             gateways.append(await _start(stack, directory, name, "gateway", "serve", "--config", str(file)))
-        return await _count(load, gateways, [key.text for key in keys], clients)
+        return await _count(load, gateways, [key.text for key in keys], clients, idle_seconds)
 
 
 async def _count(
-    load: FleetLoad, gateways: Sequence[Child], keys: Sequence[str], clients: Sequence[Any]
+    load: FleetLoad,
+    gateways: Sequence[Child],
+    keys: Sequence[str],
+    clients: Sequence[Any],
+    idle_seconds: float,
 ) -> FleetCounts:
     urls = [str(gateway.url) for gateway in gateways]
     warm_up = max(WARM_UP_REQUESTS * load.members, load.models * load.tenants)
@@ -91,7 +98,7 @@ async def _count(
     await send(urls, keys, load, "warm", warm_up)
     await asyncio.sleep(QUIET_SECONDS)
     before = await figures(clients, gateways)
-    await asyncio.sleep(IDLE_SECONDS)
+    await asyncio.sleep(idle_seconds)
     rested = await figures(clients, gateways)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -99,7 +106,7 @@ async def _count(
     await asyncio.sleep(QUIET_SECONDS)
     after = await figures(clients, gateways)
     seconds = loop.time() - began
-    idle = {name: (rested[name] - before[name]) / IDLE_SECONDS for name in before}
+    idle = {name: (rested[name] - before[name]) / idle_seconds for name in before}
     spent = {name: after[name] - rested[name] - idle[name] * seconds for name in after}
     a_request = {name: value / load.requests for name, value in spent.items()}
     serving = [f"cpu_{at}" for at in range(load.members)]

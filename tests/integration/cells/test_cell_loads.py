@@ -1,114 +1,117 @@
-"""Two cells share workers: each knows what the other has under way on them, and has its part of every window."""
+"""Loads are exchanged by a real Redis: fair parts, one gateway for each cell, leases, a Redis that is away."""
 
 import asyncio
-from collections import Counter
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
-from tests.fakes.scripted_worker import ScriptedWorker
-from tests.stage.cells import cell_fleet
+from gateway.cells.cell_loads import CellLoads
+from gateway.cells.home_workers import HomeWorkers
+from policies.admission.dispatch_window import DispatchWindow
+from policies.others_load import LoadTotals
+from radix_cache.redis.scripts import ScriptCaller
 
-WINDOW = {"queueing": {"release_window_tokens": 400}}
-SHORT, LONG = 25 * "word ", 1000 * "word "
+WINDOW = 300
+
+
+class StubQueue:
+    """A cell's queue, of one gateway: it keeps what other cells have."""
+
+    def __init__(self, gateway, own):
+        self.gateway, self.own, self.others, self.exchanges = gateway, own, {}, 0
+        self.shards = [self]
+
+    async def exchange_with_cells(self, others):
+        self.others = dict(others)
+        self.exchanges += 1
+        return self.own
+
+
+class StubFleet(dict):
+    """Workers by id; each knows its address."""
+
+    def __iter__(self):
+        return iter(self.values())
+
+
+def worker(address="10.0.0.1:8000", provider=None):
+    return SimpleNamespace(id="w", address=address, provider=provider, models=frozenset({"m"}), away_tokens=0)
 
 
 @pytest.fixture
-async def fleet(tmp_path, request):
-    """Two cells of one gateway each, before two workers that both use; `param` are settings in place of WINDOW."""
-    more = getattr(request, "param", WINDOW)
-    async with (
-        ScriptedWorker() as one,
-        ScriptedWorker() as two,
-        cell_fleet(tmp_path, [one.url, two.url], cells={"east": 1, "west": 1}, **more) as fleet,
-    ):
-        yield fleet, (one, two)
+async def cell(own_valkey):
+    """Run the exchange of one gateway: `async with cell(...) as queue`."""
+    scripts = ScriptCaller(own_valkey.url)
+    windows = SimpleNamespace(of=lambda model: DispatchWindow(narrow=WINDOW, wide=2 * WINDOW))
+
+    @asynccontextmanager
+    async def run(name, gateway, own, fleet=None):
+        queue = StubQueue(gateway, own)
+        fleet = StubFleet(fleet or {"w": worker()})
+        homes = HomeWorkers(SimpleNamespace(cell=name, cells={name: ()}))
+        loads = CellLoads(
+            scripts, prefix="c", cell=name, fleet=fleet, queue=queue, windows=windows, homes=homes
+        )
+        task = asyncio.create_task(loads.run())
+        try:
+            yield queue
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    yield run
+    await scripts.close()
 
 
-async def knows(fleet, cell, count):
-    """Wait until a gateway of the cell knows of so many requests under way on all workers."""
-    url = f"{fleet.gateways[cell][0].admin}/admin/v1/workers"
+async def until(true):
     async with asyncio.timeout(60):
-        while True:
-            async with fleet.http.get(url) as answer:
-                found = await answer.json()
-            if sum(worker["streams"] for worker in found["data"]) == count:
-                return
-            await asyncio.sleep(0.05)
+        while not true():
+            await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("fleet", [{}], indirect=True, ids=["default window"])
-async def test_a_cell_knows_the_load_of_another_and_forgets_it(fleet):
-    fleet, workers = fleet
-    east, west = fleet.gateways["east"][0], fleet.gateways["west"][0]
-    gate = asyncio.Event()
-    for worker in workers:
-        worker.then(until=gate)
-    # More than AWAY_TOKENS, so that it counts more than where the workers are at home.
-    running = asyncio.ensure_future(asked(fleet, east, fleet.tenants_of("east")[0], 4 * LONG))
-    await knows(fleet, "west", 1)
-    busy = next(at for at, worker in enumerate(workers) if worker.seen)
-    # A request of the other cell goes to the idle worker.
-    other = asyncio.ensure_future(asked(fleet, west, fleet.tenants_of("west")[0]))
-    await knows(fleet, "east", 2)
-    assert len(workers[busy].seen) == len(workers[1 - busy].seen) == 1
-    gate.set()
-    assert await running == await other == 200
-    for cell in ("east", "west"):
-        await knows(fleet, cell, 0)
-
-
-async def asked(fleet, gateway, tenant, text="hello"):
-    async with fleet.chat(gateway, tenant, text) as answer:
-        await answer.read()
-        return answer.status
-
-
-async def test_a_dead_cell_has_no_load(fleet):
-    fleet, workers = fleet
-    east, west = fleet.gateways["east"][0], fleet.gateways["west"][0]
-    for worker in workers:
-        worker.then(silent=True)
-    running = asyncio.ensure_future(asked(fleet, east, fleet.tenants_of("east")[0]))
-    await knows(fleet, "west", 1)
-    east.signal(9)
-    await knows(fleet, "west", 0)
-    with pytest.raises(Exception, match=r"disconnected|reset"):
-        await running
-    for worker in workers:
-        worker.then(silent=False)
-    assert await asked(fleet, west, fleet.tenants_of("west")[0]) == 200
-
-
-async def test_no_cell_keeps_a_worker_to_itself(tmp_path):
-    """One cell has filled the worker and has more waiting; then another cell asks, also for a long prompt."""
+async def test_cells_count_at_most_the_others_fair_part_of_a_window(cell):
     async with (
-        ScriptedWorker() as worker,
-        cell_fleet(tmp_path, [worker.url], cells={"east": 1, "west": 1}, **WINDOW) as fleet,
+        cell("east", "e1", {"w": LoadTotals(40, 2, 500)}) as east,
+        cell("west", "w1", {"w": LoadTotals(900, 3, 700)}) as west,
     ):
-        worker.then(first_after=0.2)
-        tenants = {cell: fleet.tenants_of(cell)[0] for cell in fleet.gateways}
+        await until(lambda: east.others and west.others)
+        await until(lambda: east.others == {"w": LoadTotals(WINDOW // 2, 3, 700)})
+        assert west.others == {"w": LoadTotals(40, 2, 500)}
+        async with cell("north", "n1", {"w": LoadTotals(500, 1, 10)}):
+            await until(lambda: east.others == {"w": LoadTotals(2 * WINDOW // 3, 4, 710)})
+        await until(lambda: east.others == {"w": LoadTotals(WINDOW // 2, 3, 700)})
 
-        async def keep_asking(cell, text):
-            while await asked(fleet, fleet.gateways[cell][0], tenants[cell], f"{cell} {text}") == 200:
-                pass
 
-        async def served(count):
-            first = len(worker.seen)
-            async with asyncio.timeout(60):
-                while len(worker.seen) < first + count:
-                    await asyncio.sleep(0.01)
-            texts = [seen.body["messages"][0]["content"] for seen in worker.seen[first : first + count]]
-            return Counter(text.split()[0] for text in texts)
+async def test_only_the_same_worker_counts(cell):
+    load = LoadTotals(40, 2, 500)
+    names = ("same", "moved", "elsewhere", "outside")
+    theirs = {name: worker() for name in names} | {"outside": worker(provider=object())}
+    mine = {"same": worker(), "moved": worker("10.0.0.9:8000"), "outside": worker()}
+    async with (
+        cell("east", "e1", dict.fromkeys(names, load), theirs),
+        cell("west", "w1", {}, mine) as west,
+    ):
+        await until(lambda: west.others)
+        assert west.others == {"same": load}
 
-        async with asyncio.TaskGroup() as group:
-            askers = [group.create_task(keep_asking("east", SHORT)) for _ in range(20)]
-            assert (await served(20))["east"] == 20
-            longer_than_the_window = asked(fleet, fleet.gateways["west"][0], tenants["west"], LONG)
-            async with asyncio.timeout(60):
-                assert await longer_than_the_window == 200
-            askers += [group.create_task(keep_asking("west", SHORT)) for _ in range(20)]
-            await served(40)
-            shares = await served(200)
-            assert min(shares.values()) > 0.3 * shares.total(), shares
-            for asker in askers:
-                asker.cancel()
+
+async def test_one_gateway_of_a_cell_does_it_and_another_takes_over(cell):
+    async with cell("west", "w1", {"w": LoadTotals(40, 2, 500)}):
+        async with cell("east", "e1", {}) as first:
+            await until(lambda: first.others)
+            async with cell("east", "e2", {}) as second:
+                done = first.exchanges
+                await until(lambda: first.exchanges > done + 3)
+                assert second.exchanges == 0
+        async with cell("east", "e2", {}) as second:
+            await until(lambda: second.others)
+
+
+async def test_without_redis_the_others_loads_are_forgotten(cell, own_valkey):
+    async with cell("west", "w1", {"w": LoadTotals(40, 2, 500)}), cell("east", "e1", {}) as east:
+        await until(lambda: east.others)
+        own_valkey.kill()
+        await until(lambda: not east.others)
+        own_valkey.start()
+        await until(lambda: east.others)

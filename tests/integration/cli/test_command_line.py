@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
 import yaml
 
+from gateway.runtime import server
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
 
@@ -47,6 +49,15 @@ def settings_file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def serve_here(monkeypatch):
+    """Runs `serve` in this process until it is refused; the heaps and the threads' turns here stay as they are."""
+    monkeypatch.setattr(server, "return_freed_memory", lambda: None)
+    seconds = sys.getswitchinterval()
+    yield partial(run_command, "serve")
+    sys.setswitchinterval(seconds)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +260,12 @@ async def test_a_keyboard_lets_requests_end_and_says_how_not_to_wait(settings_fi
     assert "for 1 running request; a second signal ends it at once" in line
 
 
-async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(settings_file, tmp_path):
+def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(settings_file, tmp_path, serve_here):
     socket = tmp_path / "gateway.sock"
     path = settings_file(listen={"unix_socket": str(socket)})
     with Serving(path) as serving:
         assert socket.is_socket()
-        code, _, errors = run_process("serve", "-c", path, "--set", f"state_directory={tmp_path}/other")
+        code, _, errors = serve_here("-c", path, "--set", f"state_directory={tmp_path}/other")
         assert (code, errors.splitlines()[-1]) == (
             1,
             f"radixgate: cannot listen on {socket}: Address already in use",
@@ -265,7 +276,7 @@ async def test_a_unix_socket_is_removed_at_the_end_and_not_taken_from_another(se
     with Serving(path) as serving:  # What a kill leaves is no obstacle.
         assert serving.url == f"unix:{socket}"
         serving.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(serving.process.wait, 60) == 0
+        assert serving.process.wait(60) == 0
     assert not socket.exists()
 
 
@@ -324,32 +335,32 @@ async def test_a_second_signal_stops_at_once(settings_file):
         ({"unix_socket": "/nowhere/gateway.sock"}, "/nowhere/gateway.sock: No such file or directory"),
     ],
 )
-def test_an_address_that_cannot_be_is_one_line(settings_file, listen, reason):
+def test_an_address_that_cannot_be_is_one_line(settings_file, serve_here, listen, reason):
     tenants = [{"id": "acme"}]
-    code, _, errors = run_process("serve", "-c", settings_file(listen=listen, tenants=tenants))
+    code, _, errors = serve_here("-c", settings_file(listen=listen, tenants=tenants))
     assert code == 1
     # The log says what else there is to say.
     (line,) = [line for line in errors.splitlines() if not line.startswith("{")]
     assert reason in line
 
 
-def test_an_address_that_is_taken_is_one_line(settings_file):
+def test_an_address_that_is_taken_is_one_line(settings_file, serve_here):
     import socket
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         path = settings_file(listen={"port": taken.getsockname()[1]})
-        code, _, errors = run_process("serve", "--config", path)
+        code, _, errors = serve_here("--config", path)
     assert code == 1
     assert "cannot listen on 127.0.0.1:" in errors
     assert "Traceback" not in errors
 
 
-def test_one_state_directory_serves_one_gateway(settings_file):
+def test_one_state_directory_serves_one_gateway(settings_file, serve_here):
     path = settings_file()
     with Serving(path):
-        code, _, errors = run_process("serve", "--config", path)
+        code, _, errors = serve_here("--config", path)
     assert code == 1
     assert "is used by another gateway" in errors
 

@@ -129,7 +129,7 @@ async def test_the_settings_say_where_a_worker_publishes_or_that_nobody_listens(
 
 
 async def test_workers_beyond_the_bound_are_asked_and_the_log_says_so_once(gateway, monkeypatch, caplog):
-    monkeypatch.setattr(feeds_module, "LISTENERS_MAX", 1)
+    monkeypatch.setattr(feeds_module, "SUBSCRIBERS_MAX", 1)
     async with publishing({"running": 2}) as (worker, _, _), publishing({}, {}) as (other, _, _):
         async with gateway(worker, other) as running:
             await running.until(lambda: one(running).load.is_heard)

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.fleet.ranks import Ranks
-from gateway.kv_index.feed_leases import LEASE_SECONDS
-from gateway.kv_index.feeds import KvEventFeeds
+from gateway.kv_index.kv_event_feeds import KvEventFeeds
+from gateway.kv_index.own_feed_leases import LEASE_SECONDS
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache import loop_yield
-from radix_cache.shared.feed_leases import FeedKnowledge
+from radix_cache.shared.feed_lease_store import FeedKnowledge
 from tests.fakes.feed_gateway import SPACE
-from tests.integration.kv_index.test_feeds import chain
+from tests.integration.kv_index.test_kv_event_feeds import chain
 from tests.integration.workers.test_event_subscriber import free_pair, published, source_of
 from workers.engine.kv.kv_events import BlockRemoved, Cleared
 

@@ -52,7 +52,7 @@ def feed_of(running):
 
 
 def feeds_of(running):
-    return running.here.gateway.feeds
+    return running.here.gateway.event_feeds
 
 
 async def heard(running):

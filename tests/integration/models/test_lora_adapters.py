@@ -110,7 +110,7 @@ async def test_kv_events_alone_tell_the_index_which_worker_holds_a_prefix_of_the
 ):
     shared = {"acme": {"isolation": {"mode": "shared"}}}
     async with gateway(*workers, kind="embedded", tenants=shared, **model_settings) as running:
-        feeds, url = running.here.gateway.feeds, workers[holder].url
+        feeds, url = running.here.gateway.event_feeds, workers[holder].url
         await running.until(lambda: f"w{holder}" in running.here.gateway.index.index.followed)
         (feed,) = feeds.rank_feeds(f"w{holder}")
         # Beside the gateway: nothing but its event tells of it.

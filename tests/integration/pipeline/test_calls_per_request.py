@@ -1,19 +1,23 @@
 """One request's way through the gateway stays short: the Python calls it costs, which no machine changes."""
 
 import pytest
+import pytest_asyncio
 
 from tests.benchmarks.calls import counted
 from tests.benchmarks.subjects import RADIXGATE, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 REQUESTS = 500
 COUNTS = 8
 
 
-@pytest.fixture
-async def profiled(tmp_path):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def profiled(tmp_path_factory):
     """Start a gateway that profiles itself, before two scripted workers."""
-    async with running((RADIXGATE,), tmp_path, profiled=tmp_path) as field:
-        yield field.subjects[0], tmp_path
+    directory = tmp_path_factory.mktemp("profiled")
+    async with running((RADIXGATE,), directory, profiled=directory) as field:
+        yield field.subjects[0], directory
 
 
 async def fewest(one, directory, *, stream, own, everything):

@@ -7,19 +7,20 @@ from tests.benchmarks.fleet.load import FleetLoad
 from tests.benchmarks.fleet.predicted import predicted
 
 A_GATEWAY = 25
+IDLE_SECONDS = 2.0
 
 
 def load(gateways, **more):
     rate = A_GATEWAY * gateways
     return FleetLoad(
-        gateways=gateways, requests_per_second=rate, requests=4 * rate, **({"new_blocks": 4} | more)
+        gateways=gateways, requests_per_second=rate, requests=2 * rate, **({"new_blocks": 4} | more)
     )
 
 
 @pytest.mark.parametrize("gateways", [1, 4])
 async def test_the_plan_is_within_a_fifth_of_what_is_counted(gateways, tmp_path):
     asked = load(gateways)
-    counts = await count(asked, tmp_path)
+    counts = await count(asked, tmp_path, idle_seconds=IDLE_SECONDS)
     plan = predicted(asked, counts)
     assert plan.commands == pytest.approx(counts.commands, rel=0.2)
     assert plan.bytes_in == pytest.approx(counts.bytes_in, rel=0.2)
@@ -29,7 +30,7 @@ async def test_the_plan_is_within_a_fifth_of_what_is_counted(gateways, tmp_path)
 
 async def test_the_plan_knows_what_long_prompts_with_a_shared_beginning_cost(tmp_path):
     asked = load(2, new_blocks=40, shared_blocks=20)
-    counts = await count(asked, tmp_path)
+    counts = await count(asked, tmp_path, idle_seconds=IDLE_SECONDS)
     plan = predicted(asked, counts)
     assert plan.bytes_in == pytest.approx(counts.bytes_in, rel=0.2)
     assert plan.bytes_out == pytest.approx(counts.bytes_out, rel=0.2)

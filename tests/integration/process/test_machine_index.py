@@ -10,13 +10,17 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
+import pytest_asyncio
 import redis.asyncio as redis
 
 from radix_cache.shared.keys import Keys
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.processes import gateway_processes, steady_ports
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 PROCESSES = 4
+PREFIX = "machine-index"
 TEXT = "a system prompt that all requests share " * 60
 
 
@@ -92,9 +96,11 @@ def holder(counts):
     return found
 
 
-@pytest.fixture
-async def machine(tmp_path, own_valkey):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def machine(tmp_path_factory, valkey):
+    """A gateway of several processes for all tests, the last of which kills it."""
     async with AsyncExitStack() as stack:
+        tmp_path = tmp_path_factory.mktemp("machine")
         admin = steady_ports(1)
         workers = [await stack.enter_async_context(ScriptedWorker()) for _ in range(2)]
         for worker in workers:
@@ -102,7 +108,7 @@ async def machine(tmp_path, own_valkey):
         settings = {
             "listen": {"port": 0, "processes": PROCESSES},
             "admin": {"port": admin},
-            "redis": {"url": own_valkey.url, "prefix": f"machine-{tmp_path.name}", "timeout_ms": 2000},
+            "redis": {"url": valkey.url, "prefix": PREFIX, "timeout_ms": 2000},
             "state_directory": str(tmp_path / "state"),
             "workers": [
                 {"id": f"w{number}", "kind": "sglang", "url": worker.url}
@@ -141,14 +147,14 @@ async def learnt(machine, text):
     return holder(len(worker.seen) - count for worker, count in zip(machine.workers, before, strict=True))
 
 
-async def test_a_prefix_is_routed_to_its_holder_by_every_process(machine, own_valkey, tmp_path):
+async def test_a_prefix_is_routed_to_its_holder_by_every_process(machine, valkey):
     for number in range(3):
         text = f"{number} {TEXT}"
         first = await learnt(machine, text)
         assert holder(await machine.ask_every_process(text)) == first
     # One process follows the index, and has the only copy.
-    client = redis.Redis.from_url(own_valkey.url)
-    keys = Keys(prefix=f"machine-{tmp_path.name}")
+    client = redis.Redis.from_url(valkey.url)
+    keys = Keys(prefix=PREFIX)
     counts = await client.execute_command("PUBSUB", "SHARDNUMSUB", *map(keys.tag, range(keys.shards)))
     assert set(counts[1::2]) == {1}
     await client.aclose()

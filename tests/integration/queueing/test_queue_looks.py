@@ -7,7 +7,7 @@ import redis.asyncio as redis
 
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
-from policies.admission.dispatch_window import PASSED_MAX, PASSED_OF_FLOW_MAX
+from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
 
@@ -49,9 +49,9 @@ async def queue(own_valkey):
     await scripts.close()
 
 
-@pytest.mark.parametrize("each", [1, 3, PASSED_OF_FLOW_MAX])
+@pytest.mark.parametrize("each", [1, 3, PASSED_OVER_OF_FLOW_MAX])
 async def test_behind_eight_who_wait_for_their_worker_one_is_looked_at(queue, each):
-    for at in range(PASSED_MAX):
+    for at in range(PASSED_OVER_MAX):
         assert await queue.asks(f"t{at // each}", FULL) == 0
     assert await queue.asks("ninth", FREE) == 1
     assert await queue.asks("also ninth", FULL) == 0
@@ -59,7 +59,7 @@ async def test_behind_eight_who_wait_for_their_worker_one_is_looked_at(queue, ea
 
 
 async def test_of_a_tenant_no_more_than_four_are_looked_at(queue):
-    for _ in range(PASSED_OF_FLOW_MAX - 1):
+    for _ in range(PASSED_OVER_OF_FLOW_MAX - 1):
         assert await queue.asks("flood", FULL) == 0
     assert await queue.asks("flood", FREE) == 1
     assert await queue.asks("flood", FULL) == 0
@@ -109,7 +109,7 @@ async def test_a_look_at_a_crowd_costs_the_server_a_few_commands_for_each_who_is
         await queue.store.expire(["m"])
         stats = await client.info("commandstats")
     told = {name.removeprefix("cmdstat_"): of["calls"] for name, of in stats.items()}
-    looks = min(PASSED_MAX + 1, tenants * PASSED_OF_FLOW_MAX)
+    looks = min(PASSED_OVER_MAX + 1, tenants * PASSED_OVER_OF_FLOW_MAX)
     assert (told["fcall"], told["hget"]) == (1, looks + 1)
     assert sum(told.values()) <= 3 * looks + 15
 

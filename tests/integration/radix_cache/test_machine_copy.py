@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.kv_index.feed_leases import FeedLeases
+from gateway.kv_index.own_feed_leases import OwnFeedLeases
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.settings.stores import IndexSettings
 from radix_cache.machine import mapped_reader
@@ -151,7 +151,7 @@ async def test_without_its_keeper_a_process_goes_on_and_says_later_what_it_learn
 
 
 async def test_only_the_process_that_keeps_the_index_may_follow_workers(both):
-    leases = [FeedLeases(each.parts.feed_leases, dict, lambda: None) for each in both]
+    leases = [OwnFeedLeases(each.parts.feed_leases, dict, lambda: None) for each in both]
     for _ in range(2):
         for each in leases:
             await each.renew()

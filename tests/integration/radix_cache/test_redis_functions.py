@@ -16,7 +16,7 @@ from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.feed_leases import FeedLeaseTable
+from radix_cache.shared.feed_lease_store import FeedLeaseTable
 from tests.conformance.test_quota_store import WIDE
 from tests.property.test_shared_tree import chained
 

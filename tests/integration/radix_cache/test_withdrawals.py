@@ -9,7 +9,7 @@ import pytest
 
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
-from radix_cache.shared.feed_leases import FeedLeaseStore, FeedLeaseTable
+from radix_cache.shared.feed_lease_store import FeedLeaseStore, FeedLeaseTable
 from radix_cache.shared.index_maintenance import LIVE_ROUNDS
 from radix_cache.shared.keys import Keys
 from tests.fakes.replica import replica

@@ -7,13 +7,26 @@
 --             +--- the owner has asked anew <--- 250 ms over --+
 --
 -- A queue whose name ends in "#batch" gives turns only while no request waits in the other queues that a call names.
--- Turns are given as policies/queueing/sfq.py says, room as policies/admission says; a property test holds this file to
--- them. The request that goes first waits until a worker that it accepts has room: smaller requests do not pass it
--- there, but others may go to workers that no request before them waits for.
+-- The request that goes first waits until a worker that it accepts has room: smaller requests do not pass it there, but
+-- others may go to workers that no request before them waits for.
+--
+-- One gateway alone gives turns by the same rules, in Python:
+--   best_route, leaves_one_open, hold_while_contended
+--       OwnTurnPlacements.place_now in gateway/dispatch/acquisition/own_turn_placements.py, with these functions,
+--       fits_window, close_enough_to_best, ClosedWorkers and the constants of policies/admission/dispatch_window.py
+--   first_waiting, grant_one, grant
+--       FlowHeads in policies/queueing/two_level_order.py, WaitingRoom.give_turns and WaitingRooms.give_turns in
+--       gateway/queueing; a flow is a tenant in a queue here
+--   enqueue, give_turn, charge
+--       arrive, next and correct of Sfq in policies/queueing/sfq.py
+-- Two rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
+-- alone does not tell their work apart. And the tickets of a tenant go by number; the gateway that is told of a turn may
+-- claim it for another ticket of the tenant. tests/property/test_shared_queue.py compares this file with a model made of those functions.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
 --       2 loads       hash: worker -> tokens queued, streams, KV tokens, packed; then what other cells have of these
---       3 places      hash: id -> record          4 owned    sorted set of ids, by name: "gateway:number"
+--       3 places      hash: id -> record, in any state
+--       4 owned       sorted set of ids, by name: "gateway:number"
 --       5 grants      sorted set: id -> ms by which it has to be claimed
 --       6 ended       sorted set: id -> ms until which it is remembered
 --       7 turns       stream: turns that were granted, and that gateways came or went
@@ -22,8 +35,9 @@
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
--- ARGV  1 gateway  2 narrow and 3 wide window in tokens  4 tokens ahead of an open worker, '': none is left open
---       5 1: contended  6 hold; for all of these see policies/admission; '': any worker with room will do
+-- ARGV  1 gateway, then the terms: the DispatchWindow of policies/admission/dispatch_window.py and the setting `hold`
+--       2 narrow and 3 wide window in tokens  4 most tokens ahead of an open worker; '': none need be left open
+--       5 1: contended  6 share by which a worker may cost more than the best one; '': any worker with room will do
 --       7 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
@@ -34,8 +48,9 @@
 local verbs = {}
 local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
-local HOLD_MS, CONTENDED_HOLD, PASSED_MAX, PASSED_OF_FLOW_MAX, UNPACKED_MAX = 10, 1, 8, 4, 256
-local OPEN_OF_WORKERS = 4
+local UNPACKED_MAX = 256
+-- As in policies/admission/dispatch_window.py.
+local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS, PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 10, 1, 4, 8, 4
 
 -- Records that `look` has unpacked, by their packed form, from call to call; and how many.
 local unpacked, unpacked_count = {}, 0
@@ -44,17 +59,18 @@ local unpacked, unpacked_count = {}, 0
 local ended_swept = 0
 
 -- Set anew by every call; redis.call is not there yet when a library is loaded. `known_loads` has the loads that this
--- call has read: {tokens, streams, KV tokens, and what other cells have of the three} by worker.
-local call, now, gateways, loads, places, owned, grants, ended, turns, queues, at, more, known_loads
-local narrow, wide, open_tokens, contended, hold
+-- call has read: {tokens, streams, KV tokens, and what other cells have of the three} by worker. `terms`: see ARGV.
+-- `next_at`: the index of the next argument. `more`: turns may be left to give.
+local call, now, gateways, loads, places, owned, grants, ended, turns, queues, terms, next_at, more, known_loads
 
-local function open(keys, args)
+-- Begins a call of a verb: sets the variables above. Returns the end of the gateway's lease; nothing without a lease.
+local function begin(keys, args)
   call = redis.call
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
-  narrow, wide, open_tokens, hold = tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), tonumber(args[6])
-  contended = args[5] == '1'
+  terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = args[5] == '1',
+    hold = tonumber(args[6])}
   queues, more, known_loads = {}, false, {}
   local count = tonumber(args[7])
   for i = 1, count do
@@ -63,13 +79,13 @@ local function open(keys, args)
       tickets = keys[k + 4], finishes = {}, background = string.sub(args[7 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
-  at = 8 + count
+  next_at = 8 + count
   return call('ZSCORE', gateways, args[1])
 end
 
 local function text(number) return string.format('%.17g', number) end
 
-local function answer(outcome, ...)
+local function reply(outcome, ...)
   local first = call('ZRANGE', grants, 0, 0, 'WITHSCORES')
   local due = more and 0 or first[2] and math.max(0, tonumber(first[2]) - now) or -1
   return {outcome, due, call('ZCARD', gateways), ...}
@@ -128,9 +144,9 @@ local function change_load(worker, tokens, streams, kv)
   end
 end
 
-local function take(record) change_load(record.worker, record.tokens, 1, record.kv) end
+local function add_load(record) change_load(record.worker, record.tokens, 1, record.kv) end
 
-local function free(record)
+local function remove_load(record)
   change_load(record.worker, record.state == 'answering' and 0 or -record.tokens, -1, -record.kv)
 end
 
@@ -140,45 +156,56 @@ local function workers_of(routes)
   return workers
 end
 
--- Returns whether another of these workers is open when an idle one takes a long prompt; see policies/admission.
+-- Returns whether another of these workers is open when an idle one takes a prompt that is longer than its window.
 local function leaves_one_open(routes, background)
   local count = 0
   for _, route in ipairs(routes) do
-    if known_loads[route[1]][1] <= open_tokens then count = count + 1 end
+    if known_loads[route[1]][1] <= terms.open then count = count + 1 end
   end
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not background
 end
 
--- Returns the cheapest route that is worth going and has room now, at a worker that is not in `closed`; without one, the
--- workers that the request waits for are added to `closed`, for later requests on the same terms: see ClosedWorkers in
--- policies/admission. `slack`: as hold. `yields`: the narrow window holds; `background`: it is batch work. Routes are
--- {worker, uncached tokens, fixed ms, ms per queued token}.
-local function best(routes, closed, slack, yields, background)
+-- Returns by what share a worker may cost more for a tenant that has no more requests waiting, beside one that has.
+local function hold_while_contended(hold) return hold and math.max(hold, CONTENDED_HOLD) end
+
+-- Returns the cheapest route that is worth going and has room now, at a worker that is not closed. Without one, the
+-- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
+-- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
+-- `is_narrow`: the narrow window applies; `background`: it is batch work. Routes are {worker, uncached tokens, fixed ms,
+-- ms per queued token}.
+local function best_route(routes, closed, hold, is_narrow, background)
   read_loads(workers_of(routes))
-  local costs, least, found = {}, math.huge, nil
-  local window, crowds = yields and narrow or wide, yields and not background
-  if contended and not yields and slack then slack = math.max(slack, CONTENDED_HOLD) end
+  local costs, least, found, open = {}, math.huge, nil, terms.open
+  local window, crowds = is_narrow and terms.narrow or terms.wide, is_narrow and not background
+  if terms.contended and not is_narrow then hold = hold_while_contended(hold) end
   for i, route in ipairs(routes) do
     local load = known_loads[route[1]]
     local ahead = load[1]
-    -- Where all that is ahead is of other cells, one request may go: they might keep the worker busy for ever.
+    -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
+    -- might keep it busy for ever.
     local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + route[2] <= window
-    if room and open_tokens and route[2] > window then room = leaves_one_open(routes, background) end
+    if room and open and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
-    if room and (not found or cost < costs[found]) and not (closed[route[1]] == 'all' or closed[route[1]] and crowds) then found = i end
+    if room and (not found or cost < costs[found]) then
+      local closed_to = closed[route[1]]
+      if not (closed_to == 'all' or closed_to and crowds) then found = i end
+    end
     costs[i] = cost
   end
-  local most = slack and least + math.max(math.abs(least) * slack, HOLD_MS) or math.huge
-  if found and costs[found] <= most then return routes[found] end
+  -- What close_enough_to_best allows.
+  local cost_max = hold and least + math.max(math.abs(least) * hold, HOLD_MS) or math.huge
+  if found and costs[found] <= cost_max then return routes[found] end
   for i, route in ipairs(routes) do
-    if costs[i] <= most and closed[route[1]] ~= 'all' then closed[route[1]] = crowds and 'crowding' or 'all' end
+    if costs[i] <= cost_max and closed[route[1]] ~= 'all' then
+      closed[route[1]] = crowds and 'crowding' or 'all'
+    end
   end
 end
 
 -- Queues.
 
--- Returns whether the narrow window holds for a queue's request: batch work, or its tenant has more requests waiting.
-local function yields(queue, crowds) return queue.background or contended and crowds end
+-- Returns whether the narrow window applies to a queue's request. `crowds`: its tenant has more requests waiting.
+local function narrow_applies(queue, crowds) return queue.background or terms.contended and crowds end
 
 local function ticket_of(id, record) return record.tenant .. '\0' .. string.format('%016d', record.number) .. '\0' .. id end
 
@@ -190,15 +217,15 @@ end
 local function member(ticket, tenant) return ticket and string.sub(ticket, #tenant + 2, #tenant + 17) .. '\0' .. tenant end
 
 -- The virtual time, read once in a call.
-local function passed(queue)
-  if not queue.passed then queue.passed = tonumber(call('HGET', queue.meta, 'v') or '0') end
-  return queue.passed
+local function virtual_time(queue)
+  if not queue.virtual_time then queue.virtual_time = tonumber(call('HGET', queue.meta, 'v') or '0') end
+  return queue.virtual_time
 end
 
 -- The finish tag of a tenant, read once in a call.
 local function finish_of(queue, tenant)
   if not queue.finishes[tenant] then queue.finishes[tenant] = tonumber(call('ZSCORE', queue.finish, tenant) or '') end
-  return queue.finishes[tenant] or passed(queue)
+  return queue.finishes[tenant] or virtual_time(queue)
 end
 
 local function finish_at(queue, tenant, tag)
@@ -231,7 +258,7 @@ local function enqueue(queue, id, record)
   with_tenant(queue, record.tenant, function(start)
     call('ZADD', queue.tickets, 0, ticket_of(id, record))
     if start then return start end
-    local tag = math.max(passed(queue), finish_of(queue, record.tenant))
+    local tag = math.max(virtual_time(queue), finish_of(queue, record.tenant))
     finish_at(queue, record.tenant, tag)
     return tag
   end)
@@ -258,27 +285,27 @@ local function charge(queue, record, cost)
 end
 
 local function give_turn(queue, record, start)
-  if start > passed(queue) then
-    queue.passed = start
+  if start > virtual_time(queue) then
+    queue.virtual_time = start
     call('HSET', queue.meta, 'v', text(start))
   end
   finish_at(queue, record.tenant, start + record.cost / record.weight)
 end
 
--- Returns the request that goes first of those that are not passed: the id of the ticket of the tenant with the least
--- start tag, its record and that tag; tickets without a record are dropped. `round.behind`: so many tenants that stand
--- first have no request left to look at. They remain first when turns are given, since a tenant that gets one moves
--- back.
-local function head(queue, round)
+-- Returns the request that goes first of those that are not passed over: the id of the first ticket left of the tenant
+-- with the least start tag, its record and that tag; tickets without a record are dropped. `round.behind`: so many
+-- tenants that stand first have no request left to look at. They remain first when turns are given, since a tenant that
+-- gets one moves back.
+local function first_waiting(queue, round)
   for _ = 1, SWEPT_MAX do
     if not round.tenant then
       local found = call('ZRANGE', queue.active, round.behind, round.behind, 'WITHSCORES')
       if not found[1] then return nil end
       round.active, round.tenant, round.start = found[1], string.sub(found[1], 18), tonumber(found[2])
-      round.tickets = tickets_of(queue, round.tenant, PASSED_OF_FLOW_MAX)
+      round.tickets = tickets_of(queue, round.tenant, PASSED_OVER_OF_FLOW_MAX)
     end
-    local tenant, skipped = round.tenant, round.passed[round.tenant] or 0
-    local ticket = round.tickets[skipped + 1]
+    local tenant, passed_over = round.tenant, round.passed_over[round.tenant] or 0
+    local ticket = round.tickets[passed_over + 1]
     local id = ticket and string.sub(ticket, #tenant + 19)
     local record = id and look(id)
     if record and record.state == 'waiting' then return id, record, round.start end
@@ -287,7 +314,7 @@ local function head(queue, round)
         call('ZREM', queue.tickets, ticket)
         return start
       end)
-    elseif skipped > 0 then
+    elseif passed_over > 0 then
       round.behind = round.behind + 1
     else
       call('ZREM', queue.active, round.active)
@@ -297,18 +324,19 @@ local function head(queue, round)
   end
 end
 
--- Gives a turn to the request that goes first of those that do not rather wait for another worker. `round`: the requests
--- that were passed so far, and the workers that they wait for; a request that was passed is not looked at twice.
+-- Gives a turn to the request that goes first of those that do not rather wait for another worker. `round`: how many
+-- requests were passed over so far, by tenant, and the workers that they wait for; none of them is looked at twice.
 local function grant_one(queue, mine, round)
   local id, record, start, route
   repeat
-    id, record, start = head(queue, round)
+    id, record, start = first_waiting(queue, round)
     if not id then return false end
-    route = best(record.routes, round.closed, hold, yields(queue, #round.tickets > 1), queue.background)
+    local is_narrow = narrow_applies(queue, #round.tickets > 1)
+    route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background)
     if not route then
-      if not hold or round.count == PASSED_MAX then return false end
+      if not terms.hold or round.count == PASSED_OVER_MAX then return false end
       round.count = round.count + 1
-      round.passed[record.tenant] = (round.passed[record.tenant] or 0) + 1
+      round.passed_over[record.tenant] = (round.passed_over[record.tenant] or 0) + 1
     end
   until route
   record, round.tenant = read(id), nil
@@ -318,7 +346,7 @@ local function grant_one(queue, mine, round)
     return start + record.cost / record.weight
   end)
   record.worker, record.tokens, record.routes = route[1], route[2], nil
-  take(record)
+  add_load(record)
   if id == mine then
     record.state = 'placed'
   else
@@ -339,7 +367,7 @@ local function requests_wait_before(queue)
 end
 
 local function by_last(one, other)
-  if one.last == other.last then return one.at < other.at end
+  if one.last == other.last then return one.position < other.position end
   return one.last < other.last
 end
 
@@ -348,8 +376,9 @@ local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
     if queue.background == background and waiting_tenants(queue) > 0 and not requests_wait_before(queue) then
-      local round = {passed = {}, count = 0, behind = 0, closed = {}}
-      found[#found + 1] = {at = i, queue = queue, round = round, last = tonumber(call('HGET', queue.meta, 'g') or '0')}
+      local round = {passed_over = {}, count = 0, behind = 0, closed = {}}
+      local granted = tonumber(call('HGET', queue.meta, 'g') or '0')
+      found[#found + 1] = {position = i, queue = queue, round = round, last = granted}
       last = math.max(last, found[#found].last)
     end
   end
@@ -386,7 +415,7 @@ local function drop(id, record, change)
   if record.state == 'waiting' then
     if queue then dequeue(queue, id, record) end
   else
-    free(record)
+    remove_load(record)
     if record.state == 'granted' then
       call('ZREM', grants, id)
       change = -record.cost
@@ -409,8 +438,8 @@ local function drop_all_of(gateway)
 end
 
 local function next_arg(args)
-  at = at + 1
-  return args[at - 1]
+  next_at = next_at + 1
+  return args[next_at - 1]
 end
 
 local function routes_of(args)
@@ -440,9 +469,9 @@ end
 -- ended already.
 -- Of a ticket that waits already, the routes are these from now on. One whose turn has come has its place.
 function verbs.admit(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   local id, queue = next_arg(args), queues[1]
-  if call('ZSCORE', ended, id) then return answer(-1) end
+  if call('ZSCORE', ended, id) then return reply(-1) end
   local record = {queue = queue.name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
     cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args))}
   local routes = routes_of(args)
@@ -453,13 +482,13 @@ function verbs.admit(keys, args)
     grant(id)
   elseif not known then
     call('ZADD', owned, 0, id)
-    local free = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
-    local route = free and best(routes, {}, hold, yields(queue, false), queue.background)
+    local unblocked = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
+    local route = unblocked and best_route(routes, {}, terms.hold, narrow_applies(queue, false), queue.background)
     if route then
-      local start = math.max(passed(queue), finish_of(queue, record.tenant))
+      local start = math.max(virtual_time(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)
       record.state, record.worker, record.tokens = 'placed', route[1], route[2]
-      take(record)
+      add_load(record)
       write(id, record)
     else
       record.state, record.routes, record.number = 'waiting', routes, call('HINCRBY', queue.meta, 'n', 1)
@@ -477,52 +506,52 @@ function verbs.admit(keys, args)
     call('ZREM', grants, id)
   end
   local waits = record.state == 'waiting'
-  return answer(waits and 0 or 1, waits and '' or record.worker, record.tokens or 0,
-    loads_of(workers_of(routes)), text(passed(queue)), text(finish_of(queue, record.tenant)))
+  return reply(waits and 0 or 1, waits and '' or record.worker, record.tokens or 0,
+    loads_of(workers_of(routes)), text(virtual_time(queue)), text(finish_of(queue, record.tenant)))
 end
 
 -- spare: a place that no request waits for in any of these queues, batch work apart; else nothing. It takes no turn.
 --   id, tenant, weight, cost, KV tokens, number of routes, routes
 -- Outcome 1 {worker, tokens, loads}, 0 there is none {'', 0, loads}, -1 it has ended already.
 function verbs.spare(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   local id = next_arg(args)
-  if call('ZSCORE', ended, id) then return answer(-1) end
+  if call('ZSCORE', ended, id) then return reply(-1) end
   local record = {queue = queues[1].name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
     cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args))}
   local routes, known = routes_of(args), read(id)
   if not known then
-    local free = true
+    local unblocked = true
     for _, queue in ipairs(queues) do
-      free = free and (queue.background or waiting_tenants(queue) == 0)
+      unblocked = unblocked and (queue.background or waiting_tenants(queue) == 0)
     end
-    local route = free and best(routes, {}, nil, false, queues[1].background)
-    if not route then return answer(0, '', 0, loads_of(workers_of(routes))) end
+    local route = unblocked and best_route(routes, {}, nil, false, queues[1].background)
+    if not route then return reply(0, '', 0, loads_of(workers_of(routes))) end
     record.state, record.worker, record.tokens = 'placed', route[1], route[2]
-    take(record)
+    add_load(record)
     call('ZADD', owned, 0, id)
     write(id, record)
     known = record
   end
-  return answer(1, known.worker, known.tokens, loads_of(workers_of(routes)))
+  return reply(1, known.worker, known.tokens, loads_of(workers_of(routes)))
 end
 
 -- claim: the owner of a turn takes it, for the ticket that it was given to or for another ticket of that tenant.
 --   id, another id or '', number of routes, routes (of the ticket that is to go, as they are now)
 -- Outcome 1 {id that goes, worker, tokens, loads}, -1 the turn is no longer there.
 function verbs.claim(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   local id, other = next_arg(args), next_arg(args)
   local routes, record = routes_of(args), read(id)
-  if record and record.state == 'placed' then return answer(1, id, record.worker, record.tokens, loads_of({record.worker})) end
-  if not record or record.state ~= 'granted' then return answer(-1) end
+  if record and record.state == 'placed' then return reply(1, id, record.worker, record.tokens, loads_of({record.worker})) end
+  if not record or record.state ~= 'granted' then return reply(-1) end
   local queue, swapped = queues[record.queue], other ~= '' and read(other)
   if swapped and (swapped.state ~= 'waiting' or swapped.tenant ~= record.tenant or swapped.queue ~= record.queue) then
     swapped = nil
   end
-  free(record)
-  local crowds = contended and #tickets_of(queue, record.tenant, 1) > 0
-  local route = (swapped or other == '') and best(routes, {}, hold, yields(queue, crowds), queue.background)
+  remove_load(record)
+  local is_narrow = narrow_applies(queue, terms.contended and #tickets_of(queue, record.tenant, 1) > 0)
+  local route = (swapped or other == '') and best_route(routes, {}, terms.hold, is_narrow, queue.background)
   local goes = id
   if swapped and route then
     goes = other
@@ -536,18 +565,18 @@ function verbs.claim(keys, args)
   end
   if route then record.worker, record.tokens = route[1], route[2] end
   record.state, record.routes = 'placed', nil
-  take(record)
+  add_load(record)
   write(goes, record)
   call('ZREM', grants, id)
   grant()
-  return answer(1, goes, record.worker, record.tokens, loads_of({record.worker}))
+  return reply(1, goes, record.worker, record.tokens, loads_of({record.worker}))
 end
 
 -- release: the first token came, or the request has ended, in any state.
 --   id, 'first' or 'end', units by which what was used differs from its cost
 -- Outcome 1 {loads}, 0 it was not there.
 function verbs.release(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   local id, first, change = next_arg(args), next_arg(args) == 'first', tonumber(next_arg(args))
   local record = read(id)
   if not first then
@@ -558,7 +587,7 @@ function verbs.release(keys, args)
     end
     call('ZADD', ended, now + ENDED_MS, id)
   end
-  if not record then return answer(0, {}) end
+  if not record then return reply(0, {}) end
   if first then
     if record.state == 'placed' then
       change_load(record.worker, -record.tokens, 0, 0)
@@ -569,13 +598,13 @@ function verbs.release(keys, args)
     drop(id, record, change)
   end
   grant()
-  return answer(1, loads_of(record.worker and {record.worker} or {}))
+  return reply(1, loads_of(record.worker and {record.worker} or {}))
 end
 
 -- expire: turns that were not claimed go to the next request.
 --   ms by which the clock is ahead: 0
 function verbs.expire(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   local late = call('ZRANGEBYSCORE', grants, '-inf', now + tonumber(next_arg(args)), 'LIMIT', 0, SWEPT_MAX)
   for _, id in ipairs(late) do
     local record = read(id)
@@ -583,7 +612,7 @@ function verbs.expire(keys, args)
     call('ZREM', grants, id)
   end
   grant()
-  return answer(1)
+  return reply(1)
 end
 
 -- beat: the gateway's lease is renewed for so long; 0: it leaves.
@@ -591,34 +620,34 @@ end
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
   local lease = tonumber(args[8 + tonumber(args[7])])
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   if lease == 0 then
     drop_all_of(args[1])
     call('ZREM', gateways, args[1])
     call('XADD', turns, 'MAXLEN', '~', TURNS_MAX, '*', 'gateways', '')
     grant()
-    return answer(1, {}, {})
+    return reply(1, {}, {})
   end
   call('ZADD', gateways, now + lease, args[1])
-  return answer(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(call('HKEYS', loads)))
+  return reply(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(call('HKEYS', loads)))
 end
 
 -- cells: other cells have this on workers, and nothing else, from now on.
 --   number of workers, workers {worker, tokens queued, streams, KV tokens}
 -- Outcome 1 {worker, tokens queued, streams, KV tokens, ...} of this cell alone
 function verbs.cells(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
-  local workers, told = call('HKEYS', loads), {}
-  for _, worker in ipairs(workers) do told[worker] = {0, 0, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
+  local workers, reported = call('HKEYS', loads), {}
+  for _, worker in ipairs(workers) do reported[worker] = {0, 0, 0} end
   for _ = 1, tonumber(next_arg(args)) do
     local worker = next_arg(args)
-    if not told[worker] then workers[#workers + 1] = worker end
-    told[worker] = {tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))}
+    if not reported[worker] then workers[#workers + 1] = worker end
+    reported[worker] = {tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))}
   end
   read_loads(workers)
   local own = {}
   for _, worker in ipairs(workers) do
-    local load, others = known_loads[worker], told[worker]
+    local load, others = known_loads[worker], reported[worker]
     local tokens, streams, kv = load[1] - load[4], load[2] - load[5], load[3] - load[6]
     if streams > 0 then own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, tokens, streams, kv end
     if load[4] ~= others[1] or load[5] ~= others[2] or load[6] ~= others[3] then
@@ -627,22 +656,22 @@ function verbs.cells(keys, args)
     end
   end
   grant()
-  return answer(1, own)
+  return reply(1, own)
 end
 
 -- reap: what a gateway holds whose lease is over is freed.
 --   the gateway, ms by which the clock is ahead: 0
 function verbs.reap(keys, args)
-  if not open(keys, args) then return {-2, -1, 0} end
+  if not begin(keys, args) then return {-2, -1, 0} end
   local dead, ahead = next_arg(args), tonumber(next_arg(args))
   local lease = call('ZSCORE', gateways, dead)
-  if lease and tonumber(lease) > now + ahead then return answer(0) end
+  if lease and tonumber(lease) > now + ahead then return reply(0) end
   drop_all_of(dead)
   if call('ZREM', gateways, dead) == 1 then
     call('XADD', turns, 'MAXLEN', '~', TURNS_MAX, '*', 'gateways', '')
   end
   grant()
-  return answer(1)
+  return reply(1)
 end
 
 -- join: a gateway begins, or begins again: it holds these places, and nothing else.
@@ -650,7 +679,7 @@ end
 --   places {id, queue, tenant, weight, cost, KV tokens, worker, tokens (0: answering)},
 --   number of services, services {queue, tenant, units over weight}: given while Redis was away, added once
 function verbs.join(keys, args)
-  local new = not open(keys, args)
+  local new = not begin(keys, args)
   local lease, id, first = tonumber(next_arg(args)), next_arg(args), next_arg(args) == '1'
   call('ZADD', gateways, now + lease, args[1])
   if first then drop_all_of(args[1]) end
@@ -661,7 +690,7 @@ function verbs.join(keys, args)
       tokens = tonumber(next_arg(args))}
     record.state = record.tokens == 0 and 'answering' or 'placed'
     if not call('ZSCORE', ended, place) and not read(place) then
-      take(record)
+      add_load(record)
       call('ZADD', owned, 0, place)
       write(place, record)
     end
@@ -674,5 +703,5 @@ function verbs.join(keys, args)
   end
   if new then call('XADD', turns, 'MAXLEN', '~', TURNS_MAX, '*', 'gateways', '') end
   grant()
-  return answer(1)
+  return reply(1)
 end

@@ -6,7 +6,7 @@ from gateway.fleet.loads import LoadShare, WorkerLoad
 from policies.others_load import LoadTotals
 from tests.fakes.clock import FakeClock
 from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
-from workers.load_reports.load_feed import SILENT_SECONDS
+from workers.load_reports.load_subscriber import SILENT_SECONDS
 from workers.worker import Speed
 
 SPEED = Speed(ms_per_token=0.1)

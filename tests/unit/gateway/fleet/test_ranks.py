@@ -11,7 +11,7 @@ from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from tests.fakes.clock import FakeClock
 from workers.load_reports.engine_loads import EngineLoad
-from workers.load_reports.load_feed import SILENT_SECONDS
+from workers.load_reports.load_subscriber import SILENT_SECONDS
 
 WORKER = WorkerId("w")
 

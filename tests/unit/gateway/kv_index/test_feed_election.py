@@ -14,7 +14,7 @@ from gateway.kv_index.feed_election import (
     claim,
     ranking,
 )
-from radix_cache.shared.feed_leases import NO_GATEWAY, FeedKnowledge, FeedLease
+from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedKnowledge, FeedLease
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
 WARM = FollowerStatus(wanted=True, follows=True, warm=True, known=FeedKnowledge.WHOLE)

@@ -49,8 +49,8 @@ def room_for(
     seconds=30.0,
     policy=None,
     first=lambda: True,
-    passed_max=0,
-    passed_of_flow_max=4,
+    passed_over_max=0,
+    passed_over_of_flow_max=4,
     room_left=lambda closed, tokens: True,
     **bounds,
 ):
@@ -61,8 +61,8 @@ def room_for(
             order=tenant_order("hrrn"),
             bounds=WaitingRoomBounds(requests_max=waiting_max, **{"tokens_max": 10**9, **bounds}),
             waiting_seconds_max=seconds,
-            passed_max=passed_max,
-            passed_of_flow_max=passed_of_flow_max,
+            passed_over_max=passed_over_max,
+            passed_over_of_flow_max=passed_over_of_flow_max,
         ),
         give_back=desk.unseat,
         clock=clock,
@@ -328,7 +328,7 @@ class Choosy:
 
 async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_and_keeps_its_own(clock):
     desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
 
     async def visitor(tenant, *workers):
         ticket, seat = room.ticket(QueuedRequest(tenant=tenant, cost=1.0)), desk.seat_at(*workers)
@@ -352,7 +352,7 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_
 
 async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to_the_free_one(clock):
     desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
     choosy = asyncio.create_task(
         room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
     )
@@ -366,7 +366,7 @@ async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to
 
 async def test_a_tenant_whose_requests_all_wait_for_one_worker_does_not_keep_others_from_a_free_one(clock):
     desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4, passed_of_flow_max=2)
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4, passed_over_of_flow_max=2)
     own = [
         asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own")))
         for _ in range(8)
@@ -461,7 +461,7 @@ async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
 async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
     """A routing policy may come from another package: its failure fails only the request that it ranks."""
     desk, faults = Choosy("other"), []
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
 
     def seat(closed):
         if faults:
@@ -487,7 +487,7 @@ async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
 
 async def test_who_comes_in_the_moment_in_which_a_queue_policy_fails_leaves_nothing(clock, monkeypatch):
     desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_max=4)
+    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
     ticket = room.ticket(QueuedRequest(tenant="a", cost=1.0, uncached_tokens=100))
     with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
         broken.setattr(room.rules.policy, "next", lambda *_: 1 / 0)
@@ -500,7 +500,7 @@ async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_
     desk, free = Desk(9), 0
     looked = []
     desk.seat = lambda closed=None, seat=desk.seat: looked.append(1) or (seat(closed) if free else None)
-    room = room_for(desk, clock, passed_max=8, room_left=lambda closed, tokens: tokens <= free)
+    room = room_for(desk, clock, passed_over_max=8, room_left=lambda closed, tokens: tokens <= free)
     tasks = [asyncio.create_task(enter(room, desk, uncached_tokens=tokens)) for tokens in (500, 300, 800)]
     await run_tasks()
     assert len(looked) == 1, "the first one, who found nobody here"
@@ -524,7 +524,9 @@ async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_
 async def test_one_that_is_smaller_than_all_who_wait_makes_room_worth_a_look(clock):
     desk = Desk(0)
     asked = []
-    room = room_for(desk, clock, passed_max=8, room_left=lambda closed, tokens: asked.append(tokens) or False)
+    room = room_for(
+        desk, clock, passed_over_max=8, room_left=lambda closed, tokens: asked.append(tokens) or False
+    )
     tasks = []
     for tokens in (500, 700, 20):
         tasks.append(asyncio.create_task(enter(room, desk, uncached_tokens=tokens)))

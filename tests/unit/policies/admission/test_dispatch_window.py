@@ -30,6 +30,11 @@ def test_an_idle_worker_takes_any_prompt():
     assert fits_window(0, 1_000_000, 16384)
 
 
+def test_a_worker_with_nothing_but_work_of_other_cells_takes_any_prompt():
+    assert fits_window(20_000, 1_000_000, 16384, of_other_cells=20_000)
+    assert not fits_window(20_001, 1, 16384, of_other_cells=20_000)
+
+
 @pytest.mark.parametrize(
     ("queued", "own", "fits"), [(100, 16284, True), (100, 16285, False), (16384, 1, False)]
 )
@@ -115,8 +120,8 @@ def test_a_worker_that_a_crowding_request_waits_for_is_closed_to_crowding_reques
     closed = ClosedWorkers()
     closed.close(["a"], crowds=True)
     closed.close(["b"], crowds=False)
-    open_to_others = [closed.is_open(worker, crowds=False) for worker in "abc"]
-    open_to_crowding = [closed.is_open(worker, crowds=True) for worker in "abc"]
+    open_to_others = [closed.allows(worker, crowds=False) for worker in "abc"]
+    open_to_crowding = [closed.allows(worker, crowds=True) for worker in "abc"]
     assert (open_to_others, open_to_crowding) == ([True, False, True], [False, False, True])
 
 

@@ -186,7 +186,7 @@ def test_held_requests_wait_for_their_best_worker_and_all_go_in_the_end():
     scenario = Scenario(workers=4, kv_tokens=350_000)
     runs = [
         figures(Trial(subject="cost", source=source, scenario=each).run())["all"]
-        for each in (scenario, replace(scenario, window_tokens=24_000, hold="shortest"))
+        for each in (scenario, replace(scenario, window_tokens=24_000, waiting_order="shortest"))
     ]
     assert [run["errors"] for run in runs] == [0, 0]
     assert runs[1]["ttft_ms_mean"] < runs[0]["ttft_ms_mean"]

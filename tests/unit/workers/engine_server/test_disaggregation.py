@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from tests.unit.workers.engine_server.conftest import Serve
 from tests.unit.workers.engine_server.test_main import worker
@@ -99,6 +100,27 @@ async def pair(model: Path, backend: str, *more: str) -> AsyncIterator[Pair]:
         )
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pair_of_module(request: pytest.FixtureRequest, talker: Path) -> AsyncIterator[Pair]:
+    """A pair that no test kills; the parameter is the way in which it moves blocks."""
+    async with pair(talker, request.param) as halves:
+        yield halves
+
+
+async def emptied(halves: Pair) -> dict[str, dict[str, Any]]:
+    """Empty the caches of both halves, and return what each has counted so far, by its URL."""
+    urls = (halves.prefill, halves.decode)
+    for url in urls:
+        async with halves.session.post(f"{url}/flush_cache") as response:
+            assert response.status == 200
+    return {url: (await halves.counts(url))["disaggregation"] for url in urls}
+
+
+def more(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """By how much counts have grown."""
+    return {name: now[name] - before[name] for name in now if isinstance(now[name], int)}
+
+
 BODIES: list[dict[str, Any]] = [
     {"prompt": PROMPT, "max_tokens": 40, "temperature": 0, "ignore_eos": True},
     {"prompt": PROMPT + "More.", "max_tokens": 40, "temperature": 1, "seed": 7, "ignore_eos": True},
@@ -106,27 +128,33 @@ BODIES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("backend", ["tcp", "shm"])
-async def test_two_processes_answer_as_one_does(backend: str, talker: Path, serving: Serve) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("pair_of_module", ["tcp", "shm"], indirect=True)
+async def test_two_processes_answer_as_one_does(pair_of_module: Pair, talker: Path, serving: Serve) -> None:
     async with serving(model=talker, seed=0) as single:
         wanted = [(await single.post("/v1/completions", body))[1]["choices"] for body in BODIES]
-    async with pair(talker, backend) as halves:
-        got = await asyncio.gather(*(halves.ask(body) for body in BODIES))
-        assert wanted == [answer["choices"] for answer in got]
-        taken = (await halves.counts(halves.decode))["disaggregation"]
-        given = (await halves.counts(halves.prefill))["disaggregation"]
-        assert (taken["pulled"], taken["recomputed"], given["handoffs"]) == (3, 0, 3)
-        assert given["bytes"] == taken["bytes"] > 0
-        await halves.until_idle()
-        # Both sides keep what they have computed or fetched: the second time only the rest of a block travels.
-        again = await halves.ask(BODIES[0])
-        assert again["choices"] == wanted[0]
-        moved = (await halves.counts(halves.decode))["disaggregation"]["blocks"] - taken["blocks"]
-        assert moved == 1
-        await halves.until_idle()
+    halves = pair_of_module
+    before = await emptied(halves)
+    got = await asyncio.gather(*(halves.ask(body) for body in BODIES))
+    assert wanted == [answer["choices"] for answer in got]
+    decoded = (await halves.counts(halves.decode))["disaggregation"]
+    taken = more(decoded, before[halves.decode])
+    given = more((await halves.counts(halves.prefill))["disaggregation"], before[halves.prefill])
+    assert (taken["pulled"], taken["recomputed"], given["handoffs"]) == (3, 0, 3)
+    assert given["bytes"] == taken["bytes"] > 0
+    await halves.until_idle()
+    # Both sides keep what they have computed or fetched: the second time only the rest of a block travels.
+    again = await halves.ask(BODIES[0])
+    assert again["choices"] == wanted[0]
+    assert (await halves.counts(halves.decode))["disaggregation"]["blocks"] - decoded["blocks"] == 1
+    await halves.until_idle()
 
 
-async def test_choices_chats_and_streams_are_handed_over_too(talker: Path, serving: Serve) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("pair_of_module", ["tcp"], indirect=True)
+async def test_choices_chats_and_streams_are_handed_over_too(
+    pair_of_module: Pair, talker: Path, serving: Serve
+) -> None:
     chat = {
         "messages": [{"role": "user", "content": PROMPT}],
         "max_tokens": 12,
@@ -137,27 +165,26 @@ async def test_choices_chats_and_streams_are_handed_over_too(talker: Path, servi
     async with serving(model=talker, seed=0) as single:
         wanted_chat = (await single.post("/v1/chat/completions", chat))[1]["choices"]
         wanted_several = (await single.post("/v1/completions", several))[1]["choices"]
-    async with pair(talker, "tcp") as halves:
-        got = await halves.ask(chat, "/v1/chat/completions")
-        assert got["choices"] == wanted_chat
-        lists = {
-            "bootstrap_host": ["127.0.0.1"] * 3,
-            "bootstrap_port": [halves.port] * 3,
-            "bootstrap_room": [secrets.randbits(63) for _ in range(3)],
-        }
-        assert (await halves.ask(several | lists))["choices"] == wanted_several
-        body = {**chat, **halves.meeting(), "stream": True, "stream_options": {"include_usage": True}}
-        prefilling = asyncio.create_task(
-            halves.session.post(halves.prefill + "/v1/chat/completions", json=body)
-        )
-        async with halves.session.post(halves.decode + "/v1/chat/completions", json=body) as response:
-            frames = (await response.text()).split("\n\n")
-        (await prefilling).close()
-        assert frames[-2] == "data: [DONE]"
-        assert '"completion_tokens":12' in frames[-3]
-        taken = (await halves.counts(halves.decode))["disaggregation"]
-        assert (taken["pulled"], taken["recomputed"]) == (5, 0)
-        await halves.until_idle()
+    halves = pair_of_module
+    before = await emptied(halves)
+    got = await halves.ask(chat, "/v1/chat/completions")
+    assert got["choices"] == wanted_chat
+    lists = {
+        "bootstrap_host": ["127.0.0.1"] * 3,
+        "bootstrap_port": [halves.port] * 3,
+        "bootstrap_room": [secrets.randbits(63) for _ in range(3)],
+    }
+    assert (await halves.ask(several | lists))["choices"] == wanted_several
+    body = {**chat, **halves.meeting(), "stream": True, "stream_options": {"include_usage": True}}
+    prefilling = asyncio.create_task(halves.session.post(halves.prefill + "/v1/chat/completions", json=body))
+    async with halves.session.post(halves.decode + "/v1/chat/completions", json=body) as response:
+        frames = (await response.text()).split("\n\n")
+    (await prefilling).close()
+    assert frames[-2] == "data: [DONE]"
+    assert '"completion_tokens":12' in frames[-3]
+    taken = more((await halves.counts(halves.decode))["disaggregation"], before[halves.decode])
+    assert (taken["pulled"], taken["recomputed"]) == (5, 0)
+    await halves.until_idle()
 
 
 async def test_a_prefill_worker_that_is_killed_costs_a_recomputation_and_nothing_else(

@@ -132,7 +132,7 @@ def test_processes_change_no_figure():
         (("--cells", 3, "--gateways", 4), "--gateways: has to be a multiple of the 3 cells"),
         (("--cells", 2, "--sync-ms", 50), "--sync-ms: gateways of one cell"),
         (("--order", "last"), "--order: 'last' is not one of"),
-        (("--hold", "last"), "--hold: 'last' is not one of"),
+        (("--waiting-order", "last"), "--waiting-order: 'last' is not one of"),
         (("--plot", "x.bmp"), "must end in .png, .svg, .pdf"),
         (("/nowhere/trace.jsonl",), "cannot be read"),
         (("--calibration", "/nowhere.json"), "cannot be read"),

@@ -208,7 +208,7 @@ async def test_a_request_that_the_policy_cannot_rank_fails_alone():
 
 
 async def test_a_request_waits_for_its_best_worker_rather_than_take_one_much_dearer():
-    stage = DispatchStage("a", "b", limits=with_limits(hold=0.1), passed_max=4)
+    stage = DispatchStage("a", "b", limits=with_limits(hold=0.1), passed_over_max=4)
     stage.policy.costs = {"a": 100.0, "b": 500.0}
     stage.occupy("a")
     waiting = acquire(stage)

@@ -24,6 +24,8 @@ NEW_TOKENS = 30
 LENGTHS = (1, 5, 23, 24, 25, 48, 70, 100)
 LENGTHS_BY_SINGLE_TOKENS = LENGTHS[:6]
 """Of a prompt whose tokens are computed one a step, two windows are enough."""
+BUDGETS, BLOCK_SIZES = (1, 7, 48, 100_000), (1, 4, 16)
+"""One kind runs with each pair of these, the others with each budget and each block size."""
 SLIDING = {
     "every layer": {"architecture": "mistral", "kv_heads": 2},
     "every layer, one key head": {"architecture": "mistral", "kv_heads": 1},
@@ -83,8 +85,18 @@ def requests(name: str) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("kind", SLIDING)
-@pytest.mark.parametrize(("budget", "block_size"), list(itertools.product((1, 7, 48, 100_000), (1, 4, 16))))
+@pytest.mark.parametrize(
+    ("kind", "budget", "block_size"),
+    [
+        *itertools.product(["every layer"], BUDGETS, BLOCK_SIZES),
+        *(
+            (kind, budget, BLOCK_SIZES[(number + place) % 3])
+            for number, kind in enumerate(SLIDING)
+            for place, budget in enumerate(BUDGETS)
+            if kind != "every layer"
+        ),
+    ],
+)
 def test_tokens_beyond_the_window_are_those_of_transformers_cold_and_from_the_cache(
     kind: str,
     budget: int,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.feed_leases import (
+from radix_cache.shared.feed_lease_store import (
     FeedKnowledge,
     FeedLease,
     FeedLeaseChange,

@@ -27,7 +27,7 @@ SILENT_SECONDS = 3.0
 """Silence (three missed heartbeats) after which the last reading is out of date."""
 
 CONNECT_SECONDS = 10.0
-"""Silence after which the listener connects again: ZMQ never reconnects to a peer that sent a malformed message."""
+"""Silence after which a subscriber connects again: ZMQ never reconnects to a peer that sent a malformed message."""
 
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 5000
 RECEIVED_MAX = 256
@@ -76,11 +76,11 @@ class LoadStat(msgspec.Struct, frozen=True, array_like=True, tag="LoadStat", gc=
 _READER = msgspec.msgpack.Decoder(LoadStat)
 
 
-class LoadListener:
+class LoadSubscriber:
     """A subscriber to the load feed of one rank."""
 
     def __init__(self, source: LoadSource, context: "zmq.asyncio.Context") -> None:
-        """Make a listener; all listeners share one ZMQ context, since each context has threads."""
+        """Make a subscriber; all subscribers share one ZMQ context, since each context has threads."""
         self.source = source
         self.unreadable = 0
         """Readings that could not be decoded."""

@@ -18,7 +18,7 @@ from gateway.kv_index.feed_election import FollowerStatus, claim
 from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.feed_leases import (
+from radix_cache.shared.feed_lease_store import (
     CHANGES_PER_CALL_MAX,
     FeedLease,
     FeedLeaseChange,
@@ -33,7 +33,7 @@ RENEW_SECONDS = 0.4
 LEAVE_SECONDS_MAX = 0.5
 
 
-class FeedLeases:
+class OwnFeedLeases:
     """The leases of this gateway: `run` for as long as the gateway lives, then `leave`.
 
     Args:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.kv_index.event_sources import event_sources, load_sources
+from gateway.kv_index.feed_sources import event_sources, load_sources
 from gateway.settings.sources import load_settings
 from workers.kv_events.source import EventSource
-from workers.load_reports.load_feed import LoadSource
+from workers.load_reports.load_subscriber import LoadSource
 
 
 def worker(tmp_path, more):

@@ -1,11 +1,11 @@
-"""The endpoints at which a worker publishes its KV events and its load, by the settings."""
+"""Where a worker publishes its KV events and its load: the endpoints of its feeds, by the settings."""
 
 import re
 from urllib.parse import urlsplit
 
 from gateway.settings.workers import KvEventsSettings, LoadFeedSettings, WorkerSettings
 from workers.kv_events.source import EventSource, reachable
-from workers.load_reports.load_feed import LoadSource
+from workers.load_reports.load_subscriber import LoadSource
 
 _PORT = re.compile(r"^(tcp://.*:)(\d+)$")
 

@@ -1,9 +1,9 @@
 """The KV events of all workers: follows the workers that the leases give to this gateway.
 
-Two gateways follow each worker, by lease (feed_leases.py, feed_election.py): one writes to the index, the other
-keeps the same record and is ready to write (worker_feeds.py). Other gateways open no socket to the worker; its
-lease has what the writer knows of it, which tells them whether answers have to confirm paths, and how far to trust
-the index.
+Two gateways follow each worker, by lease (own_feed_leases.py, feed_election.py): one writes to the index, the other
+keeps the same record and is ready to write (worker_event_feeds.py). Other gateways open no socket to the worker:
+they get what the writer changes in the index (radix_cache/shared/replica_reader.py), and the worker's lease has
+what the writer knows of it, which tells them whether answers have to confirm paths, and how far to trust the index.
 
 When a writer dies, it does not matter how much it wrote: the gateway that takes over compares its own record with
 the tree and writes the difference (index_reconciler.py). Scripts therefore need neither the number of the last
@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 import zmq.asyncio
 
 from gateway.kv_index.feed_election import FollowerStatus
-from gateway.kv_index.feed_leases import FeedLeases
 from gateway.kv_index.match_confidence import MatchConfidence
-from gateway.kv_index.rank_feed import RankFeed, RankObserver
-from gateway.kv_index.worker_feeds import FeedContext, WorkerFeeds
+from gateway.kv_index.own_feed_leases import OwnFeedLeases
+from gateway.kv_index.rank_event_feed import RankEventFeed, RankObserver
+from gateway.kv_index.worker_event_feeds import FeedContext, WorkerEventFeeds
 from radix_cache.blocks import Hashes
 from radix_cache.follower import PageBudget
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace, Namespace
-from radix_cache.shared.feed_leases import FeedKnowledge, FeedLeaseStore
+from radix_cache.shared.feed_lease_store import FeedKnowledge, FeedLeaseStore
 from radix_cache.shared.shared_index import SharedIndex
 from workers.kv_events.source import EventSource
 
@@ -55,16 +55,16 @@ class KvEventFeeds:
     wall_clock: Callable[[], float] = time.time
     """Seconds since 1970."""
     match_confidence: MatchConfidence = field(default_factory=MatchConfidence)
-    leases: FeedLeases = field(init=False)
+    leases: OwnFeedLeases = field(init=False)
     _sources: dict[WorkerId, tuple[EventSource, ...]] = field(default_factory=dict)
-    _followed: dict[WorkerId, WorkerFeeds] = field(default_factory=dict)
+    _followed: dict[WorkerId, WorkerEventFeeds] = field(default_factory=dict)
     _unreachable_until: dict[WorkerId, float] = field(default_factory=dict)
     _ending: "set[asyncio.Task[None]]" = field(default_factory=set)
     _context: FeedContext | None = None
     _could_write: bool = False
 
     def __post_init__(self) -> None:
-        self.leases = FeedLeases(self.store, self._statuses, self._leases_changed)
+        self.leases = OwnFeedLeases(self.store, self._statuses, self._leases_changed)
         self.index.tenures.on_enrolled = self._on_enrolled
         self.index.on_changes_lost = self._on_changes_lost
 
@@ -99,7 +99,7 @@ class KvEventFeeds:
         elif worker in self._followed:
             self._followed[worker].check()
 
-    def rank_feeds(self, worker: WorkerId) -> list[RankFeed]:
+    def rank_feeds(self, worker: WorkerId) -> list[RankEventFeed]:
         """Return the worker's feeds by rank, if this gateway follows them."""
         at = self._followed.get(worker)
         return at.feeds if at is not None else []
@@ -144,7 +144,7 @@ class KvEventFeeds:
         for worker, sources in self._sources.items():
             at = self._followed.get(worker)
             if at is None and self.leases.follows(worker):
-                at = self._followed[worker] = WorkerFeeds(worker, sources, self._feed_context())
+                at = self._followed[worker] = WorkerEventFeeds(worker, sources, self._feed_context())
                 at.start()
             elif at is not None and not self.leases.follows(worker):
                 self._stop(worker)

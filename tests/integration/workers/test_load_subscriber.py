@@ -9,20 +9,20 @@ import zmq
 import zmq.asyncio
 
 from tests.fakes.load_publisher import LoadPublisher, stat
-from workers.load_reports import load_feed
+from workers.load_reports import load_subscriber
 from workers.load_reports.engine_loads import EngineLoad
-from workers.load_reports.load_feed import LoadListener, LoadSource
+from workers.load_reports.load_subscriber import LoadSource, LoadSubscriber
 
 
 class Listening:
     def __init__(self, endpoint):
         self.context = zmq.asyncio.Context()
-        self.listener = LoadListener(LoadSource(endpoint=endpoint), self.context)
+        self.subscriber = LoadSubscriber(LoadSource(endpoint=endpoint), self.context)
         self.heard = []
         self.task = asyncio.create_task(self.listen())
 
     async def listen(self):
-        async with aclosing(self.listener.readings()) as readings:
+        async with aclosing(self.subscriber.readings()) as readings:
             async for reading in readings:
                 self.heard.append(reading)
 
@@ -58,7 +58,7 @@ def publisher():
 
 
 async def joined(publisher, listening):
-    """A listener that has just connected misses the first load reports."""
+    """A subscriber that has just connected misses the first load reports."""
     await publisher.until_heard(lambda: listening.heard, stat(running=1))
 
 
@@ -106,7 +106,7 @@ async def test_nonsense_is_counted_and_what_comes_after_it_is_heard(publisher, l
     listening = listen(publisher.endpoint)
     await joined(publisher, listening)
     publisher.send(payload)
-    await listening.until(lambda it: it.listener.unreadable == 1)
+    await listening.until(lambda it: it.subscriber.unreadable == 1)
     publisher.publish(stat(running=5))
     await listening.until(lambda it: it.heard[-1].running == 5)
 
@@ -120,7 +120,7 @@ async def test_an_engine_that_comes_back_is_heard_again(publisher, listen):
 
 
 async def test_a_peer_that_spoke_nonsense_is_connected_to_anew_after_a_silence(listen, monkeypatch):
-    monkeypatch.setattr(load_feed, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(load_subscriber, "CONNECT_SECONDS", 0.3)
 
     answered = asyncio.Event()
 

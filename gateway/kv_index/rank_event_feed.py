@@ -11,7 +11,7 @@ from workers.kv_events.subscriber import KvEventSubscriber
 
 
 @dataclass(slots=True)
-class RankFeed:
+class RankEventFeed:
     """The feed of one data-parallel rank of a worker."""
 
     subscriber: KvEventSubscriber

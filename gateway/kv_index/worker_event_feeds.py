@@ -29,14 +29,14 @@ import zmq.asyncio
 
 from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.index_reconciler import IndexReconciler
-from gateway.kv_index.rank_feed import RankFeed, RankObserver
+from gateway.kv_index.rank_event_feed import RankEventFeed, RankObserver
 from radix_cache.events import EventBatch
 from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PageBudget, PathGone, PathHeld
 from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
 from radix_cache.redis.call import RedisDown
-from radix_cache.shared.feed_leases import FeedKnowledge
+from radix_cache.shared.feed_lease_store import FeedKnowledge
 from radix_cache.shared.shared_index import SharedIndex
 from radix_cache.tiers import Tier
 from workers.kv_events.source import EventSource
@@ -74,13 +74,13 @@ class FeedContext:
 
 
 @dataclass(slots=True, eq=False)
-class WorkerFeeds:
+class WorkerEventFeeds:
     """The feeds of one worker: call `start`, later `stop`."""
 
     worker: WorkerId
     sources: tuple[EventSource, ...]
     context: FeedContext
-    feeds: list[RankFeed] = field(default_factory=list)
+    feeds: list[RankEventFeed] = field(default_factory=list)
     writes: bool = False
     """Whether this gateway writes the worker's events to the index, by the leases."""
     synced_tenure: int | None = None
@@ -144,7 +144,7 @@ class WorkerFeeds:
             self._start_feed(source, rank)
 
     def _start_feed(self, source: EventSource, rank: int) -> None:
-        feed = RankFeed(
+        feed = RankEventFeed(
             subscriber=KvEventSubscriber(source, self.context.zmq_context),
             follower=CacheFollower(
                 lambda salt, adapter, page_size: self.context.resolve_namespace(
@@ -218,7 +218,7 @@ class WorkerFeeds:
 
     # Following.
 
-    async def _listen(self, feed: RankFeed) -> None:
+    async def _listen(self, feed: RankEventFeed) -> None:
         while True:
             rest_seconds = AGAIN_SECONDS
             try:
@@ -244,7 +244,7 @@ class WorkerFeeds:
             self._on_lost(feed)
             await asyncio.sleep(rest_seconds)
 
-    async def _handle(self, feed: RankFeed, item: EventBatch | FeedNotice) -> None:
+    async def _handle(self, feed: RankEventFeed, item: EventBatch | FeedNotice) -> None:
         knowledge = self.knowledge
         if item is FeedNotice.CAUGHT_UP:
             feed.caught_up = True
@@ -264,7 +264,7 @@ class WorkerFeeds:
         if self.knowledge != knowledge:
             self.context.announce()
 
-    async def _apply(self, feed: RankFeed, batch: EventBatch) -> None:
+    async def _apply(self, feed: RankEventFeed, batch: EventBatch) -> None:
         if feed.batches == 0 or batch.sequence == 0:
             feed.heard_from_start = batch.sequence == 0
         feed.lag_seconds = max(0.0, self.context.wall_clock() - batch.at)
@@ -284,7 +284,7 @@ class WorkerFeeds:
                 self.worker,
             )
 
-    def _apply_change(self, feed: RankFeed, change: CacheChange) -> None:
+    def _apply_change(self, feed: RankEventFeed, change: CacheChange) -> None:
         index = self.context.index
         self._notify_ranks(feed, change)
         if isinstance(change, CacheEmptied):
@@ -298,14 +298,14 @@ class WorkerFeeds:
         else:
             index.shorten(change.namespace, change.hashes, self.worker, change.blocks, change.tier)
 
-    def _notify_ranks(self, feed: RankFeed, change: CacheChange) -> None:
+    def _notify_ranks(self, feed: RankEventFeed, change: CacheChange) -> None:
         """Notify the rank observer; each gateway that follows keeps its own record of the ranks."""
         if isinstance(change, PathHeld):
             self.context.ranks.stored(self.worker, feed.rank, change.hashes, len(self.sources))
         elif isinstance(change, PathGone) and change.tier is Tier.DISK:
             self.context.ranks.removed(self.worker, feed.rank, change.hashes[change.blocks :])
 
-    def _on_emptied(self, feed: RankFeed) -> None:
+    def _on_emptied(self, feed: RankEventFeed) -> None:
         feed.follower.clear()
         feed.heard_from_start = True
         self.context.ranks.cleared(self.worker, feed.rank)
@@ -313,7 +313,7 @@ class WorkerFeeds:
             self.synced_tenure = None
             self.context.index.forget(self.worker)
 
-    def _on_lost(self, feed: RankFeed) -> None:
+    def _on_lost(self, feed: RankEventFeed) -> None:
         feed.heard_from_start = False
         feed.losses += feed.batches > 0
 
