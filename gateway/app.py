@@ -337,8 +337,8 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
         *records.loops(),
     ):
         start(name, loop)
-    if gateway.quotas.restorer is not None:
-        start("recounts", gateway.quotas.restorer.run)
+    if gateway.quotas.recovery is not None:
+        start("recounts", gateway.quotas.recovery.run)
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
     if gateway.cells is not None:

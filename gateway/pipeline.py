@@ -5,7 +5,8 @@ is freed, on every ending, also when the client leaves; policies see values only
 written whatever happened, and no client waits for either.
 
 A client that leaves cancels its handler (gateway/runtime/server.py): in `answer` the inner `finally` frees the
-worker (`Attempts.end`), and the outer one settles the quota (`Reservations.settle`).
+worker (`Attempts.end`), and the outer one settles the quota (`Reservations.settle`). A request that still waits
+leaves its place in `WaitingRoom.wait` or, with several gateways, `SharedQueue.turn`.
 """
 
 import asyncio

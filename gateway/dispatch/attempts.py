@@ -202,7 +202,7 @@ class Attempts:
             cost = cost_of(tokens_to_charge(progress), placement.prices(request.ctx.model))
             self._provider_quota.settle(placement.provider_lease, cost)
         # What a provider computed kept no request waiting here: it is no part of a tenant's share in the queue.
-        self._acquisition.end_turn(request, used, partial(self.reports.free, request, attempt))
+        self._acquisition.end_and_correct(request, used, partial(self.reports.free, request, attempt))
 
     async def _placement_in_turn(
         self, request: PendingRequest, keep_alive: KeepAlive | None
@@ -236,7 +236,7 @@ class Attempts:
             self._retries.record_refusal()
             return None
         placement = None
-        # The last attempt is a provider's: another worker like those may fail like those.
+        # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
         if len(request.failed) + 1 >= request.limits.attempts_max:
             placement = await acquisition.at_provider_after_failure(request, why)
         placement = placement or acquisition.own_turns.place_now(request)
@@ -270,7 +270,7 @@ class Attempts:
         """Free a placement to which nothing was sent."""
         if placement.provider_lease is not None:
             self._provider_quota.release(placement.provider_lease)
-        self._acquisition.end_turn(request, None, partial(self.reports.free_unused, placement))
+        self._acquisition.end_and_correct(request, None, partial(self.reports.free_unused, placement))
 
 
 def _new_blocks(request: PendingRequest, placement: Placement) -> int:

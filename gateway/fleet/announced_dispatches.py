@@ -12,7 +12,7 @@ from radix_cache.match import WorkerId
 
 
 class AnnouncedDispatches:
-    """Counts the requests of other gateways in the workers' loads; see PredictionListener.
+    """Counts the requests of other gateways in the workers' loads; see the PredictionListener of radix_cache/shared/predictions.py.
 
     `worker_of` returns the worker of a tenure.
     """
@@ -40,7 +40,7 @@ class AnnouncedDispatches:
         if worker is None or block_size is None:
             return
         self._loads[identity] = worker.load
-        worker.load.told_dispatch(
+        worker.load.count_dispatch_elsewhere(
             identity,
             uncached_tokens=max(1, new_blocks * block_size),
             kv_tokens=blocks * block_size,
@@ -52,4 +52,4 @@ class AnnouncedDispatches:
         """Take off a request that has ended, or goes to another worker."""
         load = self._loads.pop(identity, None)
         if load is not None:
-            load.told_end(identity)
+            load.end_dispatch_elsewhere(identity)

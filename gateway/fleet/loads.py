@@ -80,7 +80,7 @@ class WorkerLoad:
         self._others.forget()
         self._update_others(self.clock())
 
-    def told_dispatch(
+    def count_dispatch_elsewhere(
         self, request: bytes, *, uncached_tokens: int, kv_tokens: int, sent_at: float, speed: Speed
     ) -> None:
         """Count a request that another gateway has sent here; `speed`: the worker's."""
@@ -94,7 +94,7 @@ class WorkerLoad:
         )
         self._update_others(self.clock())
 
-    def told_end(self, request: bytes) -> None:
+    def end_dispatch_elsewhere(self, request: bytes) -> None:
         """Take off a request of another gateway that has ended."""
         now = self.clock()
         self._others.ended(request, now)

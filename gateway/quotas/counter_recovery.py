@@ -8,9 +8,8 @@ The ledger knows what was settled, by hours: a window of the calendar comes back
 as if each hour's usage had come at once. Windows up to an hour begin again; so does everything where there is no
 database. Not in the ledger yet are requests under way at the loss, and those that other gateways have recorded
 within SHIP_SECONDS (gateway/ledger/shipper.py) before; this gateway ships its own first. So the account is counted
-again RECOUNT_SECONDS after the loss, when those are in the ledger, and the larger count holds. What is missing
-after that was in the ledger at none of these counts: at most what other gateways have settled within SHIP_SECONDS
-before a count, and nothing where one of the counts falls into a quiet second.
+again RECOUNT_SECONDS after the loss, when those are in the ledger, and the larger count holds. Lost for good is only
+usage that other gateways settled less than SHIP_SECONDS before each of the counts.
 """
 
 import asyncio
@@ -89,7 +88,7 @@ class _Recount:
     put_back: PutBack = field(compare=False)
 
 
-class Restorer:
+class CounterRecovery:
     """Puts back what accounts have used: each account once at a time, a few accounts together."""
 
     def __init__(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gateway.concurrency.bounded_wait import bounded_wait
-from gateway.quotas.counter_recovery import Restorer
+from gateway.quotas.counter_recovery import CounterRecovery
 from gateway.quotas.events import LimitAlert, LimitEvents
 from gateway.quotas.limit import Limit
 from gateway.quotas.quota_store import (
@@ -60,11 +60,11 @@ class RedisQuotaStore:
         clock: Callable[[], float] = time.monotonic,
         prefix: str = "rg",
         events: LimitEvents | None = None,
-        restorer: Restorer | None = None,
+        recovery: CounterRecovery | None = None,
     ) -> None:
-        """`restorer` puts back what Redis has lost; None where no ledger knows it."""
+        """`recovery` puts back what Redis has lost; None where no ledger knows it."""
         self._scripts = scripts
-        self._restorer = restorer
+        self._recovery = recovery
         self._timeout_seconds = timeout_seconds
         self._clock = clock
         self._layouts = ScopeLayouts(prefix)
@@ -84,8 +84,8 @@ class RedisQuotaStore:
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """See QuotaStore. A reservation that is not urgent is waited for as long as Redis takes."""
         layout = self._layouts.of(reservation)
-        restorer = self._restorer if layout.restored_key else None
-        restorable = restorer is not None and restorer.ready
+        recovery = self._recovery if layout.restored_key else None
+        restorable = recovery is not None and recovery.ready
         while True:
             asked = self._begin_reserve(reservation, layout, restorable=restorable, urgent=urgent)
             try:
@@ -102,9 +102,9 @@ class RedisQuotaStore:
                 del asked  # Its error refers to this frame, which would be a reference cycle.
             if not isinstance(answer, list):
                 raise QuotaUnavailable("Redis gave an answer of another shape")
-            if restorer is None or answer[0] != LOST:
+            if recovery is None or answer[0] != LOST:
                 return self._decision(reservation, layout, answer)
-            await restorer.restore(reservation, self._put_back)
+            await recovery.restore(reservation, self._put_back)
             restorable = False
 
     async def check(self) -> bool:
@@ -225,7 +225,7 @@ class RedisQuotaStore:
             IDEMPOTENCY_MS,
             packed_cost(reservation.cost),
             packed_cost(actual or NO_COST),
-            layout.restored_key if ago_ms and self._restorer is not None else 0,
+            layout.restored_key if ago_ms and self._recovery is not None else 0,
             ago_ms,
             layout.packed,
         ]

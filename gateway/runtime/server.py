@@ -237,7 +237,10 @@ async def _drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds
 
 
 async def _wait_for_work(here: ServingGateway) -> None:
-    """Wait for the requests of clients, the rows of batches and the background responses that are running."""
+    """Wait for the requests of clients, the rows of batches and the background responses that are running.
+
+    The cleanup of the runner closes the listener, and waits up to `drain.seconds` for requests, streams included.
+    """
     seconds = here.gateway.settings.drain.seconds
     async with asyncio.TaskGroup() as drains:
         drains.create_task(here.runner.cleanup())

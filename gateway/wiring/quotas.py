@@ -4,7 +4,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gateway.quotas.counter_recovery import Restorer, SpentReader
+from gateway.quotas.counter_recovery import CounterRecovery, SpentReader
 from gateway.quotas.escrow import Escrow
 from gateway.quotas.events import LimitEvents
 from gateway.quotas.failover_store import FailoverQuotaStore
@@ -25,7 +25,7 @@ class QuotaParts:
     leases: Leases
     gateway_count: GatewayCount
     events: LimitEvents
-    restorer: Restorer | None
+    recovery: CounterRecovery | None
     """Puts back what Redis has lost; None without a usage ledger."""
 
     @classmethod
@@ -42,13 +42,13 @@ class QuotaParts:
         """
         events, gateway_count = LimitEvents(), GatewayCount(scripts, redis.prefix)
         timeout_seconds = redis.timeout_ms / 1000
-        restorer = Restorer(spent) if spent is not None else None
+        recovery = CounterRecovery(spent) if spent is not None else None
         shared = RedisQuotaStore(
             scripts,
             timeout_seconds,
             prefix=redis.prefix,
             events=events,
-            restorer=restorer,
+            recovery=recovery,
         )
         store = FailoverQuotaStore(
             shared,
@@ -73,5 +73,5 @@ class QuotaParts:
             leases=leases,
             gateway_count=gateway_count,
             events=events,
-            restorer=restorer,
+            recovery=recovery,
         )

@@ -23,14 +23,14 @@ tokens), at 1.4 times the tokens/s. Tenants with short prompts beside one that a
 simulated workers: median TTFT 1.7 to 1.9 times that alone (6 times with a fixed window). Tried: a CONTENDED_SHARE
 of 0.3 costs them a tenth more; long prompts on all workers cost them up to three times the TTFT, or ten times.
 
-Of the victims' p99, a flood's step under way is most, and then its short prompts in the engines' own lists, ahead
-of the victims. So the narrow window is half as wide beside a standing flood of long prompts: median and p99 of
-chats 63 and 152 ms, 77 and 162 without; of drifting prompts 90 and 307, 107 and 345 without; of tiny ones 52 and
-90, 59 and 123 without. Beside short prompts or a burst it is not, since they would lose 5 to 10 %; the flood
-loses up to 3 % of its throughput, a burst of documents where KV is scarce 7 % of mean TTFT. No gain had: victims
-that pay no price of compute and no harm; a wide window for short prompts and a narrow one for long ones. Victims'
-own requests do not wait for what a crowding tenant waits for (ClosedWorkers): with `vtc` and `dlpm` their p99
-beside a flood was 193 and 158 ms, now 112 and 106; with `sfq` 107.
+Most of the p99 TTFT of tenants beside a flooding one (the victims) is the engine's step that is under way, and then
+the flood's short prompts in the engines' own lists, ahead of the victims'. So the narrow window is half as wide
+beside a standing flood of long prompts: median and p99 of chats 63 and 152 ms, 77 and 162 without; of drifting
+prompts 90 and 307, 107 and 345 without; of tiny ones 52 and 90, 59 and 123 without. Beside short prompts or a burst
+it is not, since they would lose 5 to 10 %; the flood loses up to 3 % of its throughput, a burst of documents where
+KV is scarce 7 % of mean TTFT. No gain had: victims that pay no price of compute and no harm; a wide window for
+short prompts and a narrow one for long ones. Victims' own requests do not wait for what a crowding tenant waits for
+(ClosedWorkers): with `vtc` and `dlpm` their p99 beside a flood was 193 and 158 ms, now 112 and 106; with `sfq` 107.
 
 What the queue costs in the mean is the narrow window: drifting prompts and stampedes past saturation have 183 and
 319 ms of mean TTFT, 164 and 288 without a queue, 160 and 284 with a queue and a fixed window. Tried: narrow windows
@@ -62,7 +62,7 @@ SHORT_TOKENS = 4096
 """Uncached tokens, in the mean of a flood's waiting prompts, up to which an engine's step needs several of them."""
 
 STANDING_WINDOWS = 4
-"""A tenant floods while it has so many windows of the settings waiting."""
+"""A tenant floods while prompts of more than this many times `tokens_max` of the settings wait of it."""
 
 OPEN_SHARE = 0.5
 """Share of the narrow window that an open worker has ahead at most."""

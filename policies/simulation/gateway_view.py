@@ -312,7 +312,7 @@ class GatewayView:
         )
         self._others_changed(worker, before, now)
 
-    def told_end(self, worker: int, number: int, at: float, now: float) -> None:
+    def end_dispatch_elsewhere(self, worker: int, number: int, at: float, now: float) -> None:
         """Take off a request of another gateway that ended at the moment `at`."""
         self._in_flight.remove(self._last_nodes.pop(number), worker)
         before = self._others[worker].totals

@@ -348,7 +348,7 @@ class Simulation:
     def _take_end(self, number: int, sent: InFlightRequest, now: float) -> None:
         worker = sent.worker
         self._gateways[sent.gateway].view.ended(worker, number, sent.expected)
-        self._tell(sent, lambda view, then: view.told_end(worker, number, now, then), now)
+        self._tell(sent, lambda view, then: view.end_dispatch_elsewhere(worker, number, now, then), now)
         self._report(sent, LoadTotals(0, -1, -sent.expected.kv_tokens), now)
 
     def _end(self, number: int, error: str | None = None) -> None:

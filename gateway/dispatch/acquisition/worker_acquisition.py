@@ -220,7 +220,7 @@ class WorkerAcquisition:
             provider_lease=lease,
         )
 
-    def end_turn(
+    def end_and_correct(
         self, request: PendingRequest, used: ChargedTokens | None, end: Callable[[float], bool]
     ) -> None:
         """Charge the request's tenant in the queue with what was used in place of the estimate.

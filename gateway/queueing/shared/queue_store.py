@@ -19,12 +19,12 @@ from radix_cache.redis.call import CommandArgument, read_lua
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 
-VERBS = ("admit", "spare", "claim", "release", "expire", "beat", "cells", "reap", "join")
+VERBS = ("admit", "spare", "claim", "progress", "expire", "beat", "cells", "reap", "join")
 LIBRARY = library_functions(
     read_lua("gateway.queueing.shared", "queue"),
     VERBS,
     # What these free is needed by others, also when the server is full.
-    when_full=("release", "expire", "reap"),
+    when_full=("progress", "expire", "reap"),
 )
 
 NOT_JOINED = -2
@@ -183,14 +183,14 @@ class QueueStore:
 
     async def first_token(self, queues: Sequence[str], id: str) -> QueueReply:
         """Report that a request's first token has come."""
-        return await self._release(queues, id, "first", 0.0)
+        return await self._progress(queues, id, "first", 0.0)
 
     async def end(self, queues: Sequence[str], id: str, cost_change: float) -> QueueReply:
         """Report that a request has ended, in any state.
 
         The first queue is its own; requests of the others may get what it frees.
         """
-        return await self._release(queues, id, "end", cost_change)
+        return await self._progress(queues, id, "end", cost_change)
 
     async def expire(self, queues: Sequence[str], *, ahead_ms: int = 0) -> QueueReply:
         """Give turns that were not claimed to the next requests."""
@@ -249,8 +249,8 @@ class QueueStore:
             )
         return asyncio.gather(*(_join_reply(call) for call in calls))
 
-    async def _release(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
-        answer = await self._call("release", queues, [id, what, change], urgent=False)
+    async def _progress(self, queues: Sequence[str], id: str, what: str, change: float) -> QueueReply:
+        answer = await self._call("progress", queues, [id, what, change], urgent=False)
         return msgspec.structs.replace(_reply(answer), loads=_loads(answer[3]))
 
     async def _call(

@@ -6,8 +6,8 @@
              +-- asks again: it gave its turn away, or came too late; its routes changed; messages were missed
 
 Redis says which tenant has its turn; the gateway that is told says which of the tenant's requests takes it. Without
-a turn there are places that no request waits for (`spare`), and those that were given here and are reported
-(`hold`).
+a turn there are places that no request waits for (`spare`), and those that this gateway gave by itself and reports
+(`note_placed`).
 
 A request that leaves says so, after all that was asked for it: what is decided for it meanwhile is free again.
 """

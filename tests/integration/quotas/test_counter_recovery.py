@@ -19,7 +19,7 @@ from gateway.ledger.entry import UsageEntry
 from gateway.ledger.journal import Journal
 from gateway.ledger.shipper import Shipper
 from gateway.quotas import counter_recovery
-from gateway.quotas.counter_recovery import Restorer, SpentUnknown
+from gateway.quotas.counter_recovery import CounterRecovery, SpentUnknown
 from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
@@ -55,7 +55,7 @@ class House:
 
     def store(self, ledger=None):
         """Another gateway's."""
-        return RedisQuotaStore(self.scripts, 5.0, restorer=Restorer(ledger or self.spent, clock=self.clock))
+        return RedisQuotaStore(self.scripts, 5.0, recovery=CounterRecovery(ledger or self.spent, clock=self.clock))
 
     def asked(self, *limits, tokens=100, scope="tenant:t"):
         return Reservation(
@@ -233,7 +233,7 @@ class Away:
 
 async def test_without_the_database_requests_go_on_and_the_ledger_counts_later(house):
     ledger = Away(house.spent)
-    store = RedisQuotaStore(house.scripts, 5.0, restorer=Restorer(ledger))
+    store = RedisQuotaStore(house.scripts, 5.0, recovery=CounterRecovery(ledger))
     house.note(300)
     await house.uses(store, MONTH, tokens=100)
     assert await house.left(store, MONTH) == [900]
@@ -378,8 +378,8 @@ class Neighbour:
         self.journal = Journal(directory, bytes_max=10**7)
         self.shipper = Shipper(self.journal, UsageStore(house.database))
         ledger = LedgerAccountUsage(self.shipper, AccountHours(house.database))
-        self.restorer = Restorer(ledger, clock=house.clock)
-        self.store = RedisQuotaStore(house.scripts, 5.0, restorer=self.restorer)
+        self.recovery = CounterRecovery(ledger, clock=house.clock)
+        self.store = RedisQuotaStore(house.scripts, 5.0, recovery=self.recovery)
 
 
 async def test_what_was_under_way_or_not_shipped_at_a_loss_is_counted_again(house, tmp_path):
@@ -394,7 +394,7 @@ async def test_what_was_under_way_or_not_shipped_at_a_loss_is_counted_again(hous
     house.note(24, journal=there.journal)
     await there.shipper.ship()
     house.clock.advance(5)
-    await here.restorer.recount()
+    await here.recovery.recount()
     assert await house.left(here.store, MONTH) == [1000 - 100 - 38 - 24]
 
 
@@ -430,7 +430,7 @@ async def test_whenever_redis_is_lost_a_count_in_a_quiet_moment_makes_it_exact(v
             house.lose()
         else:
             house.clock.advance(chance.choice([1, 10, 100]))
-            await gateway.restorer.recount()
+            await gateway.recovery.recount()
         (left,) = await house.left(gateways[0].store, budget)
         assert budget.amount - left <= used + sum(tokens for _, tokens, _ in under_way)
     for one in under_way:
@@ -439,7 +439,7 @@ async def test_whenever_redis_is_lost_a_count_in_a_quiet_moment_makes_it_exact(v
         await gateway.shipper.ship()
     house.clock.advance(1000)
     for gateway in gateways:
-        await gateway.restorer.recount()
+        await gateway.recovery.recount()
     assert await house.left(gateways[0].store, budget) == [budget.amount - used]
     for gateway in gateways:
         gateway.journal.close()

@@ -17,7 +17,7 @@
 --   first_waiting, grant_one, grant
 --       FlowHeads in policies/queueing/two_level_order.py, WaitingRoom.give_turns and WaitingRooms.give_turns in
 --       gateway/queueing; a flow is a tenant in a queue here
---   enqueue, give_turn, charge
+--   enqueue, give_turn, correct
 --       arrive, next and correct of Sfq in policies/queueing/sfq.py
 -- Two rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
 -- alone does not tell their work apart. And the tickets of a tenant go by number; the gateway that is told of a turn may
@@ -272,13 +272,13 @@ local function dequeue(queue, id, record)
 end
 
 -- Changes what a tenant is charged with, and so its next start.
-local function charge(queue, record, cost)
+local function correct(queue, record, cost_change)
   if waiting_tenants(queue) == 0 then
-    finish_at(queue, record.tenant, finish_of(queue, record.tenant) + cost / record.weight)
+    finish_at(queue, record.tenant, finish_of(queue, record.tenant) + cost_change / record.weight)
     return
   end
   with_tenant(queue, record.tenant, function(start)
-    local tag = (start or finish_of(queue, record.tenant)) + cost / record.weight
+    local tag = (start or finish_of(queue, record.tenant)) + cost_change / record.weight
     finish_at(queue, record.tenant, tag)
     return start and tag
   end)
@@ -420,7 +420,7 @@ local function drop(id, record, change)
       call('ZREM', grants, id)
       change = -record.cost
     end
-    if queue and change ~= 0 then charge(queue, record, change) end
+    if queue and change ~= 0 then correct(queue, record, change) end
   end
   call('HDEL', places, id)
   call('ZREM', owned, id)
@@ -556,7 +556,7 @@ function verbs.claim(keys, args)
   if swapped and route then
     goes = other
     dequeue(queue, other, swapped)
-    charge(queue, record, swapped.cost - record.cost)
+    correct(queue, record, swapped.cost - record.cost)
     record.state, record.routes = 'waiting', {{record.worker, record.tokens, 0, 0}}
     record.worker, record.tokens = nil, nil
     write(id, record)
@@ -572,10 +572,10 @@ function verbs.claim(keys, args)
   return reply(1, goes, record.worker, record.tokens, loads_of({record.worker}))
 end
 
--- release: the first token came, or the request has ended, in any state.
+-- progress: the first token came, or the request has ended, in any state.
 --   id, 'first' or 'end', units by which what was used differs from its cost
 -- Outcome 1 {loads}, 0 it was not there.
-function verbs.release(keys, args)
+function verbs.progress(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
   local id, first, change = next_arg(args), next_arg(args) == 'first', tonumber(next_arg(args))
   local record = read(id)
@@ -699,7 +699,7 @@ function verbs.join(keys, args)
   call('ZADD', ended, now + ENDED_MS, id)
   for _ = 1, tonumber(next_arg(args)) do
     local queue, tenant, units = queues[next_arg(args)], next_arg(args), tonumber(next_arg(args))
-    if queue and not again then charge(queue, {tenant = tenant, weight = 1}, units) end
+    if queue and not again then correct(queue, {tenant = tenant, weight = 1}, units) end
   end
   if new then call('XADD', turns, 'MAXLEN', '~', TURNS_MAX, '*', 'gateways', '') end
   grant()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.quotas import counter_recovery
-from gateway.quotas.counter_recovery import Restorer, SpentHour, SpentUnknown, is_long, spent
+from gateway.quotas.counter_recovery import CounterRecovery, SpentHour, SpentUnknown, is_long, spent
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.quota_store import Cost, Reservation
 from policies.admission.limit_windows import Window
@@ -96,8 +96,8 @@ async def put_back(*_, again):
 
 async def test_many_requests_of_an_account_read_the_ledger_once():
     books = Books()
-    restorer = Restorer(books)
-    waiting = [asyncio.ensure_future(restorer.restore(asked("tenant:a"), put_back)) for _ in range(20)]
+    recovery = CounterRecovery(books)
+    waiting = [asyncio.ensure_future(recovery.restore(asked("tenant:a"), put_back)) for _ in range(20)]
     await asyncio.sleep(0)
     books.open.set()
     await asyncio.gather(*waiting)
@@ -111,10 +111,10 @@ async def test_a_request_that_leaves_keeps_nobody_from_what_it_had_begun():
         put.append(scope)
         return True
 
-    restorer = Restorer(books)
-    leaving = asyncio.ensure_future(restorer.restore(asked("tenant:a"), note))
+    recovery = CounterRecovery(books)
+    leaving = asyncio.ensure_future(recovery.restore(asked("tenant:a"), note))
     await asyncio.sleep(0)
-    staying = asyncio.ensure_future(restorer.restore(asked("tenant:a"), note))
+    staying = asyncio.ensure_future(recovery.restore(asked("tenant:a"), note))
     await asyncio.sleep(0)
     leaving.cancel()
     books.open.set()
@@ -124,16 +124,16 @@ async def test_a_request_that_leaves_keeps_nobody_from_what_it_had_begun():
 
 async def test_a_ledger_that_does_not_answer_keeps_requests_waiting_for_a_bounded_time(monkeypatch):
     monkeypatch.setattr(counter_recovery, "WAIT_SECONDS_MAX", 0.01)
-    await Restorer(Books()).restore(asked("tenant:a"), put_back)
+    await CounterRecovery(Books()).restore(asked("tenant:a"), put_back)
 
 
 async def test_an_outage_of_the_ledger_is_told_once(caplog):
     books = Books()
     books.broken = True
     books.open.set()
-    restorer = Restorer(books)
+    recovery = CounterRecovery(books)
     for name in ("tenant:a", "tenant:b", "tenant:c"):
-        await restorer.restore(asked(name), put_back)
+        await recovery.restore(asked(name), put_back)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -141,11 +141,11 @@ async def test_a_ledger_that_is_away_is_left_alone_for_a_moment():
     books, clock = Books(), FakeClock()
     books.broken = True
     books.open.set()
-    restorer = Restorer(books, clock=clock)
-    await restorer.restore(asked("tenant:a"), put_back)
-    assert not restorer.ready
+    recovery = CounterRecovery(books, clock=clock)
+    await recovery.restore(asked("tenant:a"), put_back)
+    assert not recovery.ready
     clock.now += counter_recovery.REST_SECONDS
-    assert restorer.ready
+    assert recovery.ready
 
 
 @pytest.mark.parametrize("usage", [[], [at(18, 10, 5)]], ids=["new", "with usage"])
@@ -160,13 +160,13 @@ async def test_an_account_is_counted_again_after_a_loss_a_few_times(usage):
         puts.append(again)
         return not again
 
-    restorer = Restorer(History(), wall=lambda: NOW, clock=clock)
-    await restorer.restore(asked("tenant:a"), note)
-    await restorer.recount()
+    recovery = CounterRecovery(History(), wall=lambda: NOW, clock=clock)
+    await recovery.restore(asked("tenant:a"), note)
+    await recovery.recount()
     assert puts == [False]
     for seconds in (*counter_recovery.RECOUNT_SECONDS, 86_400.0):
         clock.advance(seconds)
-        await restorer.recount()
+        await recovery.recount()
     assert puts == [False] + [True] * (len(counter_recovery.RECOUNT_SECONDS) if usage else 0)
 
 
@@ -203,8 +203,8 @@ async def test_the_event_loop_goes_on_while_a_long_history_is_counted(monkeypatc
         scopes=(Scope(name="tenant:a", limits=limits),),
         cost=Cost(prompt_tokens=1),
     )
-    restorer = Restorer(History(), wall=lambda: NOW)
+    recovery = CounterRecovery(History(), wall=lambda: NOW)
     going = asyncio.create_task(others())
-    await restorer.restore(reservation, note)
+    await recovery.restore(reservation, note)
     await going
     assert put == [counter_recovery.INLINE_HOURS_MAX + 1]

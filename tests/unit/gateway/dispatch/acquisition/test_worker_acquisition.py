@@ -62,7 +62,7 @@ def learnt_as(stage, name, ms_per_token):
 
 
 def end(stage, request, placement):
-    stage.acquisition.end_turn(request, None, lambda change: stage.placements.end(placement, change))
+    stage.acquisition.end_and_correct(request, None, lambda change: stage.placements.end(placement, change))
 
 
 # Alone.
@@ -491,7 +491,7 @@ async def test_a_tenant_is_charged_in_the_queue_for_what_was_used(stage):
     changes = []
     used = ChargedTokens(prompt_tokens=640, cached_tokens=600, output_tokens=3)
     estimate = request.charged_units
-    stage.acquisition.end_turn(
+    stage.acquisition.end_and_correct(
         request, used, lambda change: changes.append(change) or stage.placements.end(placement, change)
     )
     assert changes == [40 + 0.1 * 600 + 2.0 * 3 - estimate]
@@ -509,7 +509,7 @@ async def test_ending_a_turn_twice_changes_nothing(stage):
     await acquire(stage, request=request)
     used, changes = ChargedTokens(prompt_tokens=640), []
     for _ in range(2):
-        stage.acquisition.end_turn(request, used, lambda change: bool(changes.append(change)))
+        stage.acquisition.end_and_correct(request, used, lambda change: bool(changes.append(change)))
     assert changes[1] == 0.0
 
 
