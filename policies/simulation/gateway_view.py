@@ -116,6 +116,7 @@ class GatewayView:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
                 tokens_queued=self._queued[worker] + self._away[worker],
+                away_tokens=self._away[worker],
                 tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
                 kv_tokens=self._kv(worker),
