@@ -22,7 +22,7 @@ AWAY_TOKENS = 7000
 """The most tokens that a cell counts as queued in addition on a worker that is at home in another cell."""
 
 AWAY_SHARE = 0.45
-"""Share of a worker's window that these tokens are at most: below a half, the least that others count (fair_part)."""
+"""Share of a worker's window that these tokens are at most: below a half, the least that others count."""
 
 
 def owner_of(organisation: str, cells: Collection[str]) -> str | None:
