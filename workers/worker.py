@@ -55,6 +55,8 @@ class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     health: Health = Health.UP
     tokens_queued: int = 0
     """Estimated uncached prompt tokens that were sent and have not brought a first token."""
+    away_tokens: int = 0
+    """Of the queued tokens, those that are not there: the worker is at home in another cell of gateways."""
     tokens_computed: int = 0
     """How many of the queued tokens are computed by now, estimated from the time that has passed."""
     streams: int = 0

@@ -14,7 +14,7 @@ they do. A worker is the same in two cells if its id and its address are.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -125,7 +125,7 @@ class CellLoads:
         """Share loads, or stand by while another gateway of this cell does, again and again."""
         own: Loads = {}
         while True:
-            self._homes.mark(self._fleet)
+            self._homes.mark(self._fleet, self._window_of)
             try:
                 others = await self._share(own)
             except RedisDown as err:
@@ -179,9 +179,11 @@ class CellLoads:
 
     def _fair_part(self, worker: Worker, others: int) -> int:
         """Return how many tokens of a worker's window so many other cells may fill while this one needs its own."""
-        models = sorted(worker.models)[:MODELS_MAX]
-        window = max((self._windows.of(model).narrow for model in models), default=0)
-        return fair_part(window, others)
+        return fair_part(self._window_of(worker.models), others)
+
+    def _window_of(self, models: Collection[str]) -> int:
+        """Return the window of workers with these models, in tokens."""
+        return max((self._windows.of(model).narrow for model in sorted(models)[:MODELS_MAX]), default=0)
 
     async def _exchange(self, others: Loads) -> Loads:
         """Hand the loads of the other cells to this cell's queue, and return this cell's."""

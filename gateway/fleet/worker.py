@@ -108,6 +108,7 @@ class Worker:
             id=self.id,
             health=self.health.health,
             tokens_queued=tokens_queued + external.tokens_queued + self.away_tokens,
+            away_tokens=self.away_tokens,
             tokens_computed=computed,
             streams=load.streams + others.streams + external.streams,
             kv_tokens=load.kv_tokens + others.kv_tokens + external.kv_tokens,

@@ -259,7 +259,8 @@ class LeastLoaded(Generic[Ordered]):
         age, per_token = snapshot.age_seconds, snapshot.speed.ms_per_token
         draining = _is_draining(worker)
         ranked.able, ranked.half = True, snapshot.disaggregation is not None
-        ranked.backlog_ms, ranked.streams = snapshot.tokens_queued * per_token, snapshot.streams
+        ranked.backlog_ms = (snapshot.tokens_queued - snapshot.away_tokens) * per_token
+        ranked.streams = snapshot.streams
         ranked.tokens_per_ms = 1 / per_token
         self.able += 1
         self.halves += ranked.half

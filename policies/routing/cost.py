@@ -366,7 +366,7 @@ def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
     for candidate in candidates:
         worker = candidate.worker
         ms_per_token = worker.speed.ms_per_token
-        backlog_ms += worker.tokens_queued * ms_per_token
+        backlog_ms += (worker.tokens_queued - worker.away_tokens) * ms_per_token
         tokens_per_ms += 1 / ms_per_token
         streams += worker.streams
     return FleetTotals(

@@ -14,7 +14,7 @@ requests' prefixes what the index of all cells would know.
 from collections.abc import Sequence
 from functools import lru_cache
 
-from policies.cell_ownership import fair_part, home_of, owner_of
+from policies.cell_ownership import away_tokens, fair_part, home_of, owner_of
 from policies.others_load import NO_TOTALS, LoadTotals
 from policies.simulation.gateway_view import GatewayView
 from radix_cache.match import WorkerId
@@ -40,10 +40,16 @@ class TenantCells:
 
 
 class CellExchange:
-    """The loads that the cells of one simulation have told, by cell and worker."""
+    """The loads that the cells of one simulation have told, by cell and worker.
 
-    def __init__(self, views: Sequence[GatewayView], workers: int) -> None:
+    `homes`: by cell, which of the workers are at home there.
+    """
+
+    def __init__(self, views: Sequence[GatewayView], homes: Sequence[Sequence[bool]]) -> None:
+        workers = len(homes[0])
         self._views = views
+        self._homes = homes
+        self._away_tokens = [0] * len(views)
         self._told = [[NO_TOTALS] * workers for _ in views]
         self._found: list[dict[int, LoadTotals]] = [{} for _ in views]
         """What has changed at the last exchange, and is told next."""
@@ -61,12 +67,18 @@ class CellExchange:
         view, told = self._views[cell], self._told[cell]
         self._tell(cell)
         if window_tokens != self._windows[cell]:
-            self._windows[cell] = window_tokens
+            self.take_window(cell, window_tokens)
             self._news[cell] = set(range(len(told)))
         for worker in sorted(self._news[cell]):
             view.hear_cells(worker, self._others(worker, told[worker], window_tokens), now)
         self._news[cell].clear()
         self._found[cell] = {worker: view.own_load(worker) for worker in view.take_changed()}
+
+    def take_window(self, cell: int, window_tokens: int) -> None:
+        """Take over a worker's window: by it the cell prefers the workers that are at home there."""
+        self._windows[cell] = window_tokens
+        tokens = self._away_tokens[cell] = away_tokens(window_tokens, self._away_tokens[cell])
+        self._views[cell].go_home(self._homes[cell], tokens)
 
     def _others(self, worker: int, own: LoadTotals, window_tokens: int) -> LoadTotals:
         """Return what the other cells have told of a worker: of a window at most their fair part."""

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from policies.admission.dispatch_window import fits_window
 from policies.admission.target_refusal import MeetsTarget
-from policies.cell_ownership import AWAY_TOKENS
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.copy_regrets import RememberedRegrets
@@ -121,6 +120,7 @@ class GatewayView:
             found = self._snapshots[worker] = WorkerSnapshot(
                 id=self._ids[worker],
                 tokens_queued=self._queued[worker] + self._away[worker],
+                away_tokens=self._away[worker],
                 tokens_computed=self._computed(worker, now),
                 streams=self._streams[worker],
                 kv_tokens=self._kv(worker),
@@ -152,9 +152,13 @@ class GatewayView:
         """Return how many of the queued tokens a worker has computed, as far as is known."""
         return self._computed(worker, now)
 
-    def go_home(self, homes: Sequence[bool]) -> None:
-        """Take over which workers are at home in this view's cell."""
-        self._away = [0 if home else AWAY_TOKENS for home in homes]
+    def go_home(self, homes: Sequence[bool], away_tokens: int) -> None:
+        """Take over which workers are at home in this view's cell, and what counts as queued on the others."""
+        for worker, home in enumerate(homes):
+            tokens = 0 if home else away_tokens
+            if tokens != self._away[worker]:
+                self._away[worker] = tokens
+                self._changed(worker)
 
     def take_changed(self) -> list[int]:
         """Return the workers of which anything has changed since the last call."""

@@ -117,9 +117,11 @@ class Simulation:
         views = [self._view() for _ in range(scenario.cells if self._shared else scenario.gateways)]
         large = [self._large_fleet(view, policy, f"{seed} {at}") for at, view in enumerate(views)]
         self._cells = TenantCells(scenario.cells)
-        for cell, view in enumerate(views if scenario.cells > 1 else ()):
-            view.go_home(self._cells.homes(cell, self._ids))
-        self._exchange = CellExchange(views, scenario.workers)
+        self._exchange = CellExchange(
+            views, [self._cells.homes(cell, self._ids) for cell in range(scenario.cells)]
+        )
+        for cell in range(scenario.cells if scenario.cells > 1 else 0):
+            self._exchange.take_window(cell, scenario.window_tokens or 0)
         self._gateways = [
             SimulatedGateway(
                 view=views[at % len(views)],

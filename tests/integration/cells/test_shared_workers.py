@@ -44,7 +44,7 @@ async def test_a_cell_knows_the_load_of_another_and_forgets_it(fleet):
     for worker in workers:
         worker.then(until=gate)
     # More than AWAY_TOKENS, so that it counts more than where the workers are at home.
-    running = asyncio.ensure_future(asked(fleet, east, fleet.tenants_of("east")[0], 4 * LONG))
+    running = asyncio.ensure_future(asked(fleet, east, fleet.tenants_of("east")[0], 9 * LONG))
     await knows(fleet, "west", 1)
     busy = next(at for at, worker in enumerate(workers) if worker.seen)
     # A request of the other cell goes to the idle worker.

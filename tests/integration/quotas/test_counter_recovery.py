@@ -55,7 +55,9 @@ class House:
 
     def store(self, ledger=None):
         """Another gateway's."""
-        return RedisQuotaStore(self.scripts, 5.0, recovery=CounterRecovery(ledger or self.spent, clock=self.clock))
+        return RedisQuotaStore(
+            self.scripts, 5.0, recovery=CounterRecovery(ledger or self.spent, clock=self.clock)
+        )
 
     def asked(self, *limits, tokens=100, scope="tenant:t"):
         return Reservation(

@@ -6,6 +6,7 @@ from gateway.cells.home_workers import HomeWorkers
 from policies.cell_ownership import AWAY_TOKENS, home_of
 
 CELLS = ("east", "north", "west")
+WINDOW = 16_384
 
 
 def fleet(noted):
@@ -13,6 +14,7 @@ def fleet(noted):
         SimpleNamespace(
             id=f"w{at}",
             provider=None,
+            models=frozenset({"m"}),
             away_tokens=0,
             load=SimpleNamespace(on_change=(lambda at=at: noted.append(at),)),
         )
@@ -24,23 +26,32 @@ def test_workers_that_are_at_home_elsewhere_count_as_busier_until_their_cell_is_
     noted: list[int] = []
     workers, registry = fleet(noted), SimpleNamespace(cell="east", cells=dict.fromkeys(CELLS, ()))
     homes = HomeWorkers(registry)
-    homes.mark(workers)
+    homes.mark(workers, lambda _: WINDOW)
     away = [worker for worker in workers if worker.away_tokens == AWAY_TOKENS]
     assert [worker.id for worker in away] == [w.id for w in workers if home_of(w.id, CELLS) != "east"]
     assert 0 < len(away) < len(workers)
     assert len(noted) == len(away)
-    homes.mark(workers)
+    homes.mark(workers, lambda _: WINDOW)
     assert len(noted) == len(away)
     registry.cells = {"east": ()}
-    homes.mark(workers)
+    homes.mark(workers, lambda _: WINDOW)
     assert not any(worker.away_tokens for worker in workers)
 
 
 def test_before_any_cell_is_known_and_for_providers_nothing_counts():
     workers = fleet([])
     homes = HomeWorkers(SimpleNamespace(cell="east", cells={}))
-    homes.mark(workers)
+    homes.mark(workers, lambda _: WINDOW)
     workers[0].provider = object()
     homes._living.cells = {"west": ()}
-    homes.mark(workers)
+    homes.mark(workers, lambda _: WINDOW)
     assert [worker.away_tokens for worker in workers] == [0] + [AWAY_TOKENS] * 29
+
+
+def test_where_windows_are_small_less_counts_so_that_full_workers_are_left_for_others():
+    workers = fleet([])
+    homes = HomeWorkers(SimpleNamespace(cell="east", cells=dict.fromkeys(CELLS, ())))
+    homes.mark(workers, lambda _: WINDOW)
+    homes.mark(workers, lambda _: 1000)
+    assert all(worker.away_tokens < 1000 for worker in workers)
+    assert any(worker.away_tokens for worker in workers)

@@ -8,6 +8,7 @@ from gateway.fleet.circuit_breaker import HealthState
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import LoadShare
 from gateway.fleet.worker import Worker
+from policies.cell_ownership import AWAY_TOKENS
 from policies.load_order.least_loaded import RANKED_MAX
 from radix_cache.match import WorkerId
 from tests.fakes.clock import FakeClock
@@ -96,3 +97,20 @@ def test_sums_are_nothing_again_when_all_requests_have_ended(fleet):
     for share in shares:
         share.end()
     assert (order(fleet).streams, round(order(fleet).backlog_ms, 6)) == (0, 0.0)
+
+
+def test_a_worker_that_is_at_home_in_another_cell_is_ranked_behind_but_is_no_backlog(fleet):
+    load(fleet, "w0", 500)
+    before = order(fleet)
+    before.update(0.0)
+    backlog_ms = before.backlog_ms
+    home = {WorkerId("w0"), WorkerId("w7")}
+    for one in fleet:
+        if one.id not in home:
+            one.away_tokens = AWAY_TOKENS
+            for changed in one.load.on_change:
+                changed()
+    after = order(fleet)
+    after.update(0.0)
+    assert after.backlog_ms == pytest.approx(backlog_ms)
+    assert "w7" in after.least(0.0)

@@ -143,6 +143,12 @@ def test_a_slow_worker_is_lightly_used_with_fewer_streams_than_a_fast_one():
     assert terms.price_ms / terms.own_ms == pytest.approx(6.0)
 
 
+def test_tokens_that_only_mark_a_worker_as_away_are_no_backlog_of_the_fleet():
+    plain = [candidate("home", tokens_queued=500), candidate("away", tokens_queued=500)]
+    marked = replace(plain[1], worker=replace(plain[1].worker, tokens_queued=10_500, away_tokens=10_000))
+    assert fleet_totals([plain[0], marked]) == fleet_totals(plain)
+
+
 def test_what_the_index_is_not_sure_of_is_priced_between_held_and_not_held():
     sure, doubted, cold = candidate("a", matched=3000), candidate("b", matched=1500), candidate("c")
     unsure = Candidate(worker=doubted.worker, matched_tokens=1500, doubted_tokens=1500)

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from policies.cell_ownership import AWAY_TOKENS, fair_part, owner_of
+from policies.cell_ownership import away_tokens, fair_part, owner_of
 from policies.others_load import LoadTotals
 from policies.simulation.cells import CellExchange, TenantCells
 from policies.simulation.contenders import contender
@@ -73,7 +73,7 @@ def test_a_tenant_is_served_by_the_cell_that_the_gateways_would_choose():
 
 def test_a_cell_hears_of_the_others_late_and_counts_their_fair_part_of_a_window():
     views = [GatewayView(WORKERS, replace(SCENARIO, cells=3)) for _ in range(3)]
-    exchange = CellExchange(views, len(WORKERS))
+    exchange = CellExchange(views, 3 * [len(WORKERS) * [True]])
     own_load(views[0], 7, LoadTotals(9_000, 2, 20_000))
     own_load(views[1], 7, LoadTotals(50, 1, 100))
     exchange.exchange(0, 600, 0.0)
@@ -101,9 +101,12 @@ def test_every_worker_is_at_home_in_one_cell_and_counts_as_busier_in_the_others(
     homes = [tenants.homes(cell, WORKERS) for cell in range(4)]
     assert all(sum(home[at] for home in homes) == 1 for at in range(len(WORKERS)))
     view = GatewayView(WORKERS, replace(SCENARIO, cells=4))
-    view.go_home(homes[0])
-    tokens = Counter(view.snapshot(at, 0.0).tokens_queued for at in range(len(WORKERS)))
-    assert tokens == {0: sum(homes[0]), AWAY_TOKENS: len(WORKERS) - sum(homes[0])}
+    exchange = CellExchange([view], homes[:1])
+    for window in (RELEASE_WINDOW_TOKENS, 2000):
+        exchange.take_window(0, window)
+        tokens = Counter(view.snapshot(at, 0.0).tokens_queued for at in range(len(WORKERS)))
+        assert tokens == {0: sum(homes[0]), away_tokens(window): len(WORKERS) - sum(homes[0])}
+    assert away_tokens(RELEASE_WINDOW_TOKENS) > away_tokens(2000)
 
 
 def test_cells_route_about_as_well_as_one_cell():
