@@ -12,8 +12,9 @@ from radix_cache.match import WorkerId
 
 
 class AnnouncedDispatches:
-    """Counts the requests of other gateways in the workers' loads; see the PredictionListener of radix_cache/shared/predictions.py.
+    """Counts the requests of other gateways in the workers' loads.
 
+    It is a PredictionListener (radix_cache/shared/predictions.py).
     `worker_of` returns the worker of a tenure.
     """
 
