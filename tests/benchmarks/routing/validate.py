@@ -198,11 +198,15 @@ def distances(rows: Sequence[Row]) -> Iterator[str]:
     expected = {row.subject: row.figures for row in rows if row.by == "simulator"}
     for row in rows:
         for figure, name in (("ttft_ms_mean", "mean"), ("ttft_ms_p95", "p95")):
-            ratio = row.figures[figure] / expected[row.subject][figure]
+            simulated_ms = expected[row.subject]
+            ratio = row.figures[figure] / simulated_ms[figure]
             if abs(ratio - 1) > WITHIN:
+                median_ms = row.figures["ttft_ms_p50"] - simulated_ms["ttft_ms_p50"]
                 yield (
-                    f"{row.subject}: the {name} TTFT was measured at {ratio:.2f} of the simulated one; the client "
-                    f"sent requests up to {row.figures['client_late_ms_p99']:.0f} ms late (p99)"
+                    f"{row.subject}: the {name} TTFT was measured at {ratio:.2f} of the simulated one, "
+                    f"{row.figures[figure] - simulated_ms[figure]:+.0f} ms; the median differs by "
+                    f"{median_ms:+.0f} ms, which gateway and network take for every prompt; the client sent "
+                    f"requests up to {row.figures['client_late_ms_p99']:.0f} ms late (p99)"
                 )
 
 
