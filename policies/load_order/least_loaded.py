@@ -101,7 +101,8 @@ class LeastLoaded(Generic[Ordered]):
         self._random = random
         self._serial = 0
         self._workers: dict[WorkerId, RankedWorker[Ordered]] = {}
-        self._changed: set[WorkerId] = set()
+        # A dict keeps the order of the changes: that of a set would differ from process to process.
+        self._changed: dict[WorkerId, None] = {}
         self._groups: dict[GroupKey, LoadGroup[Ordered]] = {}
         self._by_tokens: Heap[Ordered] = []
         for worker in workers:
@@ -117,9 +118,9 @@ class LeastLoaded(Generic[Ordered]):
     def add(self, worker: Ordered) -> None:
         """Keep this worker in order from now on."""
         self._workers[worker.id] = RankedWorker(worker)
-        self._changed.add(worker.id)
+        self._changed[worker.id] = None
         load = worker.load
-        load.on_change = (*load.on_change, partial(self._changed.add, worker.id))
+        load.on_change = (*load.on_change, partial(self._changed.setdefault, worker.id))
 
     def remove(self, worker: WorkerId) -> None:
         """Leave this worker out from now on."""
@@ -127,9 +128,9 @@ class LeastLoaded(Generic[Ordered]):
         if leaving is None:
             return
         self._count_out(leaving)
-        self._changed.discard(worker)
+        self._changed.pop(worker, None)
         load = leaving.worker.load
-        load.on_change = tuple(noted for noted in load.on_change if noted.func != self._changed.add)
+        load.on_change = tuple(noted for noted in load.on_change if noted.func != self._changed.setdefault)
 
     def close(self) -> None:
         """Leave all workers out."""

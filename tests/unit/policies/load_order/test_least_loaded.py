@@ -114,3 +114,13 @@ def test_a_worker_that_is_at_home_in_another_cell_is_ranked_behind_but_is_no_bac
     after.update(0.0)
     assert after.backlog_ms == pytest.approx(backlog_ms)
     assert "w7" in after.least(0.0)
+
+
+def test_equal_workers_come_in_an_order_that_their_names_do_not_change():
+    """Nor does the seed of Python's hashes, which differs from process to process."""
+    orders = []
+    for letter in "ab":
+        fleet = Fleet([worker(f"{letter}{at}") for at in range(COUNT)], FakeClock(), Random(1))
+        fleet.serving("m")
+        orders.append([name.removeprefix(letter) for name in order(fleet).least(0.0)])
+    assert orders[0] == orders[1]
