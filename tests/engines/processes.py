@@ -9,6 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 MODEL = "tiny"
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".tools" / "engines"
 PLUGIN = Path(__file__).parent / "plugin"
 START_SECONDS_MAX = 500
+FLUSH_SECONDS_MAX = 60
 CONTEXT_LENGTH = 1024
 
 
@@ -205,7 +207,17 @@ class Sglang(Engine):
         return {**super().environment(), "PYTHONPATH": paths, "SGLANG_PLATFORM": "torch_cpu"}
 
     def flush(self) -> None:
-        self.post("/flush_cache")
+        """Empty the cache; SGLang refuses while it still ends the request of the test before."""
+        until = time.monotonic() + FLUSH_SECONDS_MAX
+        while True:
+            try:
+                self.post("/flush_cache")
+            except HTTPError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
 
 class LlamaCpp(Engine):
