@@ -74,12 +74,13 @@ async def relay(
             client has had the beginning of it.
         RefusedByWorker: The worker refused the request as the client's mistake.
         ConnectionResetError: The client has left.
-        WorkerUnreachable: The same as StreamInterrupted, or a malformed answer, where nothing of it was sent.
+        WorkerUnreachable: The same as StreamInterrupted, or a malformed answer, while the client has had nothing of
+            it: another worker may try.
     """
     try:
         if answer.status >= 400:
             progress.worker_refused = True
-            raise _refusal(answer.status, await _body_of(answer))
+            raise _refusal(answer.status, await _body_or_unreachable(answer))
         streamed = answer.content_type == EVENT_STREAM
         if streamed and (request.stream or not request.generates):
             frames = FrameFilter(
@@ -103,8 +104,6 @@ async def relay(
             ):
                 response_shapes.learn(request.surface, body)
         await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
-    except StreamBroken as err:
-        raise StreamInterrupted from err
     finally:
         if progress.trace is not None:
             progress.mark("relay")
@@ -173,8 +172,11 @@ async def _relay_frames(
         if not begun:
             await exchange.begin(answer.status, EVENT_STREAM, headers)
         await exchange.end(last + rest)
+    except StreamBroken as err:
+        if begun:  # The client has the beginning of this answer, which another worker cannot continue.
+            raise StreamInterrupted from err
+        raise WorkerUnreachable(str(err)) from err
     except WorkerError as err:
-        # The client has read the beginning of this answer: another worker cannot continue it.
         raise StreamInterrupted from err
     except RefusedByWorker:
         progress.worker_refused = True

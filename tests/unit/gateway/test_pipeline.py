@@ -1,4 +1,4 @@
-"""The spine of a request: every ending settles its quota and writes one record."""
+"""The pipeline of a request: every ending settles its quota and writes one record."""
 
 import asyncio
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ class StubExchange:
     """A client that reads everything."""
 
     id, surface, traceparent, caller, batch = "r", Surface.CHAT, None, None, ""
-    relayed = False
+    moved = False
     queue_headers = QueueHeaders()
 
     def __init__(self):
@@ -61,8 +61,33 @@ class StubExchange:
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monkeypatch):
     outcome, code = ENDINGS[ending]
-    stage, records, exchange = DispatchStage("a"), [], StubExchange()
+    stage = DispatchStage("a")
     stage.adapters["a"].next(outcome())
+    record, exchange = await serve_until_idle(stage, monkeypatch)
+    assert stage.reserved() == {}
+    assert exchange.memory.bytes_held == 0
+    assert record.code == code
+    assert exchange.failures == ([] if code in (OK, CLIENT_CLOSED) else [code])
+
+
+@pytest.mark.parametrize("sent", [(), (b"data: {",)], ids=["nothing", "half a frame"])
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_answer_that_breaks_off_before_the_client_has_any_of_it_comes_from_another_worker(
+    status, sent, monkeypatch
+):
+    stage = DispatchStage("a", "b")
+    stage.adapters["a"].next(
+        StubAnswer(status=status, content_type="text/event-stream", pieces=sent, error=StreamBroken("cut"))
+    )
+    stage.adapters["b"].next(streamed())
+    record, exchange = await serve_until_idle(stage, monkeypatch)
+    assert (record.code, record.worker, record.attempts) == (OK, "b", 2)
+    assert exchange.failures == []
+
+
+async def serve_until_idle(stage, monkeypatch):
+    """Serve a request, whose client leaves once nothing goes on; return its record and its exchange."""
+    records, exchange = [], StubExchange()
     ctx = stage.context(id="r")
 
     async def blocks(ctx):
@@ -91,7 +116,5 @@ async def test_every_ending_settles_the_quota_and_writes_one_record(ending, monk
     await until_idle()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert stage.reserved() == {}
-    assert exchange.memory.bytes_held == 0
-    assert [record.code for record in records] == [code]
-    assert exchange.failures == ([] if code in (OK, CLIENT_CLOSED) else [code])
+    (record,) = records
+    return record, exchange
