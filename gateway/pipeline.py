@@ -1,4 +1,4 @@
-"""The spine: one request, from its API key to its record. Read this first; `serve` and `answer` name every stage.
+"""One request, from its API key to its record. Read this first: `serve` and `answer` name every stage.
 
 What the code below guarantees: another worker is tried only before the first byte; every resource that is reserved
 is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
@@ -7,12 +7,15 @@ written whatever happened, and no client waits for either.
 A client that leaves cancels its handler (gateway/runtime/server.py): in `answer` the inner `finally` frees the
 worker (`Attempts.end`), and the outer one settles the quota (`Reservations.settle`). A request that still waits
 leaves its place in `WaitingRoom.wait` or, with several gateways, `SharedQueue.turn`.
+
+Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerUnreachable) and an error
+for the client (StreamInterrupted), which `Exchange.fail` writes.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,6 +26,7 @@ from gateway.cells.living_cells import LivingCells
 from gateway.database.usage_query import UsageReader
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
+from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.preemption import Preempted
 from gateway.domain.errors import (
     CLIENT_CLOSED_STATUS,
@@ -47,6 +51,7 @@ from gateway.models.catalogue import Catalogue
 from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.quotas.headers import openai_headers
+from gateway.quotas.quota_store import Lease
 from gateway.relay.relay import relay
 from gateway.telemetry.request_record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
@@ -92,7 +97,7 @@ async def serve(exchange: Exchange, services: Services) -> None:
     )
     try:
         tenant = await authenticate(exchange, services, progress)
-        if services.cells is not None and await exchange.relay(
+        if services.cells is not None and await exchange.move_to_cell(
             services.cells.owner_of(tenant.organisation), tenant
         ):
             return
@@ -114,12 +119,15 @@ async def serve(exchange: Exchange, services: Services) -> None:
         await exchange.fail(InternalError(exchange.id))
     finally:
         exchange.memory.release()
-        if not exchange.relayed:
+        if not exchange.moved:
             notify(services.observers, progress.record())
 
 
 async def answer(ctx: RequestContext, exchange: Exchange, services: Services, progress: Progress) -> None:
-    """Answer the request by a worker of its model; every failure before the first byte is the model's alone."""
+    """Answer the request by a worker of its model.
+
+    A failure before the first byte concerns this model only: `serve` may then let another model answer.
+    """
     dispatch = services.dispatch
     if ctx.request.accepts_shorter_answers:
         ctx = with_context_length(ctx, dispatch.fleet)
@@ -131,8 +139,8 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     if progress.trace is not None:
         progress.mark("tokenise")
     lease = await dispatch.reservations.reserve(ctx, prompt, progress)
-    attempts, make_call = dispatch.attempts, dispatch.worker_calls.make
-    pending = attempts.request(ctx, prompt, progress)
+    attempts = dispatch.attempts
+    pending = attempts.pending_request(ctx, prompt, progress)
     headers = openai_headers(lease.limit_statuses) if lease.limit_statuses else {}
     keep_alive = None
     if ctx.request.stream and exchange.queue_headers.comment_seconds is not None:
@@ -141,26 +149,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         while True:
             await attempts.begin(pending, keep_alive)
             try:
-                try:
-                    upstream = await attempts.open(pending, lease, partial(make_call, pending))
-                    assert pending.attempt is not None
-                    worker = pending.attempt.placement.worker
-                    may_see_cached = worker.adapter.isolates or not ctx.tenant.group
-                    shapes = worker.response_shapes if dispatch.worker_calls.aggregates_streams else None
-                    running_usage = worker.adapter.reports_running_usage
-                    await relay(
-                        upstream,
-                        exchange,
-                        ctx.request,
-                        progress,
-                        headers,
-                        reports_cached_tokens=may_see_cached,
-                        response_shapes=shapes,
-                        running_usage=running_usage,
-                    )
-                finally:
-                    await attempts.close(pending)
-                attempts.reports.completed(pending)
+                await answer_by_worker(pending, lease, exchange, dispatch, headers)
                 return
             except WorkerUnreachable as err:
                 attempts.failed(pending, err)  # Nothing has been sent, so the next worker may try.
@@ -178,6 +167,37 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         # An error that is kept knows the frames that it passed through, and they know this request.
         pending.failed.clear()
         dispatch.reservations.settle(ctx, lease, progress, prices)
+
+
+async def answer_by_worker(
+    pending: PendingRequest,
+    lease: Lease,
+    exchange: Exchange,
+    dispatch: Dispatch,
+    headers: Mapping[str, str],
+) -> None:
+    """Send the request to the worker of its attempt, and the answer to the client.
+
+    Raises WorkerUnreachable, Preempted, StreamInterrupted, RefusedByWorker, ConnectionResetError.
+    """
+    attempts, ctx = dispatch.attempts, pending.ctx
+    try:
+        worker_answer = await attempts.open(pending, lease, partial(dispatch.worker_calls.make, pending))
+        assert pending.attempt is not None
+        worker = pending.attempt.placement.worker
+        await relay(
+            worker_answer,
+            exchange,
+            ctx.request,
+            pending.progress,
+            headers,
+            reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
+            response_shapes=worker.response_shapes if dispatch.worker_calls.aggregates_streams else None,
+            running_usage=worker.adapter.reports_running_usage,
+        )
+    finally:
+        await attempts.close(pending)
+    attempts.reports.completed(pending)
 
 
 def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:
@@ -257,7 +277,7 @@ async def read_request(
 
     Raises ModelNotFound, NoWorker, ModelNotAllowed, BadRequest, and what reading the body raises.
     """
-    request = await exchange.request(tenant)
+    request = await exchange.read_request(tenant)
     progress.asked = request.model
     progress.user, progress.tags = attribution(request.fields)
     try:
@@ -288,7 +308,7 @@ async def read_request(
         received_at=progress.received_at,
         service_class=service_class,
         expires_at=(
-            progress.received_at + asked.patience_seconds if asked.patience_seconds is not None else None
+            progress.received_at + asked.timeout_seconds if asked.timeout_seconds is not None else None
         ),
         idempotency_key=repeatable(exchange.idempotency_key, tenant, request, services.repeats_max),
         carrier=exchange.carrier,

@@ -22,7 +22,7 @@ class RowExchange:
     address = None
     carrier = None
     started = False
-    relayed = False
+    moved = False
     queue_headers = QueueHeaders(service_class=BATCH.name)
 
     def __init__(
@@ -54,11 +54,11 @@ class RowExchange:
         """The answer, or the error in the API's own format."""
         return self.body if self.error is None else self._dialect.error_body(self.error)
 
-    async def relay(self, cell: str, tenant: Tenant) -> bool:
+    async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
         """Return False: a row is served by the gateway that has claimed its batch."""
         return False
 
-    async def request(self, tenant: Tenant) -> InferenceRequest:
+    async def read_request(self, tenant: Tenant) -> InferenceRequest:
         """Return the decoded request of the row.
 
         Raises BadRequest, also for a request that wants a stream, and Overloaded.

@@ -47,22 +47,22 @@ class AttemptReports:
         self._capacity_freed = capacity_freed
         self._clock = clock
 
-    def sent(self, request: PendingRequest, placement: Placement) -> Attempt:
-        """Return an attempt on this placement; call it before the index is told of the request."""
+    def begin_attempt(self, pending: PendingRequest, placement: Placement) -> Attempt:
+        """Return an attempt on this placement, with what the index knows now; call it before anything is sent."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
-                "request %s goes to %s: %s", request.ctx.id, placement.worker.id, placement.route.reason
+                "request %s goes to %s: %s", pending.ctx.id, placement.worker.id, placement.route.reason
             )
         expectation = None
-        if request.prompt.hashes and placement.worker.provider is None:
+        if pending.prompt.hashes and placement.worker.provider is None:
             expectation = self._feedback.request_sent(
-                placement.prefill_worker.id, request.prompt, placement.match
+                placement.prefill_worker.id, pending.prompt, placement.match
             )
         return Attempt(placement, expectation)
 
-    def answered(self, request: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
+    def answered(self, pending: PendingRequest, attempt: Attempt, answer: WorkerAnswer) -> None:
         """Note the first bytes of an answer: unless the worker refused, the prompt's blocks are computed."""
-        placement, progress, fleet = attempt.placement, request.progress, self._fleet
+        placement, progress, fleet = attempt.placement, pending.progress, self._fleet
         if progress.trace is not None:
             progress.mark("first_byte")
         fleet.answer_began(placement.worker)
@@ -71,12 +71,12 @@ class AttemptReports:
         progress.answered = True
         if placement.prefill_worker is not placement.worker:
             fleet.answer_began(placement.prefill_worker)
-        for worker, cause in request.failed.items():
+        for worker, cause in pending.failed.items():
             # A refusal would prove nothing: a request that is refused here may well have failed there.
             if cause.failure is FailureKind.SERVER_ERROR and worker in fleet:
                 fleet.blame(fleet[worker], cause)
         if attempt.recorded:
-            prompt = request.prompt
+            prompt = pending.prompt
             for holder in placement.holders:
                 self._index.confirm(prompt.namespace, prompt.hashes, holder)
         if answer.content_type == "text/event-stream":
@@ -89,41 +89,41 @@ class AttemptReports:
                     tokens = max(1, placement.tokens_ahead)
                     fleet.first_token(prefill, tokens=tokens, ttft_ms=ttft_seconds * 1000)
                     attempt.ttft_learnt = True
-            progress.first_token_seconds = now - request.ctx.received_at
+            progress.first_token_seconds = now - pending.ctx.received_at
         self._placements.first_token(placement)
         self._capacity_freed()
 
-    def completed(self, request: PendingRequest) -> None:
+    def completed(self, pending: PendingRequest) -> None:
         """Note that the answer came to its end."""
-        assert request.attempt is not None
-        placement = request.attempt.placement
-        if request.progress.answered:
+        assert pending.attempt is not None
+        placement = pending.attempt.placement
+        if pending.progress.answered:
             self._fleet.answer_ended(placement.worker)
             if placement.prefill_worker is not placement.worker:
                 self._fleet.answer_ended(placement.prefill_worker)
 
-    def broke_off(self, request: PendingRequest) -> None:
+    def broke_off(self, pending: PendingRequest) -> None:
         """Note that the answer broke off after its first byte."""
-        assert request.attempt is not None
-        self._fleet.answer_broke_off(request.attempt.placement.worker)
+        assert pending.attempt is not None
+        self._fleet.answer_broke_off(pending.attempt.placement.worker)
 
-    def failed(self, request: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
+    def failed(self, pending: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
         """Note the worker at fault, which is not tried again."""
         worker = placement.worker
         if cause.worker == placement.prefill_worker.id:
             worker = placement.prefill_worker
-        request.failed[worker.id] = cause
-        request.progress.attempt_failed(
+        pending.failed[worker.id] = cause
+        pending.progress.attempt_failed(
             worker.id, "timed_out" if cause.timed_out else cause.failure.name.lower()
         )
         self._fleet.request_failed(worker, cause)
 
-    def learn(self, request: PendingRequest, attempt: Attempt) -> None:
+    def learn(self, pending: PendingRequest, attempt: Attempt) -> None:
         """Learn what was cached, and how long the first token took for so many tokens."""
-        placement, progress = attempt.placement, request.progress
+        placement, progress = attempt.placement, pending.progress
         cached_tokens = progress.usage.cached_tokens if progress.usage is not None else None
-        if progress.usage is not None and attempt.expectation is not None and request.prompt.exact:
-            self._feedback.cache_reported(attempt.expectation, request.ctx.id, cached_tokens)
+        if progress.usage is not None and attempt.expectation is not None and pending.prompt.exact:
+            self._feedback.cache_reported(attempt.expectation, pending.ctx.id, cached_tokens)
         if placement.worker.provider is not None:
             return
         if progress.stream:
@@ -134,18 +134,18 @@ class AttemptReports:
             return
         tokens = placement.tokens_ahead
         if cached_tokens is not None:
-            tokens += min(placement.route.matched_tokens, request.prompt.prompt_tokens) - cached_tokens
+            tokens += min(placement.route.matched_tokens, pending.prompt.prompt_tokens) - cached_tokens
         self._fleet.first_token(
             placement.prefill_worker, tokens=max(1, tokens), ttft_ms=progress.worker_ttft_seconds * 1000
         )
 
-    def free(self, request: PendingRequest, attempt: Attempt, cost_change: float = 0.0) -> bool:
+    def free(self, pending: PendingRequest, attempt: Attempt, cost_change: float = 0.0) -> bool:
         """Free an attempt's placement; see Placements.end for the result."""
         attempt.ended = True
         if attempt.expectation is not None:
             self._feedback.request_ended(attempt.expectation)
         if attempt.recorded:
-            self._index.withdraw(attempt.placement.prefill_worker.id, request.ctx.id)
+            self._index.withdraw(attempt.placement.prefill_worker.id, pending.ctx.id)
         known_elsewhere = self._placements.end(attempt.placement, cost_change)
         self._capacity_freed()
         return known_elsewhere

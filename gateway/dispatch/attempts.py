@@ -2,7 +2,7 @@
 
     begin       a placement: ranked, in its turn if it must wait
     open        the request is sent; the first bytes of the answer came, or WorkerUnreachable
-    ...         the answer is relayed
+    ...         the answer is relayed; gateway/relay/relay.py decides what becomes of one that breaks off
     close       the worker's stream is ended, or hung up on
     failed      no answer came: the next attempt is another worker's
     end         the placement is freed, on every ending
@@ -83,8 +83,10 @@ class Attempts:
         self._preemption = preemption
         self._clock = clock
 
-    def request(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> PendingRequest:
-        """Return the request in the form in which dispatch keeps its notes on it."""
+    def pending_request(
+        self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
+    ) -> PendingRequest:
+        """Return the request with the notes that dispatch keeps on it; nothing is reserved yet."""
         return PendingRequest(
             ctx,
             prompt,
@@ -96,140 +98,140 @@ class Attempts:
             by_shadow=self._router.shadow is not None and self._router.for_shadow(),
         )
 
-    async def begin(self, request: PendingRequest, keep_alive: KeepAlive | None = None) -> None:
+    async def begin(self, pending: PendingRequest, keep_alive: KeepAlive | None = None) -> None:
         """Begin an attempt on the best worker that was not tried yet, once there is one with room.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed; after failures
-        Overloaded, WorkerError.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed; after
+        failures Overloaded, WorkerError.
         """
-        if request.worker_failed:
-            placement = await self._placement_after_failure(request)
+        if pending.worker_failed:
+            placement = await self._placement_after_failure(pending)
         else:
-            placement = await self._placement_in_turn(request, keep_alive)
+            placement = await self._placement_in_turn(pending, keep_alive)
         if placement is None:
-            last = request.attempt
+            last = pending.attempt
             raise no_worker_left(
-                request.failed.values(), at_provider=last is not None and last.placement.at_provider
+                pending.failed.values(), at_provider=last is not None and last.placement.at_provider
             )
-        progress = request.progress
+        progress = pending.progress
         if progress.trace is not None:
             progress.mark("queue" if progress.queued_at is not None else "route")
-        attempt = request.attempt = self.reports.sent(request, placement)
-        request.lead_by(attempt)
-        tenant, prompt = request.ctx.tenant, request.prompt
+        attempt = pending.attempt = self.reports.begin_attempt(pending, placement)
+        pending.lead_by(attempt)
+        tenant, prompt = pending.ctx.tenant, pending.prompt
         if placement.worker.provider is None and prompt.hashes:
             attempt.recorded = tenant.cache_blocks_max is None or self._index_quota.try_record(
-                tenant, _new_blocks(request, placement)
+                tenant, _new_blocks(pending, placement)
             )
             if attempt.recorded:
                 # Not on the decode worker of a pair, where the next request with this prefix must compute it again.
                 worker, match = placement.prefill_worker.id, placement.match
-                self._index.record(prompt.namespace, prompt.hashes, worker, request.ctx.id, match)
+                self._index.record(prompt.namespace, prompt.hashes, worker, pending.ctx.id, match)
 
-    async def open(self, request: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
+    async def open(self, pending: PendingRequest, lease: Lease, make_call: MakeCall) -> WorkerAnswer:
         """Send the request and return the answer, once its first bytes are there.
 
         Raises WorkerUnreachable, Preempted.
         """
-        attempt = request.attempt
+        attempt = pending.attempt
         assert attempt is not None
         placement = attempt.placement
         call = make_call(placement)
         attempt.first_byte_seconds_max = call.first_byte_seconds_max
         if self._hedged.enabled and call.stream and call.carrier is None:
-            seconds = self._hedged.after_seconds(request, placement, lease)
+            seconds = self._hedged.after_seconds(pending, placement, lease)
             if seconds is not None:
-                answer = await self._hedged.open(request, attempt, call, seconds, make_call)
-                assert request.attempt is not None
-                self.reports.answered(request, request.attempt, answer)
+                answer = await self._hedged.open(pending, attempt, call, seconds, make_call)
+                assert pending.attempt is not None
+                self.reports.answered(pending, pending.attempt, answer)
                 return answer
-        stream = placement.upstream.stream(call)
+        stream = placement.call_target.stream(call)
         limits = self._acquisition.limits
         # What a carrier has taken cannot be called back.
-        if limits.preempts and request.background and not request.failed and call.carrier is None:
-            answer = await self._open_preemptible(request, placement, stream)
+        if limits.preempts and pending.background and not pending.failed and call.carrier is None:
+            answer = await self._open_preemptible(pending, placement, stream)
         else:
             answer = await stream.__aenter__()
         attempt.stream = stream
-        self.reports.answered(request, attempt, answer)
+        self.reports.answered(pending, attempt, answer)
         return answer
 
-    async def close(self, request: PendingRequest) -> None:
+    async def close(self, pending: PendingRequest) -> None:
         """End the worker's stream; what was not read of it is hung up on."""
-        attempt = request.attempt
+        attempt = pending.attempt
         if attempt is not None and attempt.stream is not None:
             stream, attempt.stream = attempt.stream, None
             await stream.__aexit__(None, None, None)
 
-    def failed(self, request: PendingRequest, cause: WorkerUnreachable) -> None:
+    def failed(self, pending: PendingRequest, cause: WorkerUnreachable) -> None:
         """Note that no answer came.
 
         Raises WorkerTimeout, WorkerError or Overloaded if no other worker may be tried.
         """
-        attempt = request.attempt
+        attempt = pending.attempt
         assert attempt is not None
-        if request.progress.trace is not None:
-            request.progress.mark("failed_attempt")
-        request.progress.discard_attempt()
-        self.reports.failed(request, attempt.placement, cause)
+        if pending.progress.trace is not None:
+            pending.progress.mark("failed_attempt")
+        pending.progress.discard_attempt()
+        self.reports.failed(pending, attempt.placement, cause)
         if cause.timed_out:
             # A client that has waited that long will not wait that long again.
             raise WorkerTimeout(attempt.first_byte_seconds_max) from cause
-        server_errors = sum(each.failure is FailureKind.SERVER_ERROR for each in request.failed.values())
-        if server_errors >= SERVER_ERRORS_MAX or len(request.failed) >= request.limits.attempts_max:
+        server_errors = sum(each.failure is FailureKind.SERVER_ERROR for each in pending.failed.values())
+        if server_errors >= SERVER_ERRORS_MAX or len(pending.failed) >= pending.limits.attempts_max:
             raise no_worker_left(
-                request.failed.values(), at_provider=attempt.placement.at_provider
+                pending.failed.values(), at_provider=attempt.placement.at_provider
             ) from cause
 
-    def end(self, request: PendingRequest) -> None:
+    def end(self, pending: PendingRequest) -> None:
         """End the request's work at a worker: count what was used, settle a provider's quota, free the placement.
 
         The attempt is the one that has answered, or else the last one.
         """
-        attempt = request.attempt
+        attempt = pending.attempt
         assert attempt is not None
-        placement, progress = attempt.placement, request.progress
-        without_impossible_usage(request.ctx, request.prompt, progress)
+        placement, progress = attempt.placement, pending.progress
+        without_impossible_usage(pending.ctx, pending.prompt, progress)
         if progress.usage is None and progress.dispatched and not progress.worker_refused:
-            progress.own_count = own_count(request.ctx, request.prompt, progress, placement, self._clock())
+            progress.own_count = own_count(pending.ctx, pending.prompt, progress, placement, self._clock())
         if placement.prefill_worker is not placement.worker:
             progress.usage = placement.usage_of_pair(progress.usage)
-        self.reports.learn(request, attempt)
+        self.reports.learn(pending, attempt)
         used = None
         if placement.worker.provider is None:
             used = tokens_to_charge(progress)
         elif placement.provider_lease is not None:
-            cost = cost_of(tokens_to_charge(progress), placement.prices(request.ctx.model))
+            cost = cost_of(tokens_to_charge(progress), placement.prices(pending.ctx.model))
             self._provider_quota.settle(placement.provider_lease, cost)
         # What a provider computed kept no request waiting here: it is no part of a tenant's share in the queue.
-        self._acquisition.end_and_correct(request, used, partial(self.reports.free, request, attempt))
+        self._acquisition.end_and_correct(pending, used, partial(self.reports.free, pending, attempt))
 
     async def _placement_in_turn(
-        self, request: PendingRequest, keep_alive: KeepAlive | None
+        self, pending: PendingRequest, keep_alive: KeepAlive | None
     ) -> Placement | None:
         """Return a placement in the request's turn; also again, after providers alone have failed at it."""
-        if request.failed and not self._retries.try_spend(self._clock()):
+        if pending.failed and not self._retries.try_spend(self._clock()):
             return None
         placement = None
         try:
             if keep_alive is None:
-                placement = await self._acquisition.acquire(request)
+                placement = await self._acquisition.acquire(pending)
             else:
                 async with keep_alive():
-                    placement = await self._acquisition.acquire(request)
+                    placement = await self._acquisition.acquire(pending)
         except NoWorker:
-            if not request.failed:
+            if not pending.failed:
                 raise
             return None  # The provider's failure tells the client more.
         except asyncio.CancelledError:
             if placement is not None:  # Ending the keep-alive takes a moment, in which the client may leave.
-                self._give_back(request, placement)
+                self._give_back(pending, placement)
             raise
-        if not request.progress.attempts:
+        if not pending.progress.attempts:
             self._retries.record_request(self._clock())
         return placement
 
-    async def _placement_after_failure(self, request: PendingRequest) -> Placement | None:
+    async def _placement_after_failure(self, pending: PendingRequest) -> Placement | None:
         """Return a placement on another worker; None if none is left, or too many requests are retried."""
         acquisition, why = self._acquisition, "workers here failed"
         if not self._retries.remaining(self._clock()):
@@ -237,44 +239,44 @@ class Attempts:
             return None
         placement = None
         # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
-        if len(request.failed) + 1 >= request.limits.attempts_max:
-            placement = await acquisition.at_provider_after_failure(request, why)
-        placement = placement or acquisition.own_turns.place_now(request)
-        placement = placement or await acquisition.at_provider_after_failure(request, why)
+        if len(pending.failed) + 1 >= pending.limits.attempts_max:
+            placement = await acquisition.at_provider_after_failure(pending, why)
+        placement = placement or acquisition.own_turns.place_now(pending)
+        placement = placement or await acquisition.at_provider_after_failure(pending, why)
         if placement is not None:
             self._retries.try_spend(self._clock())
         return placement
 
     async def _open_preemptible(
         self,
-        request: PendingRequest,
+        pending: PendingRequest,
         placement: Placement,
         stream: AbstractAsyncContextManager[WorkerAnswer],
     ) -> WorkerAnswer:
         """Open the stream of a batch request, which may have to give up its placement until the first byte."""
-        if request.preemptions >= PREEMPTIONS_MAX:
+        if pending.preemptions >= PREEMPTIONS_MAX:
             return await stream.__aenter__()
         preemptible = PreemptibleAttempt(placement)
         self._preemption.add(preemptible)
         try:
             return await preemptible.first_byte(stream.__aenter__())
         except Preempted:
-            request.preemptions += 1
+            pending.preemptions += 1
             self._preemption.count += 1
-            request.progress.discard_attempt()
+            pending.progress.discard_attempt()
             raise
         finally:
             self._preemption.remove(preemptible)
 
-    def _give_back(self, request: PendingRequest, placement: Placement) -> None:
+    def _give_back(self, pending: PendingRequest, placement: Placement) -> None:
         """Free a placement to which nothing was sent."""
         if placement.provider_lease is not None:
             self._provider_quota.release(placement.provider_lease)
-        self._acquisition.end_and_correct(request, None, partial(self.reports.free_unused, placement))
+        self._acquisition.end_and_correct(pending, None, partial(self.reports.free_unused, placement))
 
 
-def _new_blocks(request: PendingRequest, placement: Placement) -> int:
+def _new_blocks(pending: PendingRequest, placement: Placement) -> int:
     """Return how many blocks of the prompt no worker is known to hold, of those that hold the longest parts."""
-    match, blocks = placement.match, len(request.prompt.hashes)
+    match, blocks = placement.match, len(pending.prompt.hashes)
     longest = match.holders(HOLDERS_COMPARED) if match is not None else ()
     return blocks - match.blocks(longest[0]) if match is not None and longest else blocks

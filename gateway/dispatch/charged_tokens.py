@@ -83,7 +83,7 @@ def own_count(
         return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))
     usage = tally.usage if not progress.usage_impossible else None
     if usage is None:
-        output_tokens = max(progress.frames, tally.text_tokens(ctx.model.encoder.count_text))
+        output_tokens = max(progress.frames, tally.text_tokens(ctx.model.encoder.count_answer_text))
         return ChargedTokens(prompt_tokens=prompt.prompt_tokens, output_tokens=min(output_tokens, most))
     one_prompt = answers == ctx.request.choices
     return ChargedTokens(

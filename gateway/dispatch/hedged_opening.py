@@ -37,15 +37,15 @@ class HedgedOpenings:
         self._retries = retries
         self._clock = clock
 
-    def after_seconds(self, request: PendingRequest, placement: Placement, lease: Lease) -> float | None:
+    def after_seconds(self, pending: PendingRequest, placement: Placement, lease: Lease) -> float | None:
         """Return after how long without a first byte a second worker gets the request; None: it is not hedged."""
         rules = self._rules
         if (
             placement.at_provider
-            or request.hedged
-            or request.background
-            or request.prompt.prompt_tokens > rules.prompt_tokens_max
-            or len(request.failed) + 2 > request.limits.attempts_max
+            or pending.hedged
+            or pending.background
+            or pending.prompt.prompt_tokens > rules.prompt_tokens_max
+            or len(pending.failed) + 2 > pending.limits.attempts_max
             or not bears_twice(lease)
         ):
             return None
@@ -58,7 +58,7 @@ class HedgedOpenings:
 
     async def open(
         self,
-        request: PendingRequest,
+        pending: PendingRequest,
         attempt: Attempt,
         call: WorkerCall,
         after_seconds: float,
@@ -72,10 +72,10 @@ class HedgedOpenings:
         outcome = "left"
 
         async def open_second() -> OpeningStream | None:
-            second = await self._second_attempt(request, attempt, first)
+            second = await self._second_attempt(pending, attempt, first)
             if second is None:
                 return None
-            opening = OpeningStream(second.placement.upstream.stream(make_call(second.placement)))
+            opening = OpeningStream(second.placement.call_target.stream(make_call(second.placement)))
             running[opening] = second
             return opening
 
@@ -83,21 +83,21 @@ class HedgedOpenings:
             nonlocal outcome
             gone = running[opening]
             if err is not None:
-                self._reports.failed(request, gone.placement, err)
+                self._reports.failed(pending, gone.placement, err)
             if gone is attempt:
-                request.lead_by(next(other for other in running.values() if other is not attempt))
+                pending.lead_by(next(other for other in running.values() if other is not attempt))
             else:
                 outcome = "failed"
-            self._reports.free(request, gone)
+            self._reports.free(pending, gone)
 
-        first = OpeningStream(attempt.placement.upstream.stream(call))
+        first = OpeningStream(attempt.placement.call_target.stream(call))
         running[first] = attempt
         try:
             winner = await first_of(first, after_seconds, open_second, failed)
             leading = running.pop(winner)
             leading.stream = winner.stream
-            if leading is not request.attempt:
-                request.lead_by(leading)
+            if leading is not pending.attempt:
+                pending.lead_by(leading)
             if leading is not attempt:
                 outcome = "won"
             elif outcome != "failed":
@@ -108,31 +108,31 @@ class HedgedOpenings:
         finally:
             # Their placements are free at once, and then they are hung up on.
             for other in running.values():
-                if other is not request.attempt and not other.ended:
-                    self._reports.free(request, other)
+                if other is not pending.attempt and not other.ended:
+                    self._reports.free(pending, other)
             for opening in running:
                 await opening.close()
-            if request.hedged:
+            if pending.hedged:
                 self._rules.outcomes[outcome] += 1
         return winner.task.result()
 
     async def _second_attempt(
-        self, request: PendingRequest, attempt: Attempt, first: OpeningStream
+        self, pending: PendingRequest, attempt: Attempt, first: OpeningStream
     ) -> Attempt | None:
         """Return a second attempt for the same request; None without room, or if too many requests are retried."""
         if not self._retries.remaining(self._clock()):
             return None
-        placement = await self._acquisition.second_placement(request, attempt.placement)
+        placement = await self._acquisition.second_placement(pending, attempt.placement)
         if placement is None:
             return None
         if first.task.done():
             self._reports.free_unused(placement, 0.0)  # The first attempt was just in time.
             return None
         self._retries.try_spend(self._clock())
-        if request.progress.trace is not None:
-            request.progress.mark("hedge")
-        request.hedged = True
-        second = self._reports.sent(request, placement)
+        if pending.progress.trace is not None:
+            pending.progress.mark("hedge")
+        pending.hedged = True
+        second = self._reports.begin_attempt(pending, placement)
         second.recorded = attempt.recorded
         second.first_byte_seconds_max = attempt.first_byte_seconds_max
         return second

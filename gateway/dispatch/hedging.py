@@ -4,9 +4,9 @@
     second                 after so long -> |-----|--------- ... ->  is cancelled, or answers
 
 Hedging is for requests that a slow worker would keep waiting, and costs a second prefill. So it is off unless the
-settings say otherwise, and spends the same budget as retries. Long prompts, background requests and requests of
-a tenant is not hedged if its limits would not bear the same request twice; nor does a second attempt go past a
-waiting request, for any model of the worker and at any gateway, batch work apart.
+settings say otherwise, and spends the same budget as retries. Long prompts and background requests are not hedged,
+nor are requests of a tenant whose limits would not bear the same request twice. A second attempt never goes past a
+waiting request, of any model of the worker and at any gateway; batch work that waits does not count.
 """
 
 import asyncio

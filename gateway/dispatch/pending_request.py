@@ -60,7 +60,7 @@ class PendingRequest:
         "prompt",
         "provider_full_until",
         "providers_tried",
-        "queue",
+        "queue_name",
         "sequence",
         "service_class",
         "session",
@@ -95,7 +95,9 @@ class PendingRequest:
         """Whether the second routing policy decides."""
         self.service_class = ctx.service_class
         """Demotion changes it."""
-        self.queue = queue_of(ctx.model.name, background=self.service_class.background and limits.background)
+        self.queue_name = queue_of(
+            ctx.model.name, background=self.service_class.background and limits.background
+        )
         self.ticket: Ticket | None = None
         self.charged_units = 0.0
         """Cost units that the queue has charged its tenant for it."""
@@ -131,7 +133,7 @@ class PendingRequest:
     def demote(self) -> None:
         """Go on as a batch request, with a new ticket."""
         self.service_class = self.limits.batch
-        self.queue = queue_of(self.ctx.model.name, background=self.background)
+        self.queue_name = queue_of(self.ctx.model.name, background=self.background)
         self.ticket = None
 
     def lead_by(self, attempt: Attempt) -> None:

@@ -24,7 +24,7 @@ from workers.adapter import WorkerAnswer, WorkerCall
 from workers.adapters.disaggregation import DisaggregatedCall
 
 
-class Upstream(Protocol):
+class CallTarget(Protocol):
     """What a request is sent to: a worker's adapter, or a prefill/decode pair of workers."""
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
@@ -41,7 +41,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The worker that answers."""
     prefill_worker: Worker
     """The worker that computes the prompt; the same one unless the request is split between a pair."""
-    upstream: Upstream
+    call_target: CallTarget
     load_share: LoadShare
     ticket: SharedTicket
     """The placement's name among all gateways."""
@@ -82,10 +82,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if (
             usage is None
             or self.prefill_worker is self.worker
-            or not isinstance(self.upstream, DisaggregatedCall)
+            or not isinstance(self.call_target, DisaggregatedCall)
         ):
             return usage
-        details = PromptDetails(self.upstream.cached(usage.cached_tokens))
+        details = PromptDetails(self.call_target.cached(usage.cached_tokens))
         return msgspec.structs.replace(usage, prompt_tokens_details=details)
 
 
@@ -131,12 +131,14 @@ class Placements:
         rank = None
         if prefill_worker.report.ranks > 1:
             rank = self._ranks.choose(prefill_worker.id, prefill_worker.ranks, prompt, session)
-        upstream: Upstream = worker.adapter
+        call_target: CallTarget = worker.adapter
         decode_ticket, share = None, None
         if prefill_worker is not worker:
             decode_ticket = self._queue.second_ticket(ticket)
             self._queue.note_placed(decode_ticket, worker.id, 0)
-            upstream = pair(prefill_worker, worker, request.ctx, rank.number if rank is not None else session)
+            call_target = pair(
+                prefill_worker, worker, request.ctx, rank.number if rank is not None else session
+            )
             share = PairLoadShare(
                 load,
                 worker.load,
@@ -148,7 +150,7 @@ class Placements:
             route=route,
             worker=worker,
             prefill_worker=prefill_worker,
-            upstream=upstream,
+            call_target=call_target,
             load_share=share or LoadShare(load, uncached_tokens=uncached_tokens, kv_tokens=ticket.kv_tokens),
             ticket=ticket,
             decode_ticket=decode_ticket,

@@ -14,7 +14,7 @@ from workers.adapters.disaggregation import DisaggregatedCall, DisaggregatedLeg
 
 
 def pair(prefill: Worker, decode: Worker, ctx: RequestContext, session: int | None) -> DisaggregatedCall:
-    """Return the two workers as one upstream."""
+    """Return the two workers as one target of a call."""
     host, port = prefill.report.bootstrap_address or ("", None)
     return DisaggregatedCall(
         prefill.kind,

@@ -110,6 +110,6 @@ class WorkerCalls:
         worth = (
             placement.prefill_worker.learnt.own.fit.samples < SAMPLES_LEARNT
             or pending.sequence % SAMPLED_EVERY == 0
-            or self._requests_wait(pending.queue)
+            or self._requests_wait(pending.queue_name)
         )
         return worth and has_faithful_stream(request)

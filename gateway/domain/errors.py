@@ -495,7 +495,7 @@ class TargetMissed(GatewayError):
         )
 
 
-class DeadlinePassed(GatewayError):
+class ClientTimeoutPassed(GatewayError):
     """The timeout that the client announced is over, or would be before a first token."""
 
     status, code, type = 504, "deadline_exceeded", "server_error"

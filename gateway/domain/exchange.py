@@ -83,18 +83,18 @@ class Exchange(Protocol):
         ...
 
     @property
-    def relayed(self) -> bool:
-        """Whether another cell serves the request, and records it."""
+    def moved(self) -> bool:
+        """Whether the request has moved to another cell, which serves and records it."""
         ...
 
-    async def relay(self, cell: str, tenant: Tenant) -> bool:
+    async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
         """Have the cell that the tenant belongs to serve the request; False: it is to be served here.
 
         Raises CellUnavailable, BadRequest, ConnectionResetError.
         """
         ...
 
-    async def request(self, tenant: Tenant) -> InferenceRequest:
+    async def read_request(self, tenant: Tenant) -> InferenceRequest:
         """Read and decode the request body.
 
         Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.

@@ -26,8 +26,9 @@ class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hash_prefix: bytes = TEXT_HASH_PREFIX
     """Hashed before the text: TEXT_HASH_PREFIX or CHAT_HASH_PREFIX."""
 
-    def __len__(self) -> int:
-        """Return the number of tokens; for text it is an estimate."""
+    @property
+    def token_count(self) -> int:
+        """The number of tokens; for text an estimate, TOKEN_BYTES bytes to a token."""
         return len(self.tokens) if self.tokens is not None else -(-len(self.text) // TOKEN_BYTES)
 
     def hashes(self, hasher: BlockHasher) -> Hashes:
@@ -43,7 +44,7 @@ class PromptEncoder(Protocol):
     exact: bool
     """Whether token counts equal the worker's own."""
 
-    def count_text(self, text: str) -> int:
+    def count_answer_text(self, text: str) -> int:
         """Return how many tokens a short text of an answer has, at once: one beyond a few kilobytes takes long."""
         ...
 

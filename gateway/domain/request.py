@@ -40,7 +40,7 @@ class QueueHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     service_class: str | None = None
     """The name of a service class."""
-    patience_seconds: float | None = None
+    timeout_seconds: float | None = None
     """How long the client waits for an answer."""
     comment_seconds: float | None = None
     """How often the client wants a comment in its stream while the request waits for its turn."""

@@ -34,7 +34,7 @@ class EnvoyExchange:
 
     caller = None
     """None: the tenant follows from the API key."""
-    relayed = False
+    moved = False
     """False: Envoy takes the request to a worker itself."""
 
     def __init__(
@@ -106,11 +106,11 @@ class EnvoyExchange:
         """The client's address, as Envoy and the proxies in front of it report it; None if it is unknown."""
         return client_address(None, self._headers.getall(FORWARDED_FOR, ()), self._trusted)
 
-    async def relay(self, cell: str, tenant: Tenant) -> bool:
+    async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
         """Return False: Envoy is not told of other cells, and its requests are served here."""
         return False
 
-    async def request(self, tenant: Tenant) -> InferenceRequest:
+    async def read_request(self, tenant: Tenant) -> InferenceRequest:
         """Return the decoded body of the request.
 
         Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.

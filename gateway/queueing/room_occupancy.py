@@ -62,7 +62,7 @@ class RoomOccupancy:
         own = self.of_tenants.get(tenant)
         return own.requests if own is not None else 0
 
-    def waits(self, ticket: Ticket) -> None:
+    def note_waiting(self, ticket: Ticket) -> None:
         """Note that the ticket does not have its turn at once."""
         self._not_at_once.setdefault(ticket.service_class, set()).add(ticket.number)
         self.classes.add(ticket.service_class)

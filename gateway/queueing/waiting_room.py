@@ -5,7 +5,7 @@
        +--> [ ticket | ticket | ticket ] -- a worker has room: the policy chooses ---+
                |            |
                |            +--> the client leaves: the ticket is removed
-               +--> its patience is over: AdmissionTimeout, or what the service class says
+               +--> its wait ends:        AdmissionTimeout, or what the service class says
 
 Nothing polls. Code that makes room (a first token, an end, a worker that is back) calls `give_turns`; the request
 that has its turn gets its placement before its task runs, so that no later arrival can take it. A request that
@@ -64,8 +64,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """Until when a request waits, and what is raised then."""
+class WaitEnd:
+    """When a request stops waiting, and which error it gets then."""
 
     until: float
     error: Callable[[float], Exception]
@@ -212,12 +212,12 @@ class WaitingRoom(Generic[Placed]):
         self,
         ticket: Ticket,
         place: Callable[[ClosedWorkers], Placed | None],
-        patience: Patience | None = None,
+        wait_end: WaitEnd | None = None,
         estimate: Callable[[], Ticket] | None = None,
     ) -> Placed:
         """Return a placement in the ticket's turn; `estimate`: see Waiter.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `patience` and `place`
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `wait_end` and `place`
         raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
@@ -225,10 +225,10 @@ class WaitingRoom(Generic[Placed]):
             self.waiters.enter(waiter, self._clock())
             placed: Placed | None = None
             try:
-                self.waits(ticket)
+                self.note_waiting(ticket)
                 if self.rules.passed_over_max:
                     self.give_turns()  # The requests before it may wait for other workers than this one.
-                async with self._until_impatient(ticket, patience):
+                async with self._until_wait_ends(ticket, wait_end):
                     placed = await waiter.turn
                 return placed
             finally:
@@ -238,29 +238,29 @@ class WaitingRoom(Generic[Placed]):
                 del waiter  # The error of its turn refers to this frame, which would be a reference cycle.
 
     async def wait_with_all(
-        self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], patience: Patience | None = None
+        self, ticket: Ticket, turn: Callable[[], Awaitable[Placed]], wait_end: WaitEnd | None = None
     ) -> Placed:
         """Return a placement in the turn that all gateways give together. Raises what `wait` and `turn` raise."""
         with self._occupancy.taken(ticket, self.retry_after):
             self._elsewhere[ticket.number] = ticket
             try:
-                async with self._until_impatient(ticket, patience):
+                async with self._until_wait_ends(ticket, wait_end):
                     placed = await turn()
                 self._count_turn(ticket, self._clock())
                 return placed
             finally:
                 self._occupancy.correct(self._elsewhere.pop(ticket.number), ticket)
 
-    def estimated(self, ticket: Ticket) -> None:
-        """Take over a later estimate of a ticket that waits for a turn that all gateways give together."""
+    def update_estimate(self, ticket: Ticket) -> None:
+        """Replace a ticket that waits for a turn of all gateways by a later estimate of the same request."""
         before = self._elsewhere.get(ticket.number)
         if before is not None:
             self._occupancy.correct(before, ticket)
             self._elsewhere[ticket.number] = ticket
 
-    def waits(self, ticket: Ticket) -> None:
+    def note_waiting(self, ticket: Ticket) -> None:
         """Note that the ticket does not have its turn at once."""
-        self._occupancy.waits(ticket)
+        self._occupancy.note_waiting(ticket)
 
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant wait."""
@@ -376,17 +376,17 @@ class WaitingRoom(Generic[Placed]):
         return retry_after_seconds(units, rate, self.rules.waiting_seconds_max)
 
     @asynccontextmanager
-    async def _until_impatient(self, ticket: Ticket, patience: Patience | None) -> AsyncIterator[None]:
-        """Bound the wait since the ticket came. Raises AdmissionTimeout, or what ends the wait sooner."""
+    async def _until_wait_ends(self, ticket: Ticket, wait_end: WaitEnd | None) -> AsyncIterator[None]:
+        """End the wait in time. Raises AdmissionTimeout, or the error of what ends the wait sooner."""
         seconds = self.rules.waiting_seconds_max
-        longest = Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
-        if patience is not None and patience.until < longest.until:
-            longest = patience
+        longest = WaitEnd(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry))
+        if wait_end is not None and wait_end.until < longest.until:
+            longest = wait_end
         try:
             async with asyncio.timeout(longest.until - self._clock()):
                 yield
         except TimeoutError:
-            raise longest.error(self.retry_after()) from None
+            raise longest.error(self.retry_after(ticket.tenant)) from None
 
     def _leave(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter, and give back a turn that came in the same moment."""

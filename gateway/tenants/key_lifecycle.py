@@ -3,6 +3,8 @@
 created --rotate--> its successor     the old key ends when the grace period does; its limits go on
    +-----expire---> ends at a moment
    +-----revoke---> ends now, for ever
+
+Every gateway learns of a change within a quarter of a second, when sql_directory.py next reads what has changed.
 """
 
 import time

@@ -21,13 +21,13 @@ from gateway.domain.tenant import ContextBounds, ModelAccess, Plan, Tenant
 from gateway.quotas.limit import Scope
 from gateway.settings.tenants import (
     ApiKeySettings,
-    IsolationSettings,
     ModelAccessSettings,
     OrganisationSettings,
     PlanSettings,
     TenantSettings,
 )
 from gateway.tenants.directory import UnknownKey
+from gateway.tenants.isolation_group import isolation_group
 from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
 from gateway.tenants.limits import limits_at, next_end, override_limits
 from gateway.tenants.sealed_tenants import KnownKey, KnownTenants
@@ -313,16 +313,6 @@ def _context_bounds(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds
         tokens_max=tenant.context_length_max or plan.context_length_max,
         by_model_patterns=tuple((bound.models, bound.max) for bound in lengths),
     )
-
-
-def isolation_group(tenant: str, isolation: IsolationSettings) -> str:
-    """Return the name of the group of tenants that share one cache.
-
-    Names of tenants and of groups cannot be confused: each is prefixed with its kind.
-    """
-    if isolation.mode == "shared":
-        return ""
-    return f"group:{isolation.group}" if isolation.mode == "group" else f"tenant:{tenant}"
 
 
 def _access(models: ModelAccessSettings) -> ModelAccess:

@@ -77,7 +77,7 @@ class TextEncoder:
 
     exact = False
 
-    def count_text(self, text: str) -> int:
+    def count_answer_text(self, text: str) -> int:
         """Return the tokens of a text by its length in bytes."""
         return -(-_utf8_length(text) // TOKEN_BYTES)
 
@@ -174,7 +174,7 @@ class TokenizerEncoder:
         )
         return cls(tokenizer, template, threads, key, memory_bytes_max, process_job)
 
-    def count_text(self, text: str) -> int:
+    def count_answer_text(self, text: str) -> int:
         """Return the tokens of a short text; those of a longer one are extrapolated from its beginning.
 
         0 for a text that the tokenizer cannot encode.

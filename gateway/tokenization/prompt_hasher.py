@@ -36,7 +36,7 @@ class PromptHasher:
         """Encode the request's prompt and return its blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
         length_max = _length_max(ctx)
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
-        lengths = list(map(len, prompts))
+        lengths = [prompt.token_count for prompt in prompts]
         longest = lengths[0] if len(lengths) == 1 else max(lengths)
         exact = ctx.model.encoder.exact and all(prompt.count_exact for prompt in prompts)
         _check_length(ctx, longest, length_max, exact=exact)
@@ -63,7 +63,8 @@ class PromptHasher:
         """
         length_max = _length_max(ctx)
         bound = length_max * COUNT_CONTEXTS_MAX if length_max is not None else None
-        return sum(map(len, await ctx.model.encoder.encode(ctx.request, ctx.tenant, bound)))
+        prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, bound)
+        return sum(prompt.token_count for prompt in prompts)
 
     def namespace(self, model: Model, group: str) -> HashedNamespace:
         """Return the namespace of an isolation group's cache at a model, with its block hasher."""
@@ -80,7 +81,7 @@ class PromptHasher:
 
 async def _block_hashes(prompt: EncodedPrompt, hasher: BlockHasher) -> Hashes:
     """Return the prompt's block hashes; a long prompt is hashed in a thread (a million tokens take 20 ms)."""
-    if len(prompt) <= INLINE_TOKENS_MAX:
+    if prompt.token_count <= INLINE_TOKENS_MAX:
         return prompt.hashes(hasher)
     return await asyncio.to_thread(prompt.hashes, hasher)
 

@@ -125,9 +125,9 @@ class WorkerEncoder:
         self._calls_running = 0
         self._silent_until = 0.0
 
-    def count_text(self, text: str) -> int:
+    def count_answer_text(self, text: str) -> int:
         """Return the tokens of a text by its length in bytes: there is no time to ask an engine."""
-        return self._text.count_text(text)
+        return self._text.count_answer_text(text)
 
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None

@@ -96,7 +96,7 @@ class HttpExchange:
         """The caller's W3C trace context."""
         self.response: web.StreamResponse | None = None
         """What the HTTP handler returns once the request has been served."""
-        self.relayed = False
+        self.moved = False
         """Whether another cell serves the request."""
         self._cells = cells
         self._cell_headers = NO_CELL_HEADERS
@@ -148,7 +148,7 @@ class HttpExchange:
         """Whether the headers of the answer have been sent."""
         return self.response is not None and self.response.prepared
 
-    async def relay(self, cell: str, tenant: Tenant) -> bool:
+    async def move_to_cell(self, cell: str, tenant: Tenant) -> bool:
         """Have the cell of its tenant serve the request; False: it is to be served here.
 
         Raises CellUnavailable, BadRequest, and ConnectionResetError when the client left or stopped reading, or the
@@ -163,15 +163,15 @@ class HttpExchange:
             return False
         if self._logged:
             set_caller(self._http, tenant)
-        self.relayed = True  # Also of a client that leaves before there is an answer.
+        self.moved = True  # Also of a client that leaves before there is an answer.
         answer = None
         try:
             answer = await self._cells.open(self._http, cell, self._find_address)
         except GatewayError:
-            self.relayed = False
+            self.moved = False
             raise
         if answer is None:
-            self.relayed = False
+            self.moved = False
             return False
         async with answer:
             response = web.StreamResponse(
@@ -184,7 +184,7 @@ class HttpExchange:
         await self._await_client_read(response.write_eof(), 0)
         return True
 
-    async def request(self, tenant: Tenant) -> InferenceRequest:
+    async def read_request(self, tenant: Tenant) -> InferenceRequest:
         """Return the decoded body of the request.
 
         Raises BadRequest, UnsupportedEncoding, PayloadTooLarge, BodyTimeout, Overloaded.

@@ -37,9 +37,7 @@ def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
     least, most = KEEP_ALIVE_SECONDS
     if comments is not None and (every is None or not least <= every <= most):
         raise BadRequest(f"{KEEP_ALIVE} is a number of seconds from {least:g} to {most:g}.")
-    return QueueHeaders(
-        service_class=kind, patience_seconds=min(seconds, default=None), comment_seconds=every
-    )
+    return QueueHeaders(service_class=kind, timeout_seconds=min(seconds, default=None), comment_seconds=every)
 
 
 def _seconds(text: str) -> float | None:

@@ -1,4 +1,7 @@
-"""The arithmetic of a waiting room: when it is full, how long a request may wait, when a refused client returns."""
+"""The arithmetic of a waiting room: when it is full, how long a request may wait, when a refused client returns.
+
+The waits themselves are ended in gateway/queueing/waiting_room.py.
+"""
 
 from collections import deque
 from typing import Literal

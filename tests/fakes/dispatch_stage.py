@@ -318,7 +318,7 @@ class DispatchStage:
         """Return a request that has not been placed; each one has a prompt of its own."""
         ctx = ctx if ctx is not None else self.context()
         prompt = prompt if prompt is not None else prompt_of(first=self._requests + 1)
-        return self.attempts.request(ctx, prompt, self.progress(ctx, prompt))
+        return self.attempts.pending_request(ctx, prompt, self.progress(ctx, prompt))
 
     async def serve(self, request: PendingRequest, lease: Lease | None = None) -> bytes:
         """Serve a request as the pipeline does, without a client: return the bytes of its answer."""

@@ -81,7 +81,7 @@ async def read(body, cuts=(), key=None):
 
     sending = asyncio.create_task(send())
     try:
-        return await exchange.request(SimpleNamespace(id="t", key_id="k"))
+        return await exchange.read_request(SimpleNamespace(id="t", key_id="k"))
     finally:
         await sending
         exchange.memory.release()

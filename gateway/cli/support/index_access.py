@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.cli.support.command_error import CommandError
 from gateway.process.embedded_valkey import ValkeyFailed, running_valkey_url
 from gateway.settings.tree import Settings
-from gateway.tenants.tenant_register import isolation_group
+from gateway.tenants.isolation_group import isolation_group
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown
 from radix_cache.redis.scripts import ScriptCaller

@@ -32,27 +32,27 @@ class FirstWorkerWait:
         """Return how many requests wait, by model and service class."""
         return Counter(self.waiting.values())
 
-    async def wait(self, request: PendingRequest, requests_max: int) -> bool:
+    async def wait(self, pending: PendingRequest, requests_max: int) -> bool:
         """Wait for the first worker of the request's model, and return whether there is one.
 
         `requests_max` bounds how many requests may wait. Raises Overloaded, and what `close` was given.
         """
-        model, ticket = request.ctx.model, request.ticket
-        if not model.first_worker_seconds_max or request.failed or ticket is None:
+        model, ticket = pending.ctx.model, pending.ticket
+        if not model.first_worker_seconds_max or pending.failed or ticket is None:
             return False
         if self._fleet.serving(model.name):
             return False  # It has workers, but none that could take this request.
         until = ticket.arrived_at + model.first_worker_seconds_max
-        if request.ctx.expires_at is not None:
-            until = min(until, request.ctx.expires_at)
+        if pending.ctx.expires_at is not None:
+            until = min(until, pending.ctx.expires_at)
         if self._closing is not None:
             raise self._closing
         if len(self.waiting) >= requests_max:
             raise Overloaded(model.first_worker_seconds_max)
         woken = asyncio.get_running_loop().create_future()
-        self.waiting[woken] = model.name, request.service_class.name
-        if request.progress.queued_at is None:
-            request.progress.queued_at = self._clock()
+        self.waiting[woken] = model.name, pending.service_class.name
+        if pending.progress.queued_at is None:
+            pending.progress.queued_at = self._clock()
         try:
             async with asyncio.timeout(max(0.0, until - self._clock())):
                 await woken

@@ -53,7 +53,7 @@ class OwnTurnPlacements:
 
     def place_now(
         self,
-        request: PendingRequest,
+        pending: PendingRequest,
         closed: ClosedWorkers | None = None,
         *,
         decision: Decision | None = None,
@@ -64,20 +64,20 @@ class OwnTurnPlacements:
         After a worker has failed no room is needed: the request has waited its turn.
         """
         if decision is None:
-            decision = self._ranking.rank(request)
-            if not request.worker_failed:
-                room = self._rooms.of(request.queue)
-                self._targets.check(request, decision.routes, room, demotes=False)
+            decision = self._ranking.rank(pending)
+            if not pending.worker_failed:
+                room = self._rooms.of(pending.queue_name)
+                self._targets.check(pending, decision.routes, room, demotes=False)
         routes = decision.routes
-        if request.worker_failed:
-            return self._place_on(routes[0], request, decision) if routes else None
+        if pending.worker_failed:
+            return self._place_on(routes[0], pending, decision) if routes else None
         if not routes:
             raise NowhereToGo
-        window, hold = self._window.of(request.ctx.model.name), self.limits.hold
-        background = request.service_class.background
+        window, hold = self._window.of(pending.ctx.model.name), self.limits.hold
+        background = pending.service_class.background
         # Where `closed` is None the request has just come, and none waits before it.
         crowds = (
-            window.contended and not background and closed is not None and self._has_others_waiting(request)
+            window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )
         tokens = window.narrow if background or crowds else window.wide
         if window.contended and not (background or crowds):
@@ -88,30 +88,30 @@ class OwnTurnPlacements:
                 break
             worker = prefill_worker_of(route)
             if (closed is None or closed.allows(worker, crowds=crowds)) and self._fits(
-                route, request, routes, tokens, window.open
+                route, pending, routes, tokens, window.open
             ):
                 if self._router.shadow is not None:
                     self._router.shadowed(decision)
-                return self._place_on(route, request, decision)
+                return self._place_on(route, pending, decision)
             waited_for.append(worker)
         if closed is not None:
             closed.close(waited_for, crowds=crowds)
         return None
 
     def place_second(
-        self, request: PendingRequest, ticket: SharedTicket, decision: Decision
+        self, pending: PendingRequest, ticket: SharedTicket, decision: Decision
     ) -> Placement | None:
         """Return one more placement for the same request on a worker with room; None if none has."""
-        window = self._window.of(request.ctx.model.name)
+        window = self._window.of(pending.ctx.model.name)
         for route in decision.routes:
-            if self._fits(route, request, decision.routes, window.wide, window.open):
-                return self._place_on(route, request, decision, ticket)
+            if self._fits(route, pending, decision.routes, window.wide, window.open):
+                return self._place_on(route, pending, decision, ticket)
         return None
 
     def _fits(
         self,
         route: Route,
-        request: PendingRequest,
+        pending: PendingRequest,
         routes: Ranking,
         tokens_max: int,
         open_tokens: int | None,
@@ -121,37 +121,37 @@ class OwnTurnPlacements:
         `tokens_max`: prompt tokens that may be ahead of the worker. `open_tokens`: those of a worker that is open
         for short prompts; None if no worker has to stay open.
         """
-        uncached = uncached_tokens(request.prompt.prompt_tokens, route)
+        uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
         return fits_window(
             self._fleet[prefill_worker_of(route)].load.all_tokens_queued, uncached, tokens_max
         ) and (
             uncached <= tokens_max
             or open_tokens is None
-            or self._leaves_one_open(request, routes, open_tokens)
+            or self._leaves_one_open(pending, routes, open_tokens)
         )
 
     def _place_on(
-        self, route: Route, request: PendingRequest, decision: Decision, ticket: SharedTicket | None = None
+        self, route: Route, pending: PendingRequest, decision: Decision, ticket: SharedTicket | None = None
     ) -> Placement:
         """Take a place on the worker of a route; `ticket`: of another placement for the same request."""
-        uncached = uncached_tokens(request.prompt.prompt_tokens, route)
+        uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
         if ticket is None:
-            assert request.ticket is not None
-            ticket = self._queue.ticket(request.ticket, request.queue, request.kv_tokens)
+            assert pending.ticket is not None
+            ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens)
         self._queue.note_placed(ticket, prefill_worker_of(route), uncached)
         return self._placements.place(
-            request, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
+            pending, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
         )
 
-    def _has_others_waiting(self, request: PendingRequest) -> bool:
+    def _has_others_waiting(self, pending: PendingRequest) -> bool:
         """Return whether the tenant of a request that waits has more requests waiting."""
-        return self._rooms.of(request.queue).waiting_of(request.ctx.tenant.id) > 1
+        return self._rooms.of(pending.queue_name).waiting_of(pending.ctx.tenant.id) > 1
 
-    def _leaves_one_open(self, request: PendingRequest, routes: Ranking, open_tokens: int) -> bool:
+    def _leaves_one_open(self, pending: PendingRequest, routes: Ranking, open_tokens: int) -> bool:
         """Return whether another of these workers is open when an idle one takes a long prompt."""
         workers = {prefill_worker_of(route) for route in routes}
         return leaves_one_open(
             (self._fleet[worker].load.all_tokens_queued for worker in workers),
             open_tokens,
-            background=request.service_class.background,
+            background=pending.service_class.background,
         )

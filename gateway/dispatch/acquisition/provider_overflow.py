@@ -39,81 +39,81 @@ class ProviderOverflow:
         self._fleet = fleet
         self._quota = quota
 
-    def routes(self, request: PendingRequest, why: str, without: Collection[WorkerId] = ()) -> list[Route]:
+    def routes(self, pending: PendingRequest, why: str, without: Collection[WorkerId] = ()) -> list[Route]:
         """Return the providers that may get the request now, cheapest first; none without the tenant's consent."""
-        return [_route(worker, why) for worker in self._cheapest_first(request, without)]
+        return [_route(worker, why) for worker in self._cheapest_first(pending, without)]
 
     async def take(
-        self, request: PendingRequest, why: str, without: Collection[WorkerId] = ()
+        self, pending: PendingRequest, why: str, without: Collection[WorkerId] = ()
     ) -> tuple[Route, Lease] | None:
         """Reserve at the first of these providers that has room within its limits."""
-        for worker in self._cheapest_first(request, without):
-            if worker not in self._able(request):
+        for worker in self._cheapest_first(pending, without):
+            if worker not in self._able(pending):
                 continue
-            decision = await self._quota.reserve(request.ctx, worker, request.prompt.prompt_tokens)
+            decision = await self._quota.reserve(pending.ctx, worker, pending.prompt.prompt_tokens)
             if isinstance(decision, Refusal):
-                full_until = self._ask_again_at(request, decision.retry_after_seconds)
-                request.provider_full_until[worker.id] = full_until
+                full_until = self._ask_again_at(pending, decision.retry_after_seconds)
+                pending.provider_full_until[worker.id] = full_until
                 continue
-            if worker in self._able(request):
+            if worker in self._able(pending):
                 return _route(worker, why), decision
             self._quota.release(decision)  # The provider left, or rests, since Redis was asked.
         return None
 
-    def waits_seconds(self, request: PendingRequest) -> float | None:
+    def waits_seconds(self, pending: PendingRequest) -> float | None:
         """Return how long the request waits for a worker of ours before it goes to a provider; None: for good."""
-        ttft_seconds = request.service_class.ttft_seconds
-        return min((_after_seconds(worker, ttft_seconds) for worker in self._able(request)), default=None)
+        ttft_seconds = pending.service_class.ttft_seconds
+        return min((_after_seconds(worker, ttft_seconds) for worker in self._able(pending)), default=None)
 
     def overflows_at(
-        self, request: PendingRequest, arrived_at: float, without: Collection[WorkerId] = ()
+        self, pending: PendingRequest, arrived_at: float, without: Collection[WorkerId] = ()
     ) -> float | None:
         """Return when the request has waited long enough and a provider may have room; None for never."""
-        ttft_seconds = request.service_class.ttft_seconds
+        ttft_seconds = pending.service_class.ttft_seconds
         moments = (
-            max(arrived_at + _after_seconds(worker, ttft_seconds), self._back_at(request, worker))
-            for worker in self._able(request, resting=True)
+            max(arrived_at + _after_seconds(worker, ttft_seconds), self._back_at(pending, worker))
+            for worker in self._able(pending, resting=True)
             if worker.id not in without
         )
         return min(moments, default=None)
 
-    def back_in_seconds(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> float | None:
+    def back_in_seconds(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> float | None:
         """Return the seconds until a provider that rests or is at a limit may be asked again; None if none is."""
         away = (
-            self._back_at(request, worker) - self._fleet.now()
-            for worker in self._able(request, resting=True)
+            self._back_at(pending, worker) - self._fleet.now()
+            for worker in self._able(pending, resting=True)
             if worker.id not in without
         )
         return min((seconds for seconds in away if 0 < seconds < inf), default=None)
 
-    def _cheapest_first(self, request: PendingRequest, without: Collection[WorkerId]) -> list[Worker]:
-        able = [worker for worker in self._able(request) if worker.id not in without]
-        return sorted(able, key=lambda worker: (_spend_max(request, worker), worker.load.streams))
+    def _cheapest_first(self, pending: PendingRequest, without: Collection[WorkerId]) -> list[Worker]:
+        able = [worker for worker in self._able(pending) if worker.id not in without]
+        return sorted(able, key=lambda worker: (_spend_max(pending, worker), worker.load.streams))
 
-    def _back_at(self, request: PendingRequest, worker: Worker) -> float:
-        return max(worker.rests_until, request.provider_full_until.get(worker.id, -inf))
+    def _back_at(self, pending: PendingRequest, worker: Worker) -> float:
+        return max(worker.rests_until, pending.provider_full_until.get(worker.id, -inf))
 
-    def _ask_again_at(self, request: PendingRequest, retry_after_seconds: float | None) -> float:
+    def _ask_again_at(self, pending: PendingRequest, retry_after_seconds: float | None) -> float:
         """Return when to ask a provider at a limit again: seldom, as each time costs a call to Redis."""
         if retry_after_seconds is None:
             return inf
         now = self._fleet.now()
-        return now + max(AT_LIMIT_SECONDS, retry_after_seconds, now - request.ctx.received_at)
+        return now + max(AT_LIMIT_SECONDS, retry_after_seconds, now - pending.ctx.received_at)
 
-    def _able(self, request: PendingRequest, *, resting: bool = False) -> list[Worker]:
-        asked = request.ctx.request
-        if not request.ctx.tenant.may_overflow or not (asked.generates or asked.form is not None):
+    def _able(self, pending: PendingRequest, *, resting: bool = False) -> list[Worker]:
+        asked = pending.ctx.request
+        if not pending.ctx.tenant.may_overflow or not (asked.generates or asked.form is not None):
             return []
-        return self._fleet.providers(request.ctx.model.name, resting=resting)
+        return self._fleet.providers(pending.ctx.model.name, resting=resting)
 
 
-def _spend_max(request: PendingRequest, worker: Worker) -> int:
+def _spend_max(pending: PendingRequest, worker: Worker) -> int:
     """Return the most that the request can cost at the provider, in millionths of the currency."""
-    prices = worker.provider.prices_of(request.ctx.model) if worker.provider is not None else None
+    prices = worker.provider.prices_of(pending.ctx.model) if worker.provider is not None else None
     if prices is None:
         return 0
     return prices.cost_at_most(
-        prompt_tokens=request.prompt.prompt_tokens, output_tokens=request.output_tokens
+        prompt_tokens=pending.prompt.prompt_tokens, output_tokens=pending.output_tokens
     )
 
 

@@ -17,18 +17,18 @@ TENANTS_MAX = 10
 
 
 def queue_wait(
-    request: PendingRequest,
+    pending: PendingRequest,
     fleet: Fleet,
     room: WaitingRoom[Placement],
     window: OwnDispatchWindows,
     shared: bool,
 ) -> QueueWait:
     """Return why the request begins to wait. `shared`: all gateways share one order of turns."""
-    ticket = request.ticket
+    ticket = pending.ticket
     assert ticket is not None
     counted = list(islice(room.ahead_of(ticket.number), COUNTED_MAX))
     ahead = len(counted) if len(counted) < COUNTED_MAX else max(COUNTED_MAX, len(room) - 1)
-    window_tokens = window.tokens_for(room, ticket.tenant, background=request.service_class.background)
+    window_tokens = window.tokens_for(room, ticket.tenant, background=pending.service_class.background)
     return QueueWait(
         reason=waiting_reason(fleet, room, ticket.uncached_tokens, ahead, window_tokens, shared),
         requests_ahead=ahead,

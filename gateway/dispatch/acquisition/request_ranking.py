@@ -21,49 +21,49 @@ class RequestRanking:
         self.router = router
         self._targets = targets
 
-    def rank(self, request: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
+    def rank(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
         """Rank the workers as of now.
 
         A service class that prefers another worker to being late gets the workers in time, if there are any.
         """
-        failed = request.failed
+        failed = pending.failed
         decision = self.router.ranked(
-            request.ctx,
-            request.prompt,
-            sequence=request.sequence,
-            output_tokens=request.output_tokens,
-            session=request.session,
+            pending.ctx,
+            pending.prompt,
+            sequence=pending.sequence,
+            output_tokens=pending.output_tokens,
+            session=pending.session,
             without={*failed, *without} if without else failed,
-            waits=request.waits,
-            by_shadow=request.by_shadow,
+            waits=pending.waits,
+            by_shadow=pending.by_shadow,
         )
-        if request.service_class.late == "wait" or request.worker_failed:
-            request.progress.ranking = decision.routes[:ROUTES_MAX]
+        if pending.service_class.late == "wait" or pending.worker_failed:
+            pending.progress.ranking = decision.routes[:ROUTES_MAX]
             return decision
-        routes = self._targets.routes_in_time(request, decision.routes) or decision.routes
-        request.progress.ranking = routes[:ROUTES_MAX]
+        routes = self._targets.routes_in_time(pending, decision.routes) or decision.routes
+        pending.progress.ranking = routes[:ROUTES_MAX]
         return msgspec.structs.replace(decision, routes=routes)
 
 
-def queued_request(request: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:
+def queued_request(pending: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:
     """Return what the queue policy may know of the request, by its ranking."""
-    prompt_tokens, best, tenant = request.prompt.prompt_tokens, None, request.ctx.tenant
+    prompt_tokens, best, tenant = pending.prompt.prompt_tokens, None, pending.ctx.tenant
     cached = 0
     if routes:
         best = routes[0]
         cached = min(best.matched_tokens, prompt_tokens)
     uncached = prompt_tokens - cached
-    service_class = request.service_class
+    service_class = pending.service_class
     return QueuedRequest(
         tenant=tenant.id,
         weight=tenant.plan.weight,
-        cost=request.limits.cost_weights.units(
-            uncached_tokens=uncached, cached_tokens=cached, output_tokens=request.output_tokens
+        cost=pending.limits.cost_weights.units(
+            uncached_tokens=uncached, cached_tokens=cached, output_tokens=pending.output_tokens
         ),
         uncached_tokens=uncached,
         cached_tokens=cached,
         worker=prefill_worker_of(best) if best is not None and cached else "",
-        deadline=target_at(request),
+        deadline=target_at(pending),
         service_class=service_class.name,
         level=service_class.level,
     )

@@ -43,7 +43,7 @@ class SharedTurnPlacements:
 
     async def place_in_turn(
         self,
-        request: PendingRequest,
+        pending: PendingRequest,
         ticket: Ticket,
         decision: Decision,
         waits: Callable[[PendingRequest, Decision], None],
@@ -54,77 +54,77 @@ class SharedTurnPlacements:
         where the turns are given elsewhere by now, NoWorker, and what TtftTargets.check raises.
         """
         known = dict[WorkerId, Route]()
-        assert request.ticket is not None
-        shared = self._queue.ticket(request.ticket, request.queue, request.kv_tokens)
+        assert pending.ticket is not None
+        shared = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens)
         asked = False
 
         def begin_to_wait() -> None:
-            self._rooms.of(request.queue).waits(ticket)
-            waits(request, decision)
+            self._rooms.of(pending.queue_name).note_waiting(ticket)
+            waits(pending, decision)
 
         def routes() -> list[SharedRoute]:
             nonlocal asked, decision
             if asked:
-                decision = self._ranking.rank(request)
-                asked_now = queued_request(request, decision.routes)
-                self._rooms.of(request.queue).estimated(with_estimate(ticket, asked_now))
+                decision = self._ranking.rank(pending)
+                asked_now = queued_request(pending, decision.routes)
+                self._rooms.of(pending.queue_name).update_estimate(with_estimate(ticket, asked_now))
             asked = True
-            return self._shared_routes(request, decision, known)
+            return self._shared_routes(pending, decision, known)
 
         try:
             turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
         except NoRoute:
-            raise NoWorker(request.ctx.model.name) from None
+            raise NoWorker(pending.ctx.model.name) from None
         route = known[turn.worker]
         try:
             # The turn was asked for when all of these workers were in the fleet.
             if not in_fleet(self._fleet, route):
                 raise AskAnew
             left = tuple(each for each in decision.routes if in_fleet(self._fleet, each))
-            self._targets.check(request, left, self._rooms.of(request.queue))
+            self._targets.check(pending, left, self._rooms.of(pending.queue_name))
         except (GatewayError, Demoted, AskAnew):
             self._queue.leave(shared, -shared.cost)
             raise
         self._ranking.router.shadowed(decision)
-        return self._place(request, route, turn.uncached_tokens, shared, decision)
+        return self._place(pending, route, turn.uncached_tokens, shared, decision)
 
     async def place_second(
-        self, request: PendingRequest, ticket: SharedTicket, decision: Decision
+        self, pending: PendingRequest, ticket: SharedTicket, decision: Decision
     ) -> Placement | None:
         """Return one more placement for the same request, where no request of any gateway waits; None without."""
         known = dict[WorkerId, Route]()
-        turn = await self._queue.spare(ticket, self._shared_routes(request, decision, known))
+        turn = await self._queue.spare(ticket, self._shared_routes(pending, decision, known))
         if turn is None:
             return None
         if not in_fleet(self._fleet, known[turn.worker]):
             self._queue.leave(ticket, 0.0)
             return None
-        return self._place(request, known[turn.worker], turn.uncached_tokens, ticket, decision)
+        return self._place(pending, known[turn.worker], turn.uncached_tokens, ticket, decision)
 
     def _place(
-        self, request: PendingRequest, route: Route, uncached: int, ticket: SharedTicket, decision: Decision
+        self, pending: PendingRequest, route: Route, uncached: int, ticket: SharedTicket, decision: Decision
     ) -> Placement:
         return self._placements.place(
-            request, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
+            pending, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
         )
 
     def _shared_routes(
-        self, request: PendingRequest, decision: Decision, known: dict[WorkerId, Route]
+        self, pending: PendingRequest, decision: Decision, known: dict[WorkerId, Route]
     ) -> list[SharedRoute]:
         """Return the routes as Redis knows them: one for each worker that prefills, the better one of two."""
         ranking = {prefill_worker_of(route): route for route in reversed(decision.routes)}
         known.update(ranking)
         return [
-            self._shared_route(request, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]
+            self._shared_route(pending, ranking[worker]) for worker in list(ranking)[: -ROUTES_MAX - 1 : -1]
         ]
 
-    def _shared_route(self, request: PendingRequest, route: Route) -> SharedRoute:
+    def _shared_route(self, pending: PendingRequest, route: Route) -> SharedRoute:
         """Return a route with a cost that Redis can compute for any number of tokens queued at the turn."""
         worker = prefill_worker_of(route)
         queued = self._fleet[worker].load.all_tokens_queued
         return SharedRoute(
             worker,
-            uncached_tokens(request.prompt.prompt_tokens, route),
+            uncached_tokens(pending.prompt.prompt_tokens, route),
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
         )

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.dispatch.pending_request import PendingRequest
-from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, TargetMissed
+from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, TargetMissed
 from gateway.fleet.fleet import Fleet
-from gateway.queueing.waiting_room import Patience, WaitingRoom
+from gateway.queueing.waiting_room import WaitEnd, WaitingRoom
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.queueing.protocol import Ticket
@@ -29,61 +29,64 @@ class TtftTargets:
         self._fleet = fleet
         self._clock = clock
 
-    def routes_in_time(self, request: PendingRequest, routes: Ranking) -> Sequence[Route]:
+    def routes_in_time(self, pending: PendingRequest, routes: Ranking) -> Sequence[Route]:
         """Return the routes that can meet the request's target."""
-        due_at = target_at(request)
-        return [route for route in routes if self._meets(in_time, request, route, due_at)]
+        due_at = target_at(pending)
+        return [route for route in routes if self._meets(in_time, pending, route, due_at)]
 
-    def tokens_in_time(self, request: PendingRequest, route: Route) -> int:
+    def tokens_in_time(self, pending: PendingRequest, route: Route) -> int:
         """Return how many tokens the worker may compute until the first token is due, its own included."""
         speed = self._fleet[route.prefill_worker or route.worker].speed
-        left_ms = 1000 * (target_at(request) - self._clock()) - speed.fixed_ms
+        left_ms = 1000 * (target_at(pending) - self._clock()) - speed.fixed_ms
         return max(0, int(left_ms / speed.ms_per_token))
 
     def check(
-        self, request: PendingRequest, routes: Ranking, room: WaitingRoom[Any], *, demotes: bool = True
+        self, pending: PendingRequest, routes: Ranking, room: WaitingRoom[Any], *, demotes: bool = True
     ) -> None:
-        """Raise DeadlinePassed, TargetMissed or Demoted if no route is likely to lead to a first token in time."""
-        service_class, expires_at = request.service_class, request.ctx.expires_at
+        """Check that some route is likely to lead to a first token in time.
+
+        Raises ClientTimeoutPassed, TargetMissed, Demoted.
+        """
+        service_class, expires_at = pending.service_class, pending.ctx.expires_at
         if not routes:
             return
-        if expires_at is not None and not self._has_a_chance(request, routes, expires_at):
-            raise DeadlinePassed
+        if expires_at is not None and not self._has_a_chance(pending, routes, expires_at):
+            raise ClientTimeoutPassed
         if service_class.late not in ("reject", "demote") or (service_class.late == "demote" and not demotes):
             return
-        if self._has_a_chance(request, routes, target_at(request)):
+        if self._has_a_chance(pending, routes, target_at(pending)):
             return
         if service_class.late == "demote":
             raise Demoted
-        raise TargetMissed(service_class.name, room.retry_after(request.ctx.tenant.id))
+        raise TargetMissed(service_class.name, room.retry_after(pending.ctx.tenant.id))
 
-    def patience(self, request: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> Patience | None:
-        """Return what ends the request's wait besides the bound of its waiting room."""
-        service_class, expires_at = request.service_class, request.ctx.expires_at
-        ends = list[Patience]()
+    def wait_end(self, pending: PendingRequest, room: WaitingRoom[Any], ticket: Ticket) -> WaitEnd | None:
+        """Return what ends the request's wait sooner than the bound of its waiting room; None: nothing does."""
+        service_class, expires_at = pending.service_class, pending.ctx.expires_at
+        ends = list[WaitEnd]()
         if expires_at is not None:
-            ends.append(Patience(expires_at, lambda _: DeadlinePassed()))
+            ends.append(WaitEnd(expires_at, lambda _: ClientTimeoutPassed()))
         if service_class.late == "reject":
-            ends.append(Patience(target_at(request), lambda retry: TargetMissed(service_class.name, retry)))
+            ends.append(WaitEnd(target_at(pending), lambda retry: TargetMissed(service_class.name, retry)))
         if service_class.late == "demote":
-            ends.append(Patience(target_at(request), lambda _: Demoted()))
+            ends.append(WaitEnd(target_at(pending), lambda _: Demoted()))
         if service_class.sheds:
             since = room.standing_since(service_class.name)
             standing = self._clock() - since if since is not None else 0.0
             seconds = shed_after_seconds(service_class.ttft_seconds, standing)
-            ends.append(Patience(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
+            ends.append(WaitEnd(ticket.arrived_at + seconds, lambda retry: AdmissionTimeout(seconds, retry)))
         return min(ends, key=lambda end: end.until, default=None)
 
-    def _has_a_chance(self, request: PendingRequest, routes: Ranking, due_at: float) -> bool:
-        return any(self._meets(has_a_chance, request, route, due_at) for route in routes)
+    def _has_a_chance(self, pending: PendingRequest, routes: Ranking, due_at: float) -> bool:
+        return any(self._meets(has_a_chance, pending, route, due_at) for route in routes)
 
-    def _meets(self, meets: MeetsTarget, request: PendingRequest, route: Route, due_at: float) -> bool:
+    def _meets(self, meets: MeetsTarget, pending: PendingRequest, route: Route, due_at: float) -> bool:
         worker = self._fleet[route.prefill_worker or route.worker]
         ahead = worker.load.all_tokens_queued - worker.load.computed(worker.speed)
-        tokens = ahead + uncached_tokens(request.prompt.prompt_tokens, route)
+        tokens = ahead + uncached_tokens(pending.prompt.prompt_tokens, route)
         return meets(worker.speed, worker.learnt.fit, tokens, 1000 * (due_at - self._clock()))
 
 
-def target_at(request: PendingRequest) -> float:
+def target_at(pending: PendingRequest) -> float:
     """Return when the request's first token is due, on the monotonic clock."""
-    return request.ctx.received_at + request.service_class.ttft_seconds
+    return pending.ctx.received_at + pending.service_class.ttft_seconds

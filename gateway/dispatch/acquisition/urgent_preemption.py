@@ -31,13 +31,13 @@ class UrgentPreemption:
         self._preemption = preemption
         self._elsewhere = elsewhere
 
-    def make_room_in_time(self, request: PendingRequest, routes: Ranking) -> bool:
+    def make_room_in_time(self, pending: PendingRequest, routes: Ranking) -> bool:
         """Make batch requests give up room if no route meets the target; return whether that is enough."""
-        if not routes or self._targets.routes_in_time(request, routes):
+        if not routes or self._targets.routes_in_time(pending, routes):
             return False
-        return self.make_room(request, routes, partial(self._targets.tokens_in_time, request))
+        return self.make_room(pending, routes, partial(self._targets.tokens_in_time, pending))
 
-    def make_room(self, request: PendingRequest, routes: Ranking, window_of: Callable[[Route], int]) -> bool:
+    def make_room(self, pending: PendingRequest, routes: Ranking, window_of: Callable[[Route], int]) -> bool:
         """Make batch requests give up room for this one, if that is enough: here, or else at another gateway.
 
         `window_of` returns the tokens that the route's worker may have ahead. Returns whether they do so here.
@@ -45,7 +45,7 @@ class UrgentPreemption:
         needs = [
             Need(
                 prefill_worker_of(route),
-                uncached_tokens(request.prompt.prompt_tokens, route),
+                uncached_tokens(pending.prompt.prompt_tokens, route),
                 self._fleet[prefill_worker_of(route)].load.all_tokens_queued,
                 window_of(route),
             )
@@ -54,6 +54,6 @@ class UrgentPreemption:
         ]
         if self._preemption.make_room(needs):
             return True
-        if self._queue.membership_of(request.queue).shared:
+        if self._queue.membership_of(pending.queue_name).shared:
             self._elsewhere.send(needs)
         return False

@@ -30,7 +30,7 @@ from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import Patience, WaitingRoom, with_estimate
+from gateway.queueing.waiting_room import WaitEnd, WaitingRoom, with_estimate
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
 from policies.admission.waiting_bounds import NONE_WAITING
@@ -96,122 +96,122 @@ class WorkerAcquisition:
         """Keep to these limits from now on."""
         self.limits = self.own_turns.limits = limits
 
-    async def acquire(self, request: PendingRequest) -> Placement:
+    async def acquire(self, pending: PendingRequest) -> Placement:
         """Return a placement in the request's turn, at a provider if the tenant consents and no worker has room.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, DeadlinePassed.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, TargetMissed, ClientTimeoutPassed.
         """
         while True:
             try:
-                return await self._take_turn(request)
+                return await self._take_turn(pending)
             except AskAnew:
                 continue
             except OverflowDue:
-                placement = await self.at_provider(request, "no worker here had room in time")
+                placement = await self.at_provider(pending, "no worker here had room in time")
                 if placement is not None:
                     return placement
             except REFUSALS as err:
                 no_worker = isinstance(err, NoWorker)
-                if no_worker or not request.service_class.background:
-                    placement = await self.at_provider(request, f"{err.code} here")
+                if no_worker or not pending.service_class.background:
+                    placement = await self.at_provider(pending, f"{err.code} here")
                     if placement is not None:
                         return placement
-                waiting_max = self._rooms.of(request.queue).rules.bounds.requests_max
-                if no_worker and await self.first_worker.wait(request, waiting_max):
+                waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
+                if no_worker and await self.first_worker.wait(pending, waiting_max):
                     continue
-                seconds = self._overflow.back_in_seconds(request, request.failed) if no_worker else None
+                seconds = self._overflow.back_in_seconds(pending, pending.failed) if no_worker else None
                 if seconds is not None:
                     raise Overloaded(seconds, reported_by_workers=True) from err
                 raise
             except Demoted:
-                placement = await self.at_provider(request, "no worker here in time")
+                placement = await self.at_provider(pending, "no worker here in time")
                 if placement is not None:
                     return placement
-                request.demote()
+                pending.demote()
             finally:
-                if request.progress.queued_at is not None:
-                    request.progress.queued_until = self._clock()
-                if request.waits:
-                    request.waits = False
-                    self._index.leave(request.ctx.id)
+                if pending.progress.queued_at is not None:
+                    pending.progress.queued_until = self._clock()
+                if pending.waits:
+                    pending.waits = False
+                    self._index.leave(pending.ctx.id)
 
-    async def _take_turn(self, request: PendingRequest) -> Placement:
-        room, tenant = self._rooms.of(request.queue), request.ctx.tenant.id
+    async def _take_turn(self, pending: PendingRequest) -> Placement:
+        room, tenant = self._rooms.of(pending.queue_name), pending.ctx.tenant.id
         self._window.of_all_gateways.note_request(
-            request.ctx.model.name,
-            request.service_class.ttft_seconds,
+            pending.ctx.model.name,
+            pending.service_class.ttft_seconds,
             tenant,
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
-        decision = self._ranking.rank(request)
+        decision = self._ranking.rank(pending)
         preempts = (
             self.limits.preempts
-            and not request.background
-            and self._urgent.make_room_in_time(request, decision.routes)
+            and not pending.background
+            and self._urgent.make_room_in_time(pending, decision.routes)
         )
         if not preempts and (
-            request.service_class.late in ("reject", "demote") or request.ctx.expires_at is not None
+            pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
         ):
-            self._targets.check(request, decision.routes, room)
-        ticket = request.ticket = room.ticket(queued_request(request, decision.routes), request.ticket)
+            self._targets.check(pending, decision.routes, room)
+        ticket = pending.ticket = room.ticket(queued_request(pending, decision.routes), pending.ticket)
         placement: Placement | None
-        if (self._only or self._queue.membership_of(request.queue)).shared:
+        if (self._only or self._queue.membership_of(pending.queue_name)).shared:
             placement = await room.wait_with_all(
                 ticket,
-                partial(self._shared_turns.place_in_turn, request, ticket, decision, self._begin_to_wait),
-                self._patience(request, room, ticket),
+                partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
+                self._wait_end(pending, room, ticket),
             )
         else:
-            placement = room.at_once(ticket, partial(self.own_turns.place_now, request, decision=decision))
+            placement = room.at_once(ticket, partial(self.own_turns.place_now, pending, decision=decision))
             if placement is None:
-                self._begin_to_wait(request, decision)
+                self._begin_to_wait(pending, decision)
                 try:
                     placement = await room.wait(
                         ticket,
-                        partial(self.own_turns.place_now, request),
-                        self._patience(request, room, ticket),
-                        partial(self._estimated_anew, request),
+                        partial(self.own_turns.place_now, pending),
+                        self._wait_end(pending, room, ticket),
+                        partial(self._estimated_anew, pending),
                     )
                 finally:
                     if placement is None:
                         self._rooms.give_turns()  # Requests that stood behind this room may go now.
-        request.charged_units = request.ticket.cost
+        pending.charged_units = pending.ticket.cost
         return placement
 
-    async def second_placement(self, request: PendingRequest, first: Placement) -> Placement | None:
+    async def second_placement(self, pending: PendingRequest, first: Placement) -> Placement | None:
         """Return one more placement for the same request, at no cost; None unless there is room without a queue."""
-        decision = self._ranking.rank(request, without=(first.worker.id, first.prefill_worker.id))
-        if self._rooms.requests_wait_beside(request.ctx.model.name):
+        decision = self._ranking.rank(pending, without=(first.worker.id, first.prefill_worker.id))
+        if self._rooms.requests_wait_beside(pending.ctx.model.name):
             return None
-        assert request.ticket is not None
-        ticket = self._queue.ticket(request.ticket, request.queue, request.kv_tokens, cost=0.0)
-        if self._queue.membership_of(request.queue).shared:
-            return await self._shared_turns.place_second(request, ticket, decision)
-        return self.own_turns.place_second(request, ticket, decision)
+        assert pending.ticket is not None
+        ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens, cost=0.0)
+        if self._queue.membership_of(pending.queue_name).shared:
+            return await self._shared_turns.place_second(pending, ticket, decision)
+        return self.own_turns.place_second(pending, ticket, decision)
 
-    async def at_provider_after_failure(self, request: PendingRequest, why: str) -> Placement | None:
+    async def at_provider_after_failure(self, pending: PendingRequest, why: str) -> Placement | None:
         """Return a placement at a provider after workers here failed; batch work stays with its model's workers."""
-        if request.service_class.background and self._fleet.serving(request.ctx.model.name):
+        if pending.service_class.background and self._fleet.serving(pending.ctx.model.name):
             return None
-        return await self.at_provider(request, why)
+        return await self.at_provider(pending, why)
 
-    async def at_provider(self, request: PendingRequest, why: str) -> Placement | None:
+    async def at_provider(self, pending: PendingRequest, why: str) -> Placement | None:
         """Return a placement at a provider, which takes no turn here; None without room or the tenant's consent."""
-        if not request.ctx.tenant.may_overflow:
+        if not pending.ctx.tenant.may_overflow:
             return None
-        taken = await self._overflow.take(request, why, request.failed)
+        taken = await self._overflow.take(pending, why, pending.failed)
         if taken is None:
             return None
         route, lease = taken
-        request.providers_tried.add(route.worker)
-        uncached = uncached_tokens(request.prompt.prompt_tokens, route)
-        if request.ticket is None:
-            request.ticket = self._rooms.of(request.queue).ticket(queued_request(request, ()))
-        ticket = self._queue.ticket(request.ticket, request.queue, request.kv_tokens, cost=0.0)
+        pending.providers_tried.add(route.worker)
+        uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
+        if pending.ticket is None:
+            pending.ticket = self._rooms.of(pending.queue_name).ticket(queued_request(pending, ()))
+        ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens, cost=0.0)
         self._queue.note_placed(ticket, route.worker, uncached)
         return self._placements.place(
-            request,
+            pending,
             route,
             uncached_tokens=uncached,
             ticket=ticket,
@@ -221,7 +221,7 @@ class WorkerAcquisition:
         )
 
     def end_and_correct(
-        self, request: PendingRequest, used: ChargedTokens | None, end: Callable[[float], bool]
+        self, pending: PendingRequest, used: ChargedTokens | None, end: Callable[[float], bool]
     ) -> None:
         """Charge the request's tenant in the queue with what was used in place of the estimate.
 
@@ -231,47 +231,49 @@ class WorkerAcquisition:
         units = 0.0
         if used is not None:
             cached = used.cached_tokens or 0
-            units = request.limits.cost_weights.units(
+            units = pending.limits.cost_weights.units(
                 uncached_tokens=used.prompt_tokens - cached,
                 cached_tokens=cached,
                 output_tokens=used.output_tokens,
             )
-        change, request.charged_units = units - request.charged_units, units
+        change, pending.charged_units = units - pending.charged_units, units
         kept_elsewhere = end(change)
-        if request.ticket is not None:
-            self._rooms.of(request.queue).correct(request.ticket, change, counted_elsewhere=kept_elsewhere)
+        if pending.ticket is not None:
+            self._rooms.of(pending.queue_name).correct(
+                pending.ticket, change, counted_elsewhere=kept_elsewhere
+            )
 
-    def _patience(
-        self, request: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
-    ) -> Patience | None:
+    def _wait_end(
+        self, pending: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
+    ) -> WaitEnd | None:
         """Return what ends the request's wait besides the room's own bound."""
-        ends = self._targets.patience(request, room, ticket)
-        if request.service_class.background:
+        ends = self._targets.wait_end(pending, room, ticket)
+        if pending.service_class.background:
             return ends
-        at = self._overflow.overflows_at(request, ticket.arrived_at, request.failed)
+        at = self._overflow.overflows_at(pending, ticket.arrived_at, pending.failed)
         if at is None or (ends is not None and ends.until <= at):
             return ends
-        return Patience(at, lambda _: OverflowDue())
+        return WaitEnd(at, lambda _: OverflowDue())
 
-    def _estimated_anew(self, request: PendingRequest) -> Ticket:
+    def _estimated_anew(self, pending: PendingRequest) -> Ticket:
         """Return the ticket with the tokens and the cost as of now: others may have computed the prefix."""
-        ticket, routes = request.ticket, self._ranking.rank(request).routes
+        ticket, routes = pending.ticket, self._ranking.rank(pending).routes
         assert ticket is not None
         if routes:
-            asked = queued_request(request, routes)
+            asked = queued_request(pending, routes)
             if asked.uncached_tokens != ticket.uncached_tokens:
-                ticket = request.ticket = with_estimate(ticket, asked)
+                ticket = pending.ticket = with_estimate(ticket, asked)
         return ticket
 
-    def _begin_to_wait(self, request: PendingRequest, decision: Decision) -> None:
-        if request.progress.queued_at is None:
-            request.progress.queued_at = self._clock()
-            shared = self._queue.membership_of(request.queue).shared
-            request.progress.wait = queue_wait(
-                request, self._fleet, self._rooms.of(request.queue), self._window, shared
+    def _begin_to_wait(self, pending: PendingRequest, decision: Decision) -> None:
+        if pending.progress.queued_at is None:
+            pending.progress.queued_at = self._clock()
+            shared = self._queue.membership_of(pending.queue_name).shared
+            pending.progress.wait = queue_wait(
+                pending, self._fleet, self._rooms.of(pending.queue_name), self._window, shared
             )
-        request.waits = True
-        self._index.wait(request.prompt.namespace, request.prompt.hashes, request.ctx.id)
-        if self.limits.preempts and not request.background:
-            window = self._window.of(request.ctx.model.name).wide
-            self._urgent.make_room(request, decision.routes, lambda _: window)
+        pending.waits = True
+        self._index.wait(pending.prompt.namespace, pending.prompt.hashes, pending.ctx.id)
+        if self.limits.preempts and not pending.background:
+            window = self._window.of(pending.ctx.model.name).wide
+            self._urgent.make_room(pending, decision.routes, lambda _: window)

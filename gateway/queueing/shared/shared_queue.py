@@ -184,7 +184,7 @@ class SharedQueue:
 
     async def turn(
         self,
-        shared: SharedTicket,
+        shared_ticket: SharedTicket,
         ticket: Ticket,
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
@@ -195,9 +195,9 @@ class SharedQueue:
         """
         if not self.shared:
             raise AskAnew
-        waiter = _Waiter(shared, ticket, routes)
-        self._waiting[shared.id] = waiter
-        self._ages.add(shared.id, self._clock())
+        waiter = _Waiter(shared_ticket, ticket, routes)
+        self._waiting[shared_ticket.id] = waiter
+        self._ages.add(shared_ticket.id, self._clock())
         placed = None
         try:
             await self._ask(waiter)
@@ -206,53 +206,55 @@ class SharedQueue:
             placed = await waiter.turn
             return placed
         finally:
-            self._waiting.pop(shared.id, None)
-            self._ages.remove(shared.id)
+            self._waiting.pop(shared_ticket.id, None)
+            self._ages.remove(shared_ticket.id)
             if placed is None:
                 waiter.turn.cancel()
-                self.leave(shared, -shared.cost)
+                self.leave(shared_ticket, -shared_ticket.cost)
             del waiter  # The error of its turn refers to this frame, which would be a reference cycle.
 
-    async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
+    async def spare(
+        self, shared_ticket: SharedTicket, routes: Sequence[SharedRoute]
+    ) -> SharedPlacement | None:
         """Return a place that no request of any gateway waits for; None without one, or without an answer."""
         if not self.shared or not routes:
             return None
-        self.membership.known_ids.add(shared.id)
+        self.membership.known_ids.add(shared_ticket.id)
         placed = None
         try:
             reply = await self.membership.await_decision(
-                self._store.spare(shared, self.membership.queues(shared.queue), routes)
+                self._store.spare(shared_ticket, self.membership.queues(shared_ticket.queue), routes)
             )
             if reply is not None and reply.outcome == 1 and reply.worker is not None:
-                placed = self._places.put(shared, reply.worker, reply.uncached_tokens)
+                placed = self._places.put(shared_ticket, reply.worker, reply.uncached_tokens)
             if reply is not None:
                 self.membership.process(reply)
             return placed
         finally:
             if placed is None:
                 # It may have been given all the same, by a reply that never came.
-                self.leave(shared, 0.0)
+                self.leave(shared_ticket, 0.0)
 
-    def note_placed(self, shared: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
+    def note_placed(self, shared_ticket: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         """Note a place that was given here, without the queue."""
-        place = self._places.put(shared, worker, uncached_tokens)
+        place = self._places.put(shared_ticket, worker, uncached_tokens)
         if self.shared:
             # A request that tries another worker has had its turn: its load is reported, and no decision is needed.
-            self.membership.known_ids.add(shared.id)
-            queues, name = self.membership.queues(shared.queue), f"{shared.id}+"
+            self.membership.known_ids.add(shared_ticket.id)
+            queues, name = self.membership.queues(shared_ticket.queue), f"{shared_ticket.id}+"
             self.membership.send(_last(self._store.join(queues, LEASE_MS, name, [place], fresh=False)))
 
-    def first_token(self, shared: SharedTicket) -> None:
+    def first_token(self, shared_ticket: SharedTicket) -> None:
         """Note that the request's prefill is done."""
-        if not self._places.first_token(shared) or shared.id not in self.membership.known_ids:
+        if not self._places.first_token(shared_ticket) or shared_ticket.id not in self.membership.known_ids:
             return
         if self._waiting:
-            self._report_first_token(shared)
+            self._report_first_token(shared_ticket)
             self._estimate_one()
-        elif shared.id not in self._first_tokens:
+        elif shared_ticket.id not in self._first_tokens:
             # A whole answer ends at once: its end says enough.
-            self._first_tokens[shared.id] = asyncio.get_running_loop().call_later(
-                FIRST_TOKEN_SECONDS, self._report_first_token, shared
+            self._first_tokens[shared_ticket.id] = asyncio.get_running_loop().call_later(
+                FIRST_TOKEN_SECONDS, self._report_first_token, shared_ticket
             )
 
     async def exchange_with_cells(self, others: Loads) -> Loads:
@@ -268,20 +270,20 @@ class SharedQueue:
         self.membership.process(reply)
         return own
 
-    def leave(self, shared: SharedTicket, cost_change: float) -> bool:
+    def leave(self, shared_ticket: SharedTicket, cost_change: float) -> bool:
         """Note that a request has ended or waits no longer; its usage differs from its cost by `cost_change`.
 
         Returns False if only this gateway knows the ticket: the caller then corrects its cost here.
         """
-        self._places.drop(shared)
-        if (report := self._first_tokens.pop(shared.id, None)) is not None:
+        self._places.drop(shared_ticket)
+        if (report := self._first_tokens.pop(shared_ticket.id, None)) is not None:
             report.cancel()
-        if shared.id not in self.membership.known_ids:
+        if shared_ticket.id not in self.membership.known_ids:
             return False
-        self.membership.known_ids.discard(shared.id)
+        self.membership.known_ids.discard(shared_ticket.id)
         if self.membership.up:
             self.membership.send(
-                self._store.end(self.membership.queues(shared.queue), shared.id, cost_change)
+                self._store.end(self.membership.queues(shared_ticket.queue), shared_ticket.id, cost_change)
             )
         return self.membership.up
 
@@ -324,8 +326,6 @@ class SharedQueue:
             self.membership.start(self._claim(waiter))
         self._estimate_one()
 
-    # Further down.
-
     def _estimate_one(self) -> None:
         """Tell Redis of other routes of the ticket that was estimated longest ago, if that is long ago.
 
@@ -345,10 +345,12 @@ class SharedQueue:
             )
             self.membership.start(self._ask(waiter, routes))
 
-    def _report_first_token(self, shared: SharedTicket) -> None:
-        self._first_tokens.pop(shared.id, None)
-        if self.membership.up and shared.id in self.membership.known_ids:
-            self.membership.send(self._store.first_token(self.membership.queues(shared.queue), shared.id))
+    def _report_first_token(self, shared_ticket: SharedTicket) -> None:
+        self._first_tokens.pop(shared_ticket.id, None)
+        if self.membership.up and shared_ticket.id in self.membership.known_ids:
+            self.membership.send(
+                self._store.first_token(self.membership.queues(shared_ticket.queue), shared_ticket.id)
+            )
 
     async def _ask(self, waiter: _Waiter, routes: Sequence[SharedRoute] | None = None) -> None:
         """Ask for the waiter's place or ticket, or report other routes for the ticket that it has.

@@ -44,7 +44,7 @@ _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 class FormExchange(HttpExchange):
     """An HTTP exchange with a form as its request."""
 
-    async def request(self, tenant: Tenant) -> InferenceRequest:
+    async def read_request(self, tenant: Tenant) -> InferenceRequest:
         """Return the request in the form. Raises what MultipartForm raises, PayloadTooLarge, Overloaded."""
         set_caller(self._http, tenant)
         # The digest of the files is part of what an Idempotency-Key compares.

@@ -58,9 +58,9 @@ class ResponsesExchange(HttpExchange):
             else QueueHeaders(service_class=queue_headers.service_class)
         )
 
-    async def request(self, tenant: Tenant) -> InferenceRequest:
+    async def read_request(self, tenant: Tenant) -> InferenceRequest:
         """Return the decoded body; detach if it asks for a background response."""
-        request = await super().request(tenant)
+        request = await super().read_request(tenant)
         if self._responses.background:
             task = asyncio.current_task()
             assert task is not None

@@ -66,7 +66,9 @@ async def test_text_is_counted_by_the_models_tokenizer(gateway, records, checkpo
         paid = await charged(running, records)
         encoder = running.here.gateway.services.catalogue.find("m").encoder
     assert encoder.exact
-    assert paid.output_tokens == encoder.count_text("".join(f"w{number} " for number in range(150))) > 150
+    assert (
+        paid.output_tokens == encoder.count_answer_text("".join(f"w{number} " for number in range(150))) > 150
+    )
 
 
 async def test_frames_with_usage_pass_to_a_client_that_asked_for_them(gateway):

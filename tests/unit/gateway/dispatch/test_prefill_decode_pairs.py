@@ -59,9 +59,9 @@ async def test_the_call_goes_to_both_workers_with_the_prefill_workers_address():
     prefill = stage.join("p", kind="sglang", role=Role.PREFILL)
     decode = stage.join("d", kind="sglang", role=Role.DECODE)
     prefill.report = WorkerReport(bootstrap_address=("10.0.0.7", 9000))
-    upstream = pair(prefill, decode, stage.context(), None)
+    call_target = pair(prefill, decode, stage.context(), None)
     call = WorkerCall(id="r", path="v1/chat/completions", fields={}, model="m", stream=True)
-    async with upstream.stream(call) as answer:
+    async with call_target.stream(call) as answer:
         assert answer.status == 200
         await until_idle()
     sent = [adapter.calls[0].fields for adapter in (stage.adapters["p"], stage.adapters["d"])]

@@ -73,11 +73,11 @@ def test_two_images_in_another_order_are_another_prompt(encoder):
 
 def test_an_image_costs_what_is_estimated_and_not_the_size_of_its_encoding(encoder):
     huge = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
-    assert MEDIA_TOKENS < len(prompt_of(encoder, "hi", huge)) < MEDIA_TOKENS + 100
+    assert MEDIA_TOKENS < prompt_of(encoder, "hi", huge).token_count < MEDIA_TOKENS + 100
 
 
 def test_audio_is_a_medium_too(encoder):
-    assert len(prompt_of(encoder, "hi", BEEP)) > MEDIA_TOKENS
+    assert prompt_of(encoder, "hi", BEEP).token_count > MEDIA_TOKENS
 
 
 def test_a_prompt_with_an_image_is_not_refused_for_an_estimated_length(tokenizer_encoder):

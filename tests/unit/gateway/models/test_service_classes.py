@@ -91,7 +91,7 @@ def test_settings_change_a_class_and_leave_its_other_defaults():
     ids=str,
 )
 def test_the_least_timeout_that_is_one_is_how_long_a_client_waits(headers, seconds):
-    assert parse_queue_headers(headers).patience_seconds == seconds
+    assert parse_queue_headers(headers).timeout_seconds == seconds
 
 
 @pytest.mark.parametrize("text", ["0", "61", "often", ""])

@@ -59,10 +59,10 @@ def test_a_full_room_tells_other_tenants_the_time_of_all(occupancy):
 def test_a_room_stands_from_its_first_wait_until_none_waits(occupancy, clock):
     began = clock()
     with occupancy.taken(ticket(0, "a"), retry):
-        occupancy.waits(ticket(0, "a"))
+        occupancy.note_waiting(ticket(0, "a"))
         clock.advance(2.0)
         with occupancy.taken(ticket(1, "b"), retry):
-            occupancy.waits(ticket(1, "b"))
+            occupancy.note_waiting(ticket(1, "b"))
         assert occupancy.standing_since == {"chat": began}
     assert occupancy.standing_since == {}
 
@@ -70,10 +70,10 @@ def test_a_room_stands_from_its_first_wait_until_none_waits(occupancy, clock):
 def test_a_class_does_not_stand_while_only_others_wait(occupancy, clock):
     chat, voice = ticket(0, "a"), replace(ticket(1, "b"), service_class="voice")
     with occupancy.taken(chat, retry):
-        occupancy.waits(chat)
+        occupancy.note_waiting(chat)
         clock.advance(2.0)
         assert "voice" not in occupancy.standing_since
         with occupancy.taken(voice, retry):
-            occupancy.waits(voice)
+            occupancy.note_waiting(voice)
             assert occupancy.standing_since["voice"] == clock()
         assert occupancy.standing_since.keys() == {"chat"}

@@ -624,9 +624,9 @@ async def test_a_later_estimate_of_a_request_that_all_gateways_let_wait_counts_u
     task = asyncio.create_task(room.wait_with_all(request.ticket, turn_of_all_gateways))
     await run_tasks()
     request.holds_all_but(10)
-    room.estimated(request.estimate())
+    room.update_estimate(request.estimate())
     assert (room.tokens, room.flood_of("a"), room.flood_of("b")) == (10, WaitingTotals(1, 10), NONE_WAITING)
     turn.set_result(0)
     await task
-    room.estimated(request.ticket)
+    room.update_estimate(request.ticket)
     assert (len(room), room.tokens) == (0, 0)

@@ -17,7 +17,7 @@ def patience(stage, service_class, **context):
     """Return in how many seconds the wait of a new request ends; None: the class ends none."""
     request, room = stage.pending(stage.context(service_class, **context)), stage.rooms.of("m")
     ticket = room.ticket(QueuedRequest(tenant="acme", cost=1.0))
-    ends = TtftTargets(stage.fleet, stage.clock).patience(request, room, ticket)
+    ends = TtftTargets(stage.fleet, stage.clock).wait_end(request, room, ticket)
     return round(ends.until - stage.clock(), 6) if ends is not None else None
 
 

@@ -27,7 +27,7 @@ def stage():
 def sent_batch_work(stage, name, tokens):
     """Let a batch request of so many tokens wait for its first byte on a worker."""
     request = stage.pending(stage.context(BATCH), prompt_of(tokens, first=77))
-    request.ticket = stage.rooms.of(request.queue).ticket(queued_request(request, ()))
+    request.ticket = stage.rooms.of(request.queue_name).ticket(queued_request(request, ()))
     placement = stage.acquisition.own_turns.place_now(request)
     assert placement.worker.id == name
     attempt = PreemptibleAttempt(placement)

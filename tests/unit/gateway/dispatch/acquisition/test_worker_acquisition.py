@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.domain.errors import AdmissionTimeout, DeadlinePassed, NoWorker, Overloaded, TargetMissed
+from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, NoWorker, Overloaded, TargetMissed
 from gateway.domain.request import Surface
 from gateway.domain.token_usage import ChargedTokens
 from gateway.queueing.shared.keys import BATCH as BATCH_QUEUE
@@ -295,7 +295,7 @@ async def test_a_late_request_of_a_class_that_demotes_goes_on_as_batch_work(stag
         learnt_as(stage, name, 10.0)
     request = stage.pending(stage.context(with_class(CHAT, late="demote")))
     placement = await acquire(stage, request=request)
-    assert (request.service_class, request.queue) == (BATCH, f"m{BATCH_QUEUE}")
+    assert (request.service_class, request.queue_name) == (BATCH, f"m{BATCH_QUEUE}")
     assert placement.worker.id == "a"
 
 
@@ -315,13 +315,13 @@ async def test_a_request_that_waits_past_its_target_is_demoted_and_waits_on():
 async def test_a_request_whose_client_will_be_gone_is_not_sent(stage):
     for name in ("a", "b"):
         learnt_as(stage, name, 10.0)
-    with pytest.raises(DeadlinePassed):
+    with pytest.raises(ClientTimeoutPassed):
         await acquire(stage, expires_at=stage.clock() + 0.1)
 
 
 async def test_a_request_whose_client_leaves_while_it_waits_is_let_go():
     stage = full("a")
-    with pytest.raises(DeadlinePassed):
+    with pytest.raises(ClientTimeoutPassed):
         await acquire(stage, expires_at=stage.clock() + 0.01)
     stage.free("a")
     assert stage.reserved() == {}
