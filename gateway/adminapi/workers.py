@@ -84,81 +84,86 @@ class WorkerStateChange(msgspec.Struct, kw_only=True):
     state: str
 
 
-def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> list[Operation]:
-    """Return the operations on workers."""
+class _WorkerHandlers:
+    """Handlers of the requests on workers."""
 
-    async def list_(request: OperationRequest) -> OperationResponse:
-        return OperationResponse(value=worker_page(fleet, discovery, request.http.query))
+    def __init__(self, fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> None:
+        self._fleet = fleet
+        self._discovery = discovery
+        self._registry = registry
 
-    async def drain(request: OperationRequest) -> OperationResponse:
-        return await change_state(request, "drain", Health.DRAINING)
+    async def list_(self, request: OperationRequest) -> OperationResponse:
+        return OperationResponse(value=worker_page(self._fleet, self._discovery, request.http.query))
 
-    async def resume(request: OperationRequest) -> OperationResponse:
-        return await change_state(request, "resume", Health.SUSPECT)
+    async def drain(self, request: OperationRequest) -> OperationResponse:
+        return await self._change_state(request, "drain", Health.DRAINING)
 
-    async def change_state(request: OperationRequest, action: str, state: Health) -> OperationResponse:
+    async def resume(self, request: OperationRequest) -> OperationResponse:
+        return await self._change_state(request, "resume", Health.SUSPECT)
+
+    async def _change_state(self, request: OperationRequest, action: str, state: Health) -> OperationResponse:
         request.query_parameters()
-        identity = known_worker(request)
+        identity = self._known_worker(request)
         async with request.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
-            await (registry.drain if action == "drain" else registry.resume)([identity])
+            await (self._registry.drain if action == "drain" else self._registry.resume)([identity])
         return OperationResponse(value=WorkerStateChange(id=identity, state=state.value), status=202)
 
-    async def sleep(request: OperationRequest) -> OperationResponse:
-        engine, identity = sleeping_adapter(request), request.path_parameter("id")
-        load = fleet[WorkerId(identity)].load
+    async def sleep(self, request: OperationRequest) -> OperationResponse:
+        engine, identity = self._sleeping_adapter(request), request.path_parameter("id")
+        load = self._fleet[WorkerId(identity)].load
 
         def streams() -> int:
             return load.streams + load.others.streams + load.external.streams
 
         if streams():
-            raise requests_under_way(streams())
-        await record(request, "sleep", identity)
-        return await finished(
-            identity, worker_sleep.put_to_sleep(registry, identity, engine, streams), "asleep"
+            raise self._requests_under_way(streams())
+        await self._record(request, "sleep", identity)
+        return await self._finished(
+            identity, worker_sleep.put_to_sleep(self._registry, identity, engine, streams), "asleep"
         )
 
-    def requests_under_way(streams: int) -> Problem:
+    def _requests_under_way(self, streams: int) -> Problem:
         # Engines differ in what they do with running requests when they give up their memory: none does it well.
         return Problem(409, f"The worker has {streams} requests under way. Drain it, and let them end first.")
 
-    async def wake(request: OperationRequest) -> OperationResponse:
-        engine, identity = sleeping_adapter(request), request.path_parameter("id")
-        await record(request, "wake", identity)
-        return await finished(
-            identity, worker_sleep.wake_up(registry, identity, engine), Health.SUSPECT.value
+    async def wake(self, request: OperationRequest) -> OperationResponse:
+        engine, identity = self._sleeping_adapter(request), request.path_parameter("id")
+        await self._record(request, "wake", identity)
+        return await self._finished(
+            identity, worker_sleep.wake_up(self._registry, identity, engine), Health.SUSPECT.value
         )
 
-    def sleeping_adapter(request: OperationRequest) -> SupportsSleep:
+    def _sleeping_adapter(self, request: OperationRequest) -> SupportsSleep:
         request.query_parameters()
-        worker = fleet[WorkerId(known_worker(request))]
+        worker = self._fleet[WorkerId(self._known_worker(request))]
         if not isinstance(worker.adapter, SupportsSleep):
             raise Problem(409, f"Workers of the kind {worker.kind} cannot sleep.")
         return worker.adapter
 
-    async def record(request: OperationRequest, action: str, identity: str) -> None:
+    async def _record(self, request: OperationRequest, action: str, identity: str) -> None:
         """Record an action before it is done, because the transaction must not last as long as the action."""
         async with request.store.change() as change:
             change.action = action
             await change.note("workers", identity, {"id": identity})
 
-    async def finished(identity: str, doing: Awaitable[None], state: str) -> OperationResponse:
+    async def _finished(self, identity: str, doing: Awaitable[None], state: str) -> OperationResponse:
         try:
             await doing
         except WorkerUnreachable as err:
             raise Problem(503, f"The engine does not carry out the command: {err}.") from err
         except worker_sleep.WorkerBusy as err:
-            raise requests_under_way(err.streams) from err
+            raise self._requests_under_way(err.streams) from err
         return OperationResponse(value=WorkerStateChange(id=identity, state=state))
 
-    async def put(request: OperationRequest) -> OperationResponse:
+    async def put(self, request: OperationRequest) -> OperationResponse:
         request.query_parameters()
         identity = request.path_parameter("id")
         body = await request.body(NewWorker)
-        if discovery.is_static(WorkerId(identity)):
+        if self._discovery.is_static(WorkerId(identity)):
             raise Problem(409, f"Worker {identity[:200]!r} is defined in the settings.")
-        if not discovery.uses_registry:
+        if not self._discovery.uses_registry:
             raise Problem(409, "No gateway would find it: discovery has no {kind: redis}.")
         given = {"id": identity, **msgspec.to_builtins(body)}
         try:
@@ -167,32 +172,36 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             raise Problem(400, f"{err}.") from err
         async with request.store.change() as change:
             await change.note("workers", identity, given)
-            await registry.put(given, lease_seconds=None)
+            await self._registry.put(given, lease_seconds=None)
         return OperationResponse(value=WorkerStateChange(id=identity, state="registered"), status=202)
 
-    async def remove(request: OperationRequest) -> OperationResponse:
+    async def remove(self, request: OperationRequest) -> OperationResponse:
         request.query_parameters()
         identity = request.path_parameter("id")
         async with request.store.change() as change:
             change.action = "remove"
-            if not await registry.remove(identity):
+            if not await self._registry.remove(identity):
                 raise Problem(404, f"Worker {identity[:200]!r} is not registered.")
             await change.note("workers", identity, {"id": identity})
         return OperationResponse(value=WorkerStateChange(id=identity, state="leaving"), status=202)
 
-    def known_worker(request: OperationRequest) -> str:
+    def _known_worker(self, request: OperationRequest) -> str:
         identity = request.path_parameter("id")
-        if WorkerId(identity) not in fleet:
+        if WorkerId(identity) not in self._fleet:
             raise Problem(404, f"There is no worker {identity[:200]!r}.")
         return identity
 
+
+def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> list[Operation]:
+    """Return the operations on workers."""
+    workers = _WorkerHandlers(fleet, discovery, registry)
     return [
         Operation(
             method="GET",
             path="/workers",
             role="viewer",
             summary="List workers, with their health and load.",
-            handle=list_,
+            handle=workers.list_,
             response_type=WorkerPage,
             query_parameters=QUERY_PARAMETERS,
         ),
@@ -201,7 +210,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             path="/workers/{id}",
             role="operator",
             summary="Register a worker, for all gateways that discover workers in Redis.",
-            handle=put,
+            handle=workers.put,
             response_type=WorkerStateChange,
             request_type=NewWorker,
             status=202,
@@ -211,7 +220,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             path="/workers/{id}",
             role="operator",
             summary="Remove a registered worker. Its streams run to their end.",
-            handle=remove,
+            handle=workers.remove,
             response_type=WorkerStateChange,
             status=202,
         ),
@@ -220,7 +229,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             path="/workers/{id}/drain",
             role="operator",
             summary="Drain a worker: it gets no new requests from any gateway, its streams run to their end.",
-            handle=drain,
+            handle=workers.drain,
             response_type=WorkerStateChange,
             status=202,
         ),
@@ -229,7 +238,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             path="/workers/{id}/resume",
             role="operator",
             summary="Resume a drained worker.",
-            handle=resume,
+            handle=workers.resume,
             response_type=WorkerStateChange,
             status=202,
         ),
@@ -238,7 +247,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             path="/workers/{id}/sleep",
             role="operator",
             summary="Drain an idle worker and put its engine to sleep, to free its memory; answer when done.",
-            handle=sleep,
+            handle=workers.sleep,
             response_type=WorkerStateChange,
         ),
         Operation(
@@ -246,7 +255,7 @@ def operations(fleet: Fleet, discovery: Discovery, registry: WorkerRegistry) -> 
             path="/workers/{id}/wake",
             role="operator",
             summary="Wake a sleeping worker's engine, and send it requests again.",
-            handle=wake,
+            handle=workers.wake,
             response_type=WorkerStateChange,
         ),
     ]
