@@ -15,7 +15,7 @@ for the client (StreamInterrupted), which `Exchange.fail` writes.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,6 @@ from gateway.cells.living_cells import LivingCells
 from gateway.database.usage_query import UsageReader
 from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.idempotency import repeatable
-from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.preemption import Preempted
 from gateway.domain.errors import (
     CLIENT_CLOSED_STATUS,
@@ -51,7 +50,6 @@ from gateway.models.catalogue import Catalogue
 from gateway.models.model_selection import ModelSelection
 from gateway.models.service_classes import ServiceClasses
 from gateway.quotas.headers import openai_headers
-from gateway.quotas.quota_store import Lease
 from gateway.relay.relay import relay
 from gateway.telemetry.request_record import CLIENT_CLOSED, Progress, RequestRecord
 from gateway.telemetry.tracing import Tracing
@@ -139,8 +137,9 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     if progress.trace is not None:
         progress.mark("tokenise")
     lease = await dispatch.reservations.reserve(ctx, prompt, progress)
-    attempts = dispatch.attempts
+    attempts, aggregates = dispatch.attempts, dispatch.worker_calls.aggregates_streams
     pending = attempts.pending_request(ctx, prompt, progress)
+    make_call = partial(dispatch.worker_calls.make, pending)
     headers = openai_headers(lease.limit_statuses) if lease.limit_statuses else {}
     keep_alive = None
     if ctx.request.stream and exchange.queue_headers.comment_seconds is not None:
@@ -149,7 +148,23 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         while True:
             await attempts.begin(pending, keep_alive)
             try:
-                await answer_by_worker(pending, lease, exchange, dispatch, headers)
+                try:
+                    worker_answer = await attempts.open(pending, lease, make_call)
+                    assert pending.attempt is not None
+                    worker = pending.attempt.placement.worker
+                    await relay(
+                        worker_answer,
+                        exchange,
+                        ctx.request,
+                        progress,
+                        headers,
+                        reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
+                        response_shapes=worker.response_shapes if aggregates else None,
+                        running_usage=worker.adapter.reports_running_usage,
+                    )
+                finally:
+                    await attempts.close(pending)
+                attempts.reports.completed(pending)
                 return
             except WorkerUnreachable as err:
                 attempts.failed(pending, err)  # Nothing has been sent, so the next worker may try.
@@ -167,37 +182,6 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         # An error that is kept knows the frames that it passed through, and they know this request.
         pending.failed.clear()
         dispatch.reservations.settle(ctx, lease, progress, prices)
-
-
-async def answer_by_worker(
-    pending: PendingRequest,
-    lease: Lease,
-    exchange: Exchange,
-    dispatch: Dispatch,
-    headers: Mapping[str, str],
-) -> None:
-    """Send the request to the worker of its attempt, and the answer to the client.
-
-    Raises WorkerUnreachable, Preempted, StreamInterrupted, RefusedByWorker, ConnectionResetError.
-    """
-    attempts, ctx = dispatch.attempts, pending.ctx
-    try:
-        worker_answer = await attempts.open(pending, lease, partial(dispatch.worker_calls.make, pending))
-        assert pending.attempt is not None
-        worker = pending.attempt.placement.worker
-        await relay(
-            worker_answer,
-            exchange,
-            ctx.request,
-            pending.progress,
-            headers,
-            reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
-            response_shapes=worker.response_shapes if dispatch.worker_calls.aggregates_streams else None,
-            running_usage=worker.adapter.reports_running_usage,
-        )
-    finally:
-        await attempts.close(pending)
-    attempts.reports.completed(pending)
 
 
 def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:

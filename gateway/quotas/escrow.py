@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
 from operator import attrgetter
 from secrets import token_hex
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import msgspec
 
@@ -126,19 +127,30 @@ class EscrowAccount:
         return wanted if wanted < self.affordable else self.affordable
 
 
+_ALWAYS_THERE = SimpleNamespace(away=False)
+
+
+class Availability(Protocol):
+    """What knows whether the store can be asked."""
+
+    away: bool
+    """Whether the store is away: nothing is reserved ahead then."""
+
+
 class Escrow:
     """A QuotaStore that reserves ahead in another one, and promises what that promises."""
 
     def __init__(
         self,
         store: QuotaStore,
-        resting: Callable[[], bool] = lambda: False,
+        availability: Availability | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
+        enabled: bool = True,
         flush: Callable[[], None] = lambda: None,
         timeout_seconds: float = 1.0,
     ) -> None:
-        """`resting` returns whether nothing is to be reserved ahead now.
+        """`availability` knows whether the store is away; None: it never is. `enabled`: whether to reserve ahead.
 
         `flush` has the store decide at once on what it was asked. `timeout_seconds`: how long a request waits for a
         lease ahead that is not decided, before the store decides on the request itself.
@@ -146,7 +158,8 @@ class Escrow:
         self.taken = 0
         """How many requests found their lease ahead."""
         self._store = store
-        self._resting = resting
+        self._availability = availability or _ALWAYS_THERE
+        self._enabled = enabled
         self._clock = clock
         self._flush = flush
         self._timeout_seconds = timeout_seconds
@@ -159,7 +172,7 @@ class Escrow:
 
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """See QuotaStore."""
-        if self._resting():
+        if self._availability.away or not self._enabled:
             return await self._store.reserve(reservation, urgent=urgent)
         account = None
         if reservation.idempotency_key is None:
@@ -302,7 +315,9 @@ class Escrow:
         """Reserve leases like the last request, now that one has ended and others may come."""
         names = map(_scope_name, ended.scopes)
         account = self._accounts.get((ended.organisation, ended.tenant, ended.model, *names))
-        if account is None or ended.idempotency_key is not None or self._closed or self._resting():
+        if account is None or ended.idempotency_key is not None or self._closed:
+            return
+        if self._availability.away or not self._enabled:
             return
         now = self._clock()
         missing = account.leases_wanted(now) - len(account.ahead)

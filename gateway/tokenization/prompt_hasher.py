@@ -36,15 +36,19 @@ class PromptHasher:
         """Encode the request's prompt and return its blocks. Raises BadRequest, PromptTooLong, TenantQueueFull."""
         length_max = _length_max(ctx)
         prompts = await ctx.model.encoder.encode(ctx.request, ctx.tenant, length_max)
-        lengths = [prompt.token_count for prompt in prompts]
-        longest = lengths[0] if len(lengths) == 1 else max(lengths)
+        longest = prompt_tokens = length_of_first = prompts[0].token_count
+        if len(prompts) > 1:
+            lengths = [prompt.token_count for prompt in prompts]
+            longest, prompt_tokens = max(lengths), sum(lengths)
         exact = ctx.model.encoder.exact and all(prompt.count_exact for prompt in prompts)
         _check_length(ctx, longest, length_max, exact=exact)
         hashed = self.namespace(ctx.model, ctx.tenant.group)
         return PromptBlocks(
             namespace=hashed.namespace,
-            hashes=NO_HASHES if not ctx.request.generates else await _block_hashes(prompts[0], hashed.hasher),
-            prompt_tokens=sum(lengths),
+            hashes=NO_HASHES
+            if not ctx.request.generates
+            else await _block_hashes(prompts[0], length_of_first, hashed.hasher),
+            prompt_tokens=prompt_tokens,
             exact=exact,
             output_tokens_max=(
                 _output_bound_by_context(ctx, longest * (1 if exact else ESTIMATE_MARGIN), length_max)
@@ -79,9 +83,12 @@ class PromptHasher:
         return hashed
 
 
-async def _block_hashes(prompt: EncodedPrompt, hasher: BlockHasher) -> Hashes:
-    """Return the prompt's block hashes; a long prompt is hashed in a thread (a million tokens take 20 ms)."""
-    if prompt.token_count <= INLINE_TOKENS_MAX:
+async def _block_hashes(prompt: EncodedPrompt, length: int, hasher: BlockHasher) -> Hashes:
+    """Return the block hashes of a prompt of `length` tokens; a long one is hashed in a thread.
+
+    A million tokens take 20 ms.
+    """
+    if length <= INLINE_TOKENS_MAX:
         return prompt.hashes(hasher)
     return await asyncio.to_thread(prompt.hashes, hasher)
 

@@ -60,7 +60,8 @@ class QuotaParts:
         )
         escrow = Escrow(
             store,
-            lambda: store.away or not redis.escrow,
+            store,
+            enabled=redis.escrow,
             flush=scripts.flush,
             timeout_seconds=timeout_seconds,
         )

@@ -22,6 +22,7 @@ from policies.admission.dispatch_window import (
     leaves_one_open,
 )
 from policies.routing.protocol import Ranking, Route
+from radix_cache.match import WorkerId
 
 
 class OwnTurnPlacements:
@@ -86,9 +87,9 @@ class OwnTurnPlacements:
         for route in routes:
             if not close_enough_to_best(route.cost_ms, routes[0].cost_ms, hold):
                 break
-            worker = prefill_worker_of(route)
+            worker = route.prefill_worker or route.worker
             if (closed is None or closed.allows(worker, crowds=crowds)) and self._fits(
-                route, pending, routes, tokens, window.open
+                worker, route, pending, routes, tokens, window.open
             ):
                 if self._router.shadow is not None:
                     self._router.shadowed(decision)
@@ -104,27 +105,27 @@ class OwnTurnPlacements:
         """Return one more placement for the same request on a worker with room; None if none has."""
         window = self._window.of(pending.ctx.model.name)
         for route in decision.routes:
-            if self._fits(route, pending, decision.routes, window.wide, window.open):
+            worker = prefill_worker_of(route)
+            if self._fits(worker, route, pending, decision.routes, window.wide, window.open):
                 return self._place_on(route, pending, decision, ticket)
         return None
 
     def _fits(
         self,
+        worker: WorkerId,
         route: Route,
         pending: PendingRequest,
         routes: Ranking,
         tokens_max: int,
         open_tokens: int | None,
     ) -> bool:
-        """Return whether the worker of a route has room for the request's prompt.
+        """Return whether the worker that computes the prompt on this route has room for it.
 
         `tokens_max`: prompt tokens that may be ahead of the worker. `open_tokens`: those of a worker that is open
         for short prompts; None if no worker has to stay open.
         """
         uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
-        return fits_window(
-            self._fleet[prefill_worker_of(route)].load.all_tokens_queued, uncached, tokens_max
-        ) and (
+        return fits_window(self._fleet[worker].load.all_tokens_queued, uncached, tokens_max) and (
             uncached <= tokens_max
             or open_tokens is None
             or self._leaves_one_open(pending, routes, open_tokens)
@@ -138,7 +139,7 @@ class OwnTurnPlacements:
         if ticket is None:
             assert pending.ticket is not None
             ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens)
-        self._queue.note_placed(ticket, prefill_worker_of(route), uncached)
+        self._queue.note_placed(ticket, route.prefill_worker or route.worker, uncached)
         return self._placements.place(
             pending, route, uncached_tokens=uncached, ticket=ticket, now=self._clock(), match=decision.match
         )

@@ -62,7 +62,7 @@ def store(clock):
 
 @pytest.fixture
 def ahead(store, clock):
-    return Escrow(store, lambda: store.away, clock)
+    return Escrow(store, store, clock)
 
 
 def asked(id, scope=PLAN, prompt=100, output=50, **more):
