@@ -207,3 +207,11 @@ def gateway_processes(supervisor: int) -> dict[int, int]:
         if parent == supervisor and number is not None:
             found[int(number[1])] = pid
     return found
+
+
+def is_reaped(pid: int) -> bool:
+    """Whether a process has ended and closed its sockets; before that, connections to it may be reset.
+
+    A killed process loses its command line first, then its files, then its entry among the processes.
+    """
+    return not os.path.exists(f"/proc/{pid}")

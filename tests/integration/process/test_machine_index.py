@@ -15,7 +15,7 @@ import redis.asyncio as redis
 
 from radix_cache.shared.keys import Keys
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.stage.processes import gateway_processes, steady_ports
+from tests.stage.processes import gateway_processes, is_reaped, steady_ports
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -169,7 +169,7 @@ async def test_without_the_first_process_the_others_route_on_until_it_is_back(ma
     os.kill(before[0], signal.SIGKILL)
 
     async def is_gone():
-        return machine.pids().get(0) != before[0]
+        return is_reaped(before[0])
 
     await machine.until(is_gone)
     sent = [len(worker.seen) for worker in machine.workers]

@@ -15,15 +15,15 @@ from policies.registry import queue_policy, tenant_order
 from tests.fakes.clock import FakeClock
 
 
-class Desk:
-    """So many seats; a seat is a number, None when all are taken."""
+class StubWorker:
+    """So many places; a place is a number, None when all are taken."""
 
-    def __init__(self, seats):
-        self.free = seats
+    def __init__(self, places):
+        self.free = places
         self.given = []
         self.gone = False
 
-    def seat(self, closed=None):
+    def place(self, closed=None):
         if self.gone:
             raise NowhereToGo
         if not self.free:
@@ -32,7 +32,7 @@ class Desk:
         self.given.append(len(self.given))
         return self.given[-1]
 
-    def unseat(self, seat):
+    def give_back(self, place):
         self.free += 1
 
 
@@ -42,7 +42,7 @@ def clock():
 
 
 def room_for(
-    desk,
+    worker,
     clock,
     *,
     waiting_max=10,
@@ -64,17 +64,17 @@ def room_for(
             passed_over_max=passed_over_max,
             passed_over_of_flow_max=passed_over_of_flow_max,
         ),
-        give_back=desk.unseat,
+        give_back=worker.give_back,
         clock=clock,
         goes_first=first,
         has_room=room_left,
     )
 
 
-async def enter(room, desk, tenant="a", **more):
+async def enter(room, worker, tenant="a", **more):
     ticket = room.ticket(QueuedRequest(tenant=tenant, **{"cost": 1.0, **more}))
-    placed = room.at_once(ticket, desk.seat)
-    return placed if placed is not None else await room.wait(ticket, desk.seat)
+    placed = room.at_once(ticket, worker.place)
+    return placed if placed is not None else await room.wait(ticket, worker.place)
 
 
 async def run_tasks():
@@ -83,26 +83,26 @@ async def run_tasks():
 
 
 async def test_who_finds_a_seat_does_not_wait(clock):
-    desk = Desk(2)
-    room = room_for(desk, clock)
-    assert [await enter(room, desk), await enter(room, desk)] == [0, 1]
+    worker = StubWorker(2)
+    room = room_for(worker, clock)
+    assert [await enter(room, worker), await enter(room, worker)] == [0, 1]
     assert len(room) == 0
 
 
 async def test_those_who_wait_go_in_the_order_in_which_they_came(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
     order = []
 
     async def visitor(name):
-        await enter(room, desk, name)
+        await enter(room, worker, name)
         order.append(name)
 
     tasks = [asyncio.create_task(visitor(name)) for name in "abc"]
     await run_tasks()
     assert len(room) == 3
     for _ in range(3):
-        desk.free += 1
+        worker.free += 1
         room.give_turns()
         await run_tasks()
     assert order == ["a", "b", "c"]
@@ -110,12 +110,12 @@ async def test_those_who_wait_go_in_the_order_in_which_they_came(clock):
 
 
 async def test_tenants_share_by_weight_and_what_was_used(clock):
-    desk, policy = Desk(0), queue_policy("sfq")
-    room = room_for(desk, clock, policy=policy, waiting_max=100)
+    worker, policy = StubWorker(0), queue_policy("sfq")
+    room = room_for(worker, clock, policy=policy, waiting_max=100)
     order = []
 
     async def visitor(name, **more):
-        await enter(room, desk, name, **more)
+        await enter(room, worker, name, **more)
         order.append(name)
 
     tasks = [
@@ -124,13 +124,13 @@ async def test_tenants_share_by_weight_and_what_was_used(clock):
     ]
     await run_tasks()
     for _ in range(9):
-        desk.free += 1
+        worker.free += 1
         room.give_turns()
         await run_tasks()
     assert (order.count("a"), order.count("b")) == (3, 6)
     room.correct(Ticket(number=0, tenant="b", cost=10.0, weight=2.0, arrived_at=0.0), 80.0)
     for _ in range(4):
-        desk.free += 1
+        worker.free += 1
         room.give_turns()
         await run_tasks()
     assert order[9:] == ["a"] * 4
@@ -139,19 +139,19 @@ async def test_tenants_share_by_weight_and_what_was_used(clock):
 
 
 async def test_inside_a_tenant_short_prompts_go_first(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock, policy=queue_policy("sfq"))
+    worker = StubWorker(0)
+    room = room_for(worker, clock, policy=queue_policy("sfq"))
     order = []
 
     async def visitor(tokens):
-        await enter(room, desk, uncached_tokens=tokens)
+        await enter(room, worker, uncached_tokens=tokens)
         order.append(tokens)
 
     tasks = [asyncio.create_task(visitor(tokens)) for tokens in (5000, 100, 300)]
     await run_tasks()
     clock.advance(1.0)
     for _ in range(3):
-        desk.free += 1
+        worker.free += 1
         room.give_turns()
         await run_tasks()
     assert order == [100, 300, 5000]
@@ -159,12 +159,12 @@ async def test_inside_a_tenant_short_prompts_go_first(clock):
 
 
 async def test_nobody_overtakes_those_who_wait(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    first = asyncio.create_task(enter(room, desk))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    first = asyncio.create_task(enter(room, worker))
     await run_tasks()
-    desk.free += 1
-    second = asyncio.create_task(enter(room, desk))
+    worker.free += 1
+    second = asyncio.create_task(enter(room, worker))
     await run_tasks()
     assert not second.done()
     room.give_turns()
@@ -175,13 +175,13 @@ async def test_nobody_overtakes_those_who_wait(clock):
 
 
 async def test_who_leaves_is_forgotten_and_the_next_one_goes(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    first, second = (asyncio.create_task(enter(room, desk)) for _ in range(2))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    first, second = (asyncio.create_task(enter(room, worker)) for _ in range(2))
     await run_tasks()
     first.cancel()
     await run_tasks()
-    desk.free += 1
+    worker.free += 1
     room.give_turns()
     await run_tasks()
     assert second.done()
@@ -189,24 +189,24 @@ async def test_who_leaves_is_forgotten_and_the_next_one_goes(clock):
 
 
 async def test_a_seat_given_in_the_moment_of_leaving_is_given_back(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    task = asyncio.create_task(enter(room, desk))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    task = asyncio.create_task(enter(room, worker))
     await run_tasks()
-    desk.free += 1
+    worker.free += 1
     room.give_turns()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert desk.free == 1
+    assert worker.free == 1
 
 
 async def test_a_seat_given_back_goes_to_the_next_who_waits(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    leaving, staying = (asyncio.create_task(enter(room, desk)) for _ in range(2))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    leaving, staying = (asyncio.create_task(enter(room, worker)) for _ in range(2))
     await run_tasks()
-    desk.free += 1
+    worker.free += 1
     room.give_turns()
     leaving.cancel()
     await run_tasks()
@@ -214,64 +214,64 @@ async def test_a_seat_given_back_goes_to_the_next_who_waits(clock):
 
 
 async def test_a_full_room_tells_a_greedy_tenant_that_it_is_its_own_doing(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock, waiting_max=4)
-    tasks = [asyncio.create_task(enter(room, desk, tenant)) for tenant in "aaab"]
+    worker = StubWorker(0)
+    room = room_for(worker, clock, waiting_max=4)
+    tasks = [asyncio.create_task(enter(room, worker, tenant)) for tenant in "aaab"]
     await run_tasks()
     with pytest.raises(TenantQueueFull) as greedy:
-        await enter(room, desk, "a")
+        await enter(room, worker, "a")
     assert (greedy.value.status, greedy.value.retry_after_seconds) == (429, 1.0)
     with pytest.raises(Overloaded) as modest:
-        await enter(room, desk, "b")
+        await enter(room, worker, "b")
     assert modest.value.status == 503
     with pytest.raises(Overloaded):
-        await enter(room, desk, "c")
+        await enter(room, worker, "c")
     for task in tasks:
         task.cancel()
 
 
 async def test_the_time_to_come_back_follows_from_the_rate_of_turns(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock, waiting_max=2)
+    worker = StubWorker(0)
+    room = room_for(worker, clock, waiting_max=2)
     for _ in range(4):
-        desk.free += 1
-        await enter(room, desk)
+        worker.free += 1
+        await enter(room, worker)
         clock.advance(5.0)
-    tasks = [asyncio.create_task(enter(room, desk, "b")) for _ in range(2)]
+    tasks = [asyncio.create_task(enter(room, worker, "b")) for _ in range(2)]
     await run_tasks()
     with pytest.raises(TenantQueueFull) as refusal:
-        await enter(room, desk, "b")
+        await enter(room, worker, "b")
     assert refusal.value.retry_after_seconds == pytest.approx(10.0)
     for task in tasks:
         task.cancel()
 
 
 async def test_waiting_has_an_end(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock, seconds=0.02)
+    worker = StubWorker(0)
+    room = room_for(worker, clock, seconds=0.02)
     with pytest.raises(AdmissionTimeout) as refusal:
-        await enter(room, desk)
+        await enter(room, worker)
     assert (refusal.value.status, refusal.value.code) == (503, "admission_timeout")
     assert len(room) == 0
 
 
 async def test_when_no_worker_is_left_nobody_waits_for_one(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    waiting = asyncio.create_task(enter(room, desk))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    waiting = asyncio.create_task(enter(room, worker))
     await run_tasks()
-    desk.gone = True
+    worker.gone = True
     room.give_turns()
     with pytest.raises(NoWorker):
         await waiting
     with pytest.raises(NoWorker):
-        await enter(room, desk)
+        await enter(room, worker)
 
 
 async def test_a_closed_room_sends_everybody_away(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    waiting = asyncio.create_task(enter(room, desk))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    waiting = asyncio.create_task(enter(room, worker))
     await run_tasks()
     room.close(ShuttingDown())
     with pytest.raises(ShuttingDown):
@@ -280,22 +280,22 @@ async def test_a_closed_room_sends_everybody_away(clock):
 
 
 async def test_a_turn_that_comes_while_its_owner_is_leaving_goes_to_the_next(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    leaving, next_one = (asyncio.create_task(enter(room, desk, name)) for name in "ab")
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    leaving, next_one = (asyncio.create_task(enter(room, worker, name)) for name in "ab")
     await run_tasks()
     leaving.cancel()
-    desk.free = 1
+    worker.free = 1
     room.give_turns()  # before the cancelled task has run
     assert await next_one == 0
     assert leaving.cancelled()
-    assert len(room) == desk.free == 0
+    assert len(room) == worker.free == 0
 
 
 async def test_closing_while_somebody_is_leaving_hurts_nobody(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    leaving, staying = (asyncio.create_task(enter(room, desk, name)) for name in "ab")
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    leaving, staying = (asyncio.create_task(enter(room, worker, name)) for name in "ab")
     await run_tasks()
     leaving.cancel()
     room.close(ShuttingDown())
@@ -310,8 +310,8 @@ class Choosy:
     def __init__(self, *free):
         self.free = set(free)
 
-    def seat_at(self, *workers):
-        def seat(closed=None):
+    def place_at(self, *workers):
+        def place(closed=None):
             for worker in workers:
                 if worker in self.free and worker not in (closed or ()):
                     self.free.discard(worker)
@@ -320,71 +320,77 @@ class Choosy:
                 closed.update(workers)
             return None
 
-        return seat
+        return place
 
-    def unseat(self, worker):
+    def give_back(self, worker):
         self.free.add(worker)
 
 
 async def test_who_waits_for_a_worker_of_its_own_lets_others_go_to_the_free_one_and_keeps_its_own(clock):
-    desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
+    worker = Choosy("other")
+    room = room_for(worker, clock, policy=queue_policy("sfq"), passed_over_max=4)
 
     async def visitor(tenant, *workers):
-        ticket, seat = room.ticket(QueuedRequest(tenant=tenant, cost=1.0)), desk.seat_at(*workers)
-        placed = room.at_once(ticket, seat)
-        return placed if placed is not None else await room.wait(ticket, seat)
+        ticket, place = room.ticket(QueuedRequest(tenant=tenant, cost=1.0)), worker.place_at(*workers)
+        placed = room.at_once(ticket, place)
+        return placed if placed is not None else await room.wait(ticket, place)
 
     choosy = asyncio.create_task(visitor("a", "own"))
     await run_tasks()
     assert await visitor("b", "other") == "other"
     later = asyncio.create_task(visitor("c", "own", "other"))
     await run_tasks()
-    desk.free.add("own")
+    worker.free.add("own")
     room.give_turns()
     await run_tasks()
     assert choosy.result() == "own"
     assert not later.done()
-    desk.free.add("other")
+    worker.free.add("other")
     room.give_turns()
     assert await later == "other"
 
 
 async def test_who_waits_for_a_worker_of_its_own_lets_others_of_its_tenant_go_to_the_free_one(clock):
-    desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
+    worker = Choosy("other")
+    room = room_for(worker, clock, policy=queue_policy("sfq"), passed_over_max=4)
     choosy = asyncio.create_task(
-        room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
+        room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), worker.place_at("own"))
     )
     await run_tasks()
-    assert await room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("other")) == "other"
+    assert (
+        await room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), worker.place_at("other")) == "other"
+    )
     assert not choosy.done()
-    desk.free.add("own")
+    worker.free.add("own")
     room.give_turns()
     assert await choosy == "own"
 
 
 async def test_a_tenant_whose_requests_all_wait_for_one_worker_does_not_keep_others_from_a_free_one(clock):
-    desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4, passed_over_of_flow_max=2)
+    worker = Choosy("other")
+    room = room_for(worker, clock, policy=queue_policy("sfq"), passed_over_max=4, passed_over_of_flow_max=2)
     own = [
-        asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own")))
+        asyncio.create_task(
+            room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), worker.place_at("own"))
+        )
         for _ in range(8)
     ]
     await run_tasks()
-    assert await room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), desk.seat_at("other")) == "other"
+    assert (
+        await room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), worker.place_at("other")) == "other"
+    )
     assert not any(task.done() for task in own)
     for task in own:
         task.cancel()
 
 
 async def test_without_that_nobody_goes_before_who_stands_first(clock):
-    desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"))
+    worker = Choosy("other")
+    room = room_for(worker, clock, policy=queue_policy("sfq"))
     tasks = []
-    for tenant, worker in (("a", "own"), ("b", "other")):
+    for tenant, name in (("a", "own"), ("b", "other")):
         ticket = room.ticket(QueuedRequest(tenant=tenant, cost=1.0))
-        tasks.append(asyncio.create_task(room.wait(ticket, desk.seat_at(worker))))
+        tasks.append(asyncio.create_task(room.wait(ticket, worker.place_at(name))))
     await run_tasks()
     room.give_turns()
     await run_tasks()
@@ -394,9 +400,9 @@ async def test_without_that_nobody_goes_before_who_stands_first(clock):
 
 
 async def test_a_room_for_batch_work_gives_nothing_while_others_wait_elsewhere(clock):
-    desk, others = Desk(1), [1]
-    room = room_for(desk, clock, first=lambda: not others)
-    batch = asyncio.create_task(enter(room, desk))
+    worker, others = StubWorker(1), [1]
+    room = room_for(worker, clock, first=lambda: not others)
+    batch = asyncio.create_task(enter(room, worker))
     await run_tasks()
     room.give_turns()
     await run_tasks()
@@ -407,13 +413,13 @@ async def test_a_room_for_batch_work_gives_nothing_while_others_wait_elsewhere(c
 
 
 async def test_waiting_tokens_are_bounded_and_counted_down(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock, tokens_max=1000)
-    tasks = [asyncio.create_task(enter(room, desk, tenant, uncached_tokens=450)) for tenant in "ab"]
+    worker = StubWorker(0)
+    room = room_for(worker, clock, tokens_max=1000)
+    tasks = [asyncio.create_task(enter(room, worker, tenant, uncached_tokens=450)) for tenant in "ab"]
     await run_tasks()
     assert room.tokens == 900
     with pytest.raises(Overloaded):
-        await enter(room, desk, "c", uncached_tokens=200)
+        await enter(room, worker, "c", uncached_tokens=200)
     for task in tasks:
         task.cancel()
     await run_tasks()
@@ -421,12 +427,12 @@ async def test_waiting_tokens_are_bounded_and_counted_down(clock):
 
 
 async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_anything(clock):
-    desk = Desk(1)
-    room = room_for(desk, clock, policy=queue_policy("sfq"))
+    worker = StubWorker(1)
+    room = room_for(worker, clock, policy=queue_policy("sfq"))
     had_its_turn = room.ticket(QueuedRequest(tenant="a", cost=1.0))
-    assert room.at_once(had_its_turn, desk.seat) == 0
+    assert room.at_once(had_its_turn, worker.place) == 0
     ticket = room.ticket(QueuedRequest(tenant="b", cost=1.0))
-    waiting = asyncio.ensure_future(room.wait(ticket, desk.seat))
+    waiting = asyncio.ensure_future(room.wait(ticket, worker.place))
     await asyncio.sleep(0)
     room.reconfigure(replace(room.rules, policy=queue_policy("vtc")))
     with pytest.raises(AskAnew):
@@ -437,71 +443,75 @@ async def test_under_another_policy_who_waits_asks_anew_and_nobody_has_received_
     # The one that waited keeps its number, and counts under the new policy.
     again = room.ticket(QueuedRequest(tenant="b", cost=1.0), ticket)
     assert (again.number, again.arrived_at) == (ticket.number, ticket.arrived_at)
-    desk.free = 1
-    assert room.at_once(again, desk.seat) == 1
+    worker.free = 1
+    assert room.at_once(again, worker.place) == 1
     room.correct(again, 5.0)
     assert room.debts()["b"] > 0
 
 
 async def test_bounds_and_patience_hold_for_whoever_comes_after_a_change(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
-    waiting = asyncio.ensure_future(enter(room, desk))
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
+    waiting = asyncio.ensure_future(enter(room, worker))
     await asyncio.sleep(0)
     bounds = WaitingRoomBounds(requests_max=1, tokens_max=10**9)
     room.reconfigure(replace(room.rules, bounds=bounds))
     with pytest.raises(Overloaded):
-        await enter(room, desk, "b")
+        await enter(room, worker, "b")
     assert not waiting.done()  # The policy is the same: waiting requests stay.
-    desk.free = 1
+    worker.free = 1
     room.give_turns()
     assert await waiting == 0
 
 
 async def test_a_request_that_cannot_be_ranked_fails_alone(clock):
     """A routing policy may come from another package: its failure fails only the request that it ranks."""
-    desk, faults = Choosy("other"), []
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
+    worker, faults = Choosy("other"), []
+    room = room_for(worker, clock, policy=queue_policy("sfq"), passed_over_max=4)
 
-    def seat(closed):
+    def place(closed):
         if faults:
             raise faults[0]
-        return desk.seat_at("gone")(closed)
+        return worker.place_at("gone")(closed)
 
     ranked = asyncio.create_task(
-        room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), desk.seat_at("own"))
+        room.wait(room.ticket(QueuedRequest(tenant="a", cost=1.0)), worker.place_at("own"))
     )
     await run_tasks()
-    failing = asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), seat))
+    failing = asyncio.create_task(room.wait(room.ticket(QueuedRequest(tenant="b", cost=1.0)), place))
     await run_tasks()
     faults.append(ZeroDivisionError())
-    assert await room.wait(room.ticket(QueuedRequest(tenant="c", cost=1.0)), desk.seat_at("other")) == "other"
+    assert (
+        await room.wait(room.ticket(QueuedRequest(tenant="c", cost=1.0)), worker.place_at("other")) == "other"
+    )
     with pytest.raises(ZeroDivisionError):
         await failing
     assert not ranked.done()
-    desk.free.add("own")
+    worker.free.add("own")
     room.give_turns()
     assert await ranked == "own"
     assert len(room) == room.tokens == 0
 
 
 async def test_who_comes_in_the_moment_in_which_a_queue_policy_fails_leaves_nothing(clock, monkeypatch):
-    desk = Choosy("other")
-    room = room_for(desk, clock, policy=queue_policy("sfq"), passed_over_max=4)
+    worker = Choosy("other")
+    room = room_for(worker, clock, policy=queue_policy("sfq"), passed_over_max=4)
     ticket = room.ticket(QueuedRequest(tenant="a", cost=1.0, uncached_tokens=100))
     with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError):
         broken.setattr(room.rules.policy, "next", lambda *_: 1 / 0)
-        await room.wait(ticket, desk.seat_at("other"))
-    assert (len(room), room.tokens, desk.free) == (0, 0, {"other"})
+        await room.wait(ticket, worker.place_at("other"))
+    assert (len(room), room.tokens, worker.free) == (0, 0, {"other"})
     assert not room.give_turns()
 
 
 async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_them(clock):
-    desk, free = Desk(9), 0
+    worker, free = StubWorker(9), 0
     looked = []
-    desk.seat = lambda closed=None, seat=desk.seat: looked.append(1) or (seat(closed) if free else None)
-    room = room_for(desk, clock, passed_over_max=8, room_left=lambda closed, tokens: tokens <= free)
-    tasks = [asyncio.create_task(enter(room, desk, uncached_tokens=tokens)) for tokens in (500, 300, 800)]
+    worker.place = lambda closed=None, place=worker.place: (
+        looked.append(1) or (place(closed) if free else None)
+    )
+    room = room_for(worker, clock, passed_over_max=8, room_left=lambda closed, tokens: tokens <= free)
+    tasks = [asyncio.create_task(enter(room, worker, uncached_tokens=tokens)) for tokens in (500, 300, 800)]
     await run_tasks()
     assert len(looked) == 1, "the first one, who found nobody here"
     free = 299
@@ -522,14 +532,14 @@ async def test_nobody_is_looked_at_while_no_worker_has_room_for_the_smallest_of_
 
 
 async def test_one_that_is_smaller_than_all_who_wait_makes_room_worth_a_look(clock):
-    desk = Desk(0)
+    worker = StubWorker(0)
     asked = []
     room = room_for(
-        desk, clock, passed_over_max=8, room_left=lambda closed, tokens: asked.append(tokens) or False
+        worker, clock, passed_over_max=8, room_left=lambda closed, tokens: asked.append(tokens) or False
     )
     tasks = []
     for tokens in (500, 700, 20):
-        tasks.append(asyncio.create_task(enter(room, desk, uncached_tokens=tokens)))
+        tasks.append(asyncio.create_task(enter(room, worker, uncached_tokens=tokens)))
         await run_tasks()
     assert asked == [500, 500, 20]
     tasks[2].cancel()
@@ -561,52 +571,52 @@ def replace_tokens(asked, tokens):
 
 
 async def test_a_request_whose_prefix_others_have_computed_goes_as_the_short_one_that_it_is_now(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
     long, middle = Estimated(room, 5000), Estimated(room, 1000)
     tasks = [
-        asyncio.create_task(room.wait(one.ticket, desk.seat, None, one.estimate)) for one in (long, middle)
+        asyncio.create_task(room.wait(one.ticket, worker.place, None, one.estimate)) for one in (long, middle)
     ]
     await run_tasks()
     long.holds_all_but(10)
     clock.advance(2 * AGE_SECONDS)
-    desk.free = 1
+    worker.free = 1
     room.give_turns()
     await run_tasks()
     assert [task.done() for task in tasks] == [True, False]
-    desk.free = 1
+    worker.free = 1
     room.give_turns()
     await asyncio.gather(*tasks)
 
 
 async def test_waiting_tokens_are_those_of_the_last_estimate_and_none_are_left_in_the_end(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
     request = Estimated(room, 5000)
-    task = asyncio.create_task(room.wait(request.ticket, desk.seat, None, request.estimate))
+    task = asyncio.create_task(room.wait(request.ticket, worker.place, None, request.estimate))
     await run_tasks()
     assert room.tokens == 5000
     request.holds_all_but(10)
     clock.advance(2 * AGE_SECONDS)
     room.give_turns()
     assert (room.tokens, request.ticket.cost, request.ticket.cached_tokens) == (10, 10.0, 4990)
-    desk.free = 1
+    worker.free = 1
     room.give_turns()
     await task
     assert (len(room), room.tokens) == (0, 0)
 
 
 async def test_a_request_that_cannot_be_estimated_fails_alone(clock):
-    desk = Desk(0)
-    room = room_for(desk, clock)
+    worker = StubWorker(0)
+    room = room_for(worker, clock)
     broken, other = Estimated(room, 5000), Estimated(room, 1000)
     tasks = [
-        asyncio.create_task(room.wait(broken.ticket, desk.seat, None, lambda: 1 / 0)),
-        asyncio.create_task(room.wait(other.ticket, desk.seat, None, other.estimate)),
+        asyncio.create_task(room.wait(broken.ticket, worker.place, None, lambda: 1 / 0)),
+        asyncio.create_task(room.wait(other.ticket, worker.place, None, other.estimate)),
     ]
     await run_tasks()
     clock.advance(2 * AGE_SECONDS)
-    desk.free = 1
+    worker.free = 1
     room.give_turns()
     with pytest.raises(ZeroDivisionError):
         await tasks[0]
@@ -615,7 +625,7 @@ async def test_a_request_that_cannot_be_estimated_fails_alone(clock):
 
 
 async def test_a_later_estimate_of_a_request_that_all_gateways_let_wait_counts_until_it_goes(clock):
-    room = room_for(Desk(0), clock)
+    room = room_for(StubWorker(0), clock)
     request, turn = Estimated(room, 5000), asyncio.get_running_loop().create_future()
 
     async def turn_of_all_gateways():

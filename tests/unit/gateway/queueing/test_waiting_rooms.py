@@ -14,7 +14,7 @@ from tests.fakes.dispatch_stage import DispatchStage, until_idle
 W = WorkerId("w")
 
 
-class Desk:
+class StubWorker:
     """Places as many requests as it has room for, and keeps the names of their queues in order."""
 
     def __init__(self):
@@ -40,12 +40,12 @@ def stage():
     return made
 
 
-async def wait_in(stage, desk, *queues):
+async def wait_in(stage, worker, *queues):
     tasks = []
     for queue in queues:
         room = stage.rooms.of(queue)
         ticket = room.ticket(QueuedRequest(tenant="a", cost=1.0))
-        tasks.append(asyncio.ensure_future(room.wait(ticket, desk.of(queue))))
+        tasks.append(asyncio.ensure_future(room.wait(ticket, worker.of(queue))))
     await until_idle()
     return tasks
 
@@ -57,36 +57,36 @@ async def leave(tasks):
 
 
 async def test_queues_take_turns(stage):
-    desk = Desk()
-    tasks = await wait_in(stage, desk, "m", "m", "n", "n")
-    desk.room = 4
+    worker = StubWorker()
+    tasks = await wait_in(stage, worker, "m", "m", "n", "n")
+    worker.room = 4
     stage.rooms.give_turns()
     await asyncio.gather(*tasks)
-    assert desk.placed == ["m", "n", "m", "n"]
+    assert worker.placed == ["m", "n", "m", "n"]
 
 
 async def test_batch_work_gets_what_the_others_leave(stage):
-    desk = Desk()
-    tasks = await wait_in(stage, desk, "m#batch", "m")
-    desk.room = 1
+    worker = StubWorker()
+    tasks = await wait_in(stage, worker, "m#batch", "m")
+    worker.room = 1
     stage.rooms.give_turns()
     await until_idle()
-    assert desk.placed == ["m"]
-    desk.room = 1
+    assert worker.placed == ["m"]
+    worker.room = 1
     stage.rooms.give_turns()
     await asyncio.gather(*tasks)
-    assert desk.placed == ["m", "m#batch"]
+    assert worker.placed == ["m", "m#batch"]
 
 
 async def test_batch_work_waits_while_another_model_of_its_worker_has_requests(stage):
-    tasks = await wait_in(stage, Desk(), "n")
+    tasks = await wait_in(stage, StubWorker(), "n")
     assert not stage.rooms.of("m#batch").goes_first
     await leave(tasks)
     assert stage.rooms.of("m#batch").goes_first
 
 
 async def test_batch_work_that_waits_does_not_count_as_waiting_beside(stage):
-    tasks = await wait_in(stage, Desk(), "m#batch")
+    tasks = await wait_in(stage, StubWorker(), "m#batch")
     assert not stage.rooms.requests_wait_beside("m")
     assert stage.rooms.requests_wait("m#batch")
     await leave(tasks)
@@ -126,7 +126,7 @@ def test_a_worker_that_is_not_named_has_no_load_only_if_all_are_named(stage, all
 
 
 async def test_when_the_queue_moves_all_waiting_requests_ask_anew(stage):
-    tasks = await wait_in(stage, Desk(), "m", "n")
+    tasks = await wait_in(stage, StubWorker(), "m", "n")
     QueuePeer(stage.fleet, stage.rooms).queue_moved()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(result) for result in results] == [AskAnew, AskAnew]

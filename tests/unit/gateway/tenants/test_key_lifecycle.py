@@ -19,7 +19,7 @@ RULES = ApiKeySettings(
 )
 
 
-class Desk:
+class KeyStage:
     """Keys of the tenant acme, and what a directory makes of them at a moment."""
 
     def __init__(self, store):
@@ -38,72 +38,72 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(tmp_path):
+async def stage(tmp_path):
     database = Database("sqlite:///t.db", tmp_path)
     await schema.upgrade(database)
     store = TenantStore(database)
     async with store.change() as change:
         await change.put_tenant(TenantSettings(id="acme"))
-    yield Desk(store)
+    yield KeyStage(store)
     await database.close()
 
 
-async def test_a_key_is_kept_as_a_hash_and_opens_its_tenant(desk, tmp_path):
-    made = await desk.life.create("acme", RULES)
-    assert (await desk.opens(made)).id == "acme"
-    (stored,) = await desk.life.list_keys("acme")
+async def test_a_key_is_kept_as_a_hash_and_opens_its_tenant(stage, tmp_path):
+    made = await stage.life.create("acme", RULES)
+    assert (await stage.opens(made)).id == "acme"
+    (stored,) = await stage.life.list_keys("acme")
     assert (stored.key.name, stored.key.hash) == ("robot", made.hash)
     assert all(made.text.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
 
-async def test_after_a_rotation_both_keys_are_good_until_the_grace_period_ends(desk):
-    old = await desk.life.create("acme", RULES)
-    new = await desk.life.rotate(old.id, grace_seconds=60.0)
-    assert await desk.opens(old)
-    assert await desk.opens(new)
-    desk.now += 60.0
-    assert await desk.opens(old) is None
-    assert await desk.opens(new)
+async def test_after_a_rotation_both_keys_are_good_until_the_grace_period_ends(stage):
+    old = await stage.life.create("acme", RULES)
+    new = await stage.life.rotate(old.id, grace_seconds=60.0)
+    assert await stage.opens(old)
+    assert await stage.opens(new)
+    stage.now += 60.0
+    assert await stage.opens(old) is None
+    assert await stage.opens(new)
 
 
-async def test_a_rotated_key_keeps_its_rules_its_end_and_its_account(desk):
-    end = Moment.at(desk.now + 1000)
-    first = await desk.life.create("acme", RULES)
-    await desk.life.expire(first.id, end)
-    second = await desk.life.rotate(first.id)
-    third = await desk.life.rotate(second.id)
-    assert (await desk.opens(third)).scopes[-1].name == f"key:{first.id}"
-    newest = (await desk.life.list_keys("acme", active=True))[-1]
+async def test_a_rotated_key_keeps_its_rules_its_end_and_its_account(stage):
+    end = Moment.at(stage.now + 1000)
+    first = await stage.life.create("acme", RULES)
+    await stage.life.expire(first.id, end)
+    second = await stage.life.rotate(first.id)
+    third = await stage.life.rotate(second.id)
+    assert (await stage.opens(third)).scopes[-1].name == f"key:{first.id}"
+    newest = (await stage.life.list_keys("acme", active=True))[-1]
     assert (newest.key.id, newest.key.name, newest.key.expires) == (third.id, "robot", end)
 
 
-async def test_a_grace_period_prolongs_no_key(desk):
-    old = await desk.life.create("acme")
-    await desk.life.expire(old.id, Moment.at(desk.now + 10))
-    await desk.life.rotate(old.id, grace_seconds=1000.0)
-    desk.now += 10
-    assert await desk.opens(old) is None
+async def test_a_grace_period_prolongs_no_key(stage):
+    old = await stage.life.create("acme")
+    await stage.life.expire(old.id, Moment.at(stage.now + 10))
+    await stage.life.rotate(old.id, grace_seconds=1000.0)
+    stage.now += 10
+    assert await stage.opens(old) is None
 
 
-async def test_a_revoked_key_is_revoked_for_ever(desk):
-    made = await desk.life.create("acme")
-    await desk.life.revoke([made.id])
-    assert await desk.opens(made) is None
-    for again in (desk.life.rotate(made.id), desk.life.expire(made.id, Moment.at(desk.now + 100))):
+async def test_a_revoked_key_is_revoked_for_ever(stage):
+    made = await stage.life.create("acme")
+    await stage.life.revoke([made.id])
+    assert await stage.opens(made) is None
+    for again in (stage.life.rotate(made.id), stage.life.expire(made.id, Moment.at(stage.now + 100))):
         with pytest.raises(KeyProblem):
             await again
-    assert await desk.life.list_keys(active=True) == []
-    assert len(await desk.life.list_keys()) == 1
+    assert await stage.life.list_keys(active=True) == []
+    assert len(await stage.life.list_keys()) == 1
 
 
-async def test_of_several_keys_all_are_revoked_or_none(desk):
-    made = await desk.life.create("acme")
+async def test_of_several_keys_all_are_revoked_or_none(stage):
+    made = await stage.life.create("acme")
     with pytest.raises(KeyProblem, match="no key 'nobodys'"):
-        await desk.life.revoke([made.id, "nobodys"])
-    assert await desk.opens(made)
+        await stage.life.revoke([made.id, "nobodys"])
+    assert await stage.opens(made)
 
 
-async def test_a_key_needs_a_tenant(desk):
+async def test_a_key_needs_a_tenant(stage):
     with pytest.raises(KeyProblem, match="no tenant 'nobody'"):
-        await desk.life.create("nobody")
-    assert await desk.life.list_keys() == []
+        await stage.life.create("nobody")
+    assert await stage.life.list_keys() == []
