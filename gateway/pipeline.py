@@ -193,7 +193,7 @@ def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:
 
 
 def shortened(ctx: RequestContext, prompt: PromptBlocks) -> RequestContext:
-    """Return the request bounded to what its prompt leaves: what is beyond that need not be reserved either."""
+    """Return the request with its answer bounded to what the prompt leaves; quota is reserved for no more."""
     if prompt.output_tokens_max is None:
         return ctx
     request = msgspec.structs.replace(ctx.request, output_tokens_max=prompt.output_tokens_max)
@@ -242,7 +242,11 @@ def notify(observers: Iterable[Callable[[RequestRecord], None]], record: Request
 
 
 async def authenticate(exchange: Exchange, services: Services, progress: Progress) -> Tenant:
-    """Return the tenant that the request's key belongs to. Raises what Authentication raises."""
+    """Return the tenant that the request's key belongs to. Raises what Authentication raises.
+
+    This is the only look at the key: a request that was accepted before its key was revoked runs to its end, and is
+    charged.
+    """
     if exchange.caller is not None:
         tenant = services.authentication.reauthenticate(*exchange.caller)
     else:

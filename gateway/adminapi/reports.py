@@ -13,7 +13,7 @@ from gateway.ledger.usage_query_parsing import QueryProblem, moment_text, parse_
 from gateway.models.catalogue import Catalogue
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit_report import LimitReport, limit_reports
-from gateway.quotas.quota_store import QuotaUnavailable
+from gateway.quotas.quota_store import QuotaStoreUnavailable
 from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, UnknownKey, tenant_named
 
 USAGE_PARAMETERS = {
@@ -88,7 +88,7 @@ def operations(
             found = await limit_reports(leases, tenant.organisation, tenant.id, tenant.scopes)
         except UnknownKey:
             raise Problem(404, f"There is no tenant {name!r}.") from None
-        except (DirectoryUnavailable, QuotaUnavailable) as err:
+        except (DirectoryUnavailable, QuotaStoreUnavailable) as err:
             raise Problem(503, "Tenants or their limits are not known at present.") from err
         return OperationResponse(value=LimitsShown(data=found))
 

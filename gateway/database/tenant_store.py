@@ -191,7 +191,7 @@ class TenantStore:
         """Return the same store for another author of changes."""
         return TenantStore(self.database, self._chain_key, actor)
 
-    async def number(self) -> int:
+    async def last_change(self) -> int:
         """Return the number of the last change."""
         async with self.database.begin() as connection:
             found = (await connection.execute(select(tables.changes.c.number))).scalar()
@@ -207,28 +207,28 @@ class TenantStore:
             number = (await connection.execute(select(tables.changes.c.number))).scalar()
             yield TenantChange(connection, int(number or 0), self._actor, self._chain_key)
 
-    async def all_organisations(self, since: int = 0) -> list[OrganisationSettings]:
-        """Return the organisations that changed after that number."""
+    async def stored_organisations(self, changed_after: int = 0) -> list[OrganisationSettings]:
+        """Return the organisations that changed after the change of that number; 0: all."""
         return [
             read_or_disable(organisation_from_row, disabled_organisation, row)
-            async for row in self._rows(tables.organisations, "id", since)
+            async for row in self._rows(tables.organisations, "id", changed_after)
         ]
 
-    async def all_plans(self, since: int = 0) -> list[PlanSettings]:
-        """Return the plans that changed after that number."""
+    async def stored_plans(self, changed_after: int = 0) -> list[PlanSettings]:
+        """Return the plans that changed after the change of that number; 0: all."""
         return [
             read_or_disable(plan_from_row, empty_plan, row)
-            async for row in self._rows(tables.plans, "name", since)
+            async for row in self._rows(tables.plans, "name", changed_after)
         ]
 
-    async def all_tenants(self, since: int = 0) -> AsyncIterator[TenantSettings]:
-        """Yield the tenants that changed after that number."""
-        async for row in self._rows(tables.tenants, "id", since):
+    async def stored_tenants(self, changed_after: int = 0) -> AsyncIterator[TenantSettings]:
+        """Yield the tenants that changed after the change of that number; 0: all."""
+        async for row in self._rows(tables.tenants, "id", changed_after):
             yield read_or_disable(tenant_from_row, disabled_tenant, row)
 
-    async def all_keys(self, since: int = 0) -> AsyncIterator[StoredKey]:
-        """Yield the keys that changed after that number."""
-        async for row in self._rows(tables.keys, "id", since):
+    async def stored_keys(self, changed_after: int = 0) -> AsyncIterator[StoredKey]:
+        """Yield the keys that changed after the change of that number; 0: all."""
+        async for row in self._rows(tables.keys, "id", changed_after):
             yield read_or_disable(key_from_row, disabled_key, row)
 
     async def operators(self) -> list[Operator]:

@@ -6,7 +6,7 @@ completed   the answer came to its end; broke_off: it did not
 failed      no answer came: the worker is at fault, and is not tried again for this request
 learn       how long the first token took for so many tokens, once the worker has said what it had cached; of a
             worker with few samples this is learnt when it has answered
-free        the placement is free, whatever came before
+free        the placement is given back; this follows every other report, on every ending
 """
 
 import logging

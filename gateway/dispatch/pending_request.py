@@ -94,7 +94,7 @@ class PendingRequest:
         self.by_shadow = by_shadow
         """Whether the second routing policy decides."""
         self.service_class = ctx.service_class
-        """Demotion changes it."""
+        """The class that it is served in now; `demote` replaces it by batch."""
         self.queue_name = queue_of(
             ctx.model.name, background=self.service_class.background and limits.background
         )
@@ -107,9 +107,9 @@ class PendingRequest:
         self.provider_full_until: dict[WorkerId, float] = {}
         """When to ask a provider again that was at one of its limits, on the fleet's clock."""
         self.attempt: Attempt | None = None
-        """The attempt that answers, or is to."""
+        """The attempt whose answer the client gets; None until the first one begins."""
         self.hedged = False
-        """Whether it was sent to a second worker at the same time; a request is so once."""
+        """Whether it was sent to a second worker at the same time, which is done once for a request."""
         self.waits = False
         """Whether the prefix index counts it among the requests that wait for a worker."""
         self.preemptions = 0
@@ -137,7 +137,7 @@ class PendingRequest:
         self.ticket = None
 
     def lead_by(self, attempt: Attempt) -> None:
-        """Let this attempt be the one that answers, or is to."""
+        """Let this attempt be the one whose answer the client gets."""
         placement = attempt.placement
         self.attempt = attempt
         self.progress.assign_worker(

@@ -44,7 +44,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     call_target: CallTarget
     load_share: LoadShare
     ticket: SharedTicket
-    """The placement's name among all gateways."""
+    """Names the placement in the queue of all gateways, and has its share of the worker's load."""
     decode_ticket: SharedTicket | None = None
     """Of a pair, the name of what is reserved on the decode worker."""
     rank: RankShare | None = None

@@ -23,7 +23,7 @@ from gateway.quotas import quota_store
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import scopes_for
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota_store import Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import Lease, QuotaStoreUnavailable, Refusal, Reservation
 from gateway.telemetry.request_record import Progress
 from policies.admission.retry_budget import RetryBudget
 
@@ -68,7 +68,7 @@ class Reservations:
                     closed=tenant.refused_without_redis,
                 )
             )
-        except QuotaUnavailable as err:
+        except QuotaStoreUnavailable as err:
             raise QuotasUnavailable from err
         except quota_store.RepeatedReservationRefused as err:
             if err.reason == "running":

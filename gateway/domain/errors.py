@@ -1,4 +1,4 @@
-"""Every error that a client can see: its status, code, type and message. No other file gives one a status.
+"""Every error that a client can see: its HTTP status, code, type and message. No other file chooses an HTTP status.
 
 Packages below raise errors of their own; their callers translate those into the errors of this file and keep the
 cause for the log (`raise ... from err`). The metric label of an error is its `code`, so the number of labels is
@@ -435,7 +435,11 @@ class IdempotencyKeyReused(GatewayError):
 
 
 class TenantQueueFull(GatewayError):
-    """The tenant has as many requests in the waiting room, or prompts being encoded, as it may have."""
+    """The tenant has as many requests in the waiting room, or prompts being encoded, as it may have.
+
+    In a full waiting room that is an even share: tenants below theirs get Overloaded (503), since they are not at
+    fault.
+    """
 
     status, code, type = 429, "too_many_waiting", "rate_limit_error"
 

@@ -39,7 +39,7 @@ class FleetListener(Protocol):
         ...
 
     def reported(self, worker: Worker) -> None:
-        """Handle a probe's report. Another instance than before has another cache."""
+        """Handle a probe's report; with a new instance id, forget all that the worker held."""
         ...
 
     def left(self, worker: WorkerId) -> None:

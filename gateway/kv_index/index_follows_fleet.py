@@ -35,7 +35,11 @@ class IndexFollowsFleet:
         self._index.forget(worker)
 
     def reported(self, worker: Worker) -> None:
-        """Take over the worker's models, its cache's instance and size, and where it publishes its events."""
+        """Take over the worker's models, the size of its cache and the addresses of its feeds.
+
+        A report with another instance id than before is of a restarted worker: `enrol` ends the old tenure, and
+        with it all blocks that were recorded for this worker.
+        """
         self._catalogue.add_reported(worker.models, worker.report.parents)
         if worker.provider is not None:
             return

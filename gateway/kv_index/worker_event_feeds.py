@@ -48,7 +48,7 @@ AGAIN_SECONDS = 1.0
 REST_SECONDS = 60.0
 """How long a worker that published too much is not followed."""
 RESYNC_SECONDS = 10.0
-"""By then, every call that a gateway had under way when it lost its lease has arrived, or never will."""
+"""Time after which a call that a gateway had sent before it lost its lease can no longer arrive in Redis."""
 UNREACHABLE_PROBES = 5
 """After so many successful probes of a worker with an unreachable publisher, other gateways may follow it."""
 BATCHES_BEFORE_YIELD_MAX = 256

@@ -156,9 +156,9 @@ class Catalogue:
     def discounts(self) -> dict[str, float]:
         """Return, by model, how much less a cached prompt token costs, in millionths of the currency."""
         return {
-            name: model.prices.cache_discount
+            name: model.prices.saving_per_cached_token
             for name, model in self._by_name.items()
-            if model.prices is not None and model.prices.cache_discount
+            if model.prices is not None and model.prices.saving_per_cached_token
         }
 
     def names_for(self, tenant: Tenant) -> list[str]:

@@ -227,7 +227,8 @@ class WaitingRoom(Generic[Placed]):
             try:
                 self.note_waiting(ticket)
                 if self.rules.passed_over_max:
-                    self.give_turns()  # The requests before it may wait for other workers than this one.
+                    # Requests with an earlier turn may all wait for other workers than the one that this one takes.
+                    self.give_turns()
                 async with self._until_wait_ends(ticket, wait_end):
                     placed = await waiter.turn
                 return placed
@@ -393,7 +394,7 @@ class WaitingRoom(Generic[Placed]):
         self.waiters.remove(waiter)
         if waiter.turn.done() and not waiter.turn.cancelled() and waiter.turn.exception() is None:
             self._give_back(waiter.turn.result())
-        # A request that stood behind this one may fit where it did not.
+        # The next request may be smaller than this one, and fit where this one did not.
         self.give_turns()
 
     def _placed(self, place: Callable[[], Placed | None]) -> Placed | None:

@@ -1,4 +1,4 @@
-"""The waiting rooms: one for each model, and one for its batch work, which gets what the others leave."""
+"""The waiting rooms: one for each model, and one for its batch work, served while no other request waits."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

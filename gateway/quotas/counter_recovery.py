@@ -8,8 +8,8 @@ The ledger knows what was settled, by hours: a window of the calendar comes back
 as if each hour's usage had come at once. Windows up to an hour begin again; so does everything where there is no
 database. Not in the ledger yet are requests under way at the loss, and those that other gateways have recorded
 within SHIP_SECONDS (gateway/ledger/shipper.py) before; this gateway ships its own first. So the account is counted
-again RECOUNT_SECONDS after the loss, when those are in the ledger, and the larger count holds. Lost for good is
-only usage that other gateways settled less than SHIP_SECONDS before each of the counts.
+again RECOUNT_SECONDS after the loss, when those are in the ledger, and the larger count holds. A later count
+misses only what other gateways have settled in the last SHIP_SECONDS before it.
 """
 
 import asyncio

@@ -38,7 +38,7 @@ from gateway.quotas.quota_store import (
     Lease,
     LimitStatus,
     QuotaStore,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Refusal,
     Reservation,
 )
@@ -334,7 +334,7 @@ class Escrow:
         now = self._clock()
         try:
             decision = await self._store.reserve(reservation, urgent=False)
-        except QuotaUnavailable:
+        except QuotaStoreUnavailable:
             account.affordable = 0
             return None
         self._learn(account, decision, reservation.cost, now)
@@ -342,7 +342,8 @@ class Escrow:
         if isinstance(decision, Refusal):
             return None
         if decision.shadow_refusals:
-            self._store.release(decision)  # Such an event is reported of a request, and there is none yet.
+            # A shadow limit would have refused a request, and the event names that request: there is none yet.
+            self._store.release(decision)
             return None
         return decision
 

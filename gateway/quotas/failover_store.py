@@ -7,11 +7,11 @@
        +-- one failure: that one request is decided locally, or refused
 
 Requests that wait at the same time fail by the same silence, which counts as one failure. An answer that comes too
-late is no failure: this process or the network held it up, and the server is there.
+late is no failure: the server is alive, and only this process or the network was slow.
 
 One answered ping brings the shared store back. If it is away again soon after, twice as many in a row are needed,
 and so on: a Redis whose answers come now just in time and now just too late is not changed to and fro all the
-time. What was left over is settled in a Redis that answers late, too.
+time. Ends of leases that could not be sent are sent again meanwhile, also to a Redis that answers late.
 
 A decision whose answer never came may have been made all the same: the shared store is asked to undo it.
 
@@ -41,7 +41,7 @@ from gateway.quotas.quota_store import (
     Lease,
     LimitStatus,
     QuotaStore,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Refusal,
     Reservation,
 )
@@ -66,7 +66,7 @@ _scope_name = attrgetter("name")
 class FailoverQuotaStore:
     """A QuotaStore that uses a shared store, and a local one while that is away.
 
-    QuotaUnavailable is raised only for reservations that are `closed`.
+    QuotaStoreUnavailable is raised only for reservations that are `closed`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class FailoverQuotaStore:
             asked_at = self._clock()
             try:
                 decision = await self._shared.reserve(reservation, urgent=urgent)
-            except QuotaUnavailable as err:
+            except QuotaStoreUnavailable as err:
                 self._count_failure(err, asked_at)
                 self._unheard.append(Lease(reservation=reservation))
             else:
@@ -125,7 +125,7 @@ class FailoverQuotaStore:
 
     async def _reserve_locally(self, reservation: Reservation) -> Lease | Refusal:
         if reservation.closed:
-            raise QuotaUnavailable("Redis is away")
+            raise QuotaStoreUnavailable("Redis is away")
         self.local_decisions += 1
         parts = max(1, self._gateways())
         if parts != self._parts:
@@ -163,7 +163,7 @@ class FailoverQuotaStore:
             asked_at = self._clock()
             try:
                 await self._shared.renew(shared)
-            except QuotaUnavailable as err:
+            except QuotaStoreUnavailable as err:
                 self._count_failure(err, asked_at)
 
     async def run(self) -> None:
@@ -196,7 +196,7 @@ class FailoverQuotaStore:
             lease = self._unheard.popleft()
             try:
                 await self._shared.release(lease)
-            except QuotaUnavailable:
+            except QuotaStoreUnavailable:
                 self._unheard.append(lease)
         for _ in range(0, len(self._unsettled), SETTLED_AT_ONCE_MAX):
             some = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), SETTLED_AT_ONCE_MAX))]
@@ -228,7 +228,7 @@ class FailoverQuotaStore:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def keep_if_it_failed(done: "asyncio.Future[None]") -> None:
-            if not done.cancelled() and isinstance(done.exception(), QuotaUnavailable):
+            if not done.cancelled() and isinstance(done.exception(), QuotaStoreUnavailable):
                 self._keep(lease, actual)
                 self._count_failure(done.exception(), asked_at)
             if not settled.done():
@@ -238,13 +238,13 @@ class FailoverQuotaStore:
         return settled
 
     def _keep(self, lease: Lease, actual: Cost | None) -> None:
-        """Keep an end for later. What was used is in the ledger long before the shared store gets it."""
+        """Keep the end of a lease until the shared store is back. The usage ledger has what was used by then."""
         if lease.ended_at is None:
             lease = msgspec.structs.replace(lease, ended_at=self._clock())
         self._unsettled.append((lease, actual))
 
     def _count_failure(self, err: BaseException | None, asked_at: float) -> None:
-        if isinstance(err, QuotaUnavailable) and err.answered:
+        if isinstance(err, QuotaStoreUnavailable) and err.answered:
             self._failures = 0
             return
         if asked_at < self._failed_at:

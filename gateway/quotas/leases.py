@@ -16,7 +16,7 @@ from gateway.quotas.quota_store import (
     Lease,
     LimitStatus,
     QuotaStore,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Refusal,
     Reservation,
 )
@@ -71,7 +71,7 @@ class Leases:
     ) -> tuple[LimitStatus, ...]:
         """Return what is left of all limits of these scopes, without a charge.
 
-        A reservation of no cost reports all limits, and is released at once. Raises QuotaUnavailable.
+        A reservation of no cost reports all limits, and is released at once. Raises QuotaStoreUnavailable.
         """
         nothing = Reservation(
             id=f"limits-{token_hex(8)}",
@@ -102,7 +102,7 @@ class Leases:
             self._endings.add(ending)
             ending.add_done_callback(self._ended)
             if not self._held:
-                # No other request will soon end, and the next may find a lease that is reserved ahead of it now.
+                # No other request is under way whose end could be sent together with this one.
                 asyncio.get_running_loop().call_soon(self._flush)
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class Leases:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 await self._store.renew(list(self._held.values()))
-            except QuotaUnavailable as err:
+            except QuotaStoreUnavailable as err:
                 log.warning("leases could not be renewed: %s", err)
 
     async def close(self) -> None:

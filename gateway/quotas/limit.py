@@ -55,7 +55,7 @@ class Limit:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What limits have in common of which only one holds."""
+        """Limits of one kind in the same scope replace one another: only one of them holds at a time."""
         return (self.unit, self.window, self.models, self.mode)
 
     @property
@@ -88,8 +88,8 @@ _limits_by_model: dict[tuple[int, str], tuple[Sequence[Scope], tuple[Scope, ...]
 def scopes_for(scopes: Sequence[Scope], model: str) -> tuple[Scope, ...]:
     """Return the scopes with the limits that hold for this model.
 
-    The same tuple of scopes, as tenants have it until their limits change, gives the same tuple each time. Other
-    caches go by that.
+    The same tuple of scopes, which a tenant keeps until its limits change, gives the same tuple each time: other
+    caches compare it by identity.
     """
     key = (id(scopes), model)
     known = _limits_by_model.get(key)

@@ -25,7 +25,7 @@ class LimitReport(msgspec.Struct, frozen=True, kw_only=True):
 async def limit_reports(
     leases: Leases, organisation: str, tenant: str, scopes: tuple[Scope, ...]
 ) -> list[LimitReport]:
-    """Return what is left of each limit of these scopes; nothing is charged. Raises QuotaUnavailable."""
+    """Return what is left of each limit of these scopes; nothing is charged. Raises QuotaStoreUnavailable."""
     return [
         LimitReport(
             scope=status.scope,

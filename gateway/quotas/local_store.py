@@ -17,7 +17,7 @@ from gateway.quotas.quota_store import (
     Cost,
     Lease,
     LimitStatus,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Refusal,
     RepeatedReservationRefused,
     Reservation,
@@ -81,7 +81,7 @@ class LocalQuotaStore:
         known = self._leases.get(_name(reservation))
         again = known is not None and known.reservation_id == reservation.id
         if again and known is not None and not known.ends:
-            raise QuotaUnavailable(f"reservation {reservation.id} has ended")
+            raise QuotaStoreUnavailable(f"reservation {reservation.id} has ended")
         held = known if again and known is not None else self._opened(reservation, known, now)
         shadowed: list[int] = []
         if not again:

@@ -32,7 +32,7 @@ class Prices:
         return -(-whole // MILLION)
 
     @property
-    def cache_discount(self) -> float:
+    def saving_per_cached_token(self) -> float:
         """How much less a cached prompt token costs, in millionths of the currency."""
         return (self.input - self.cached_input) / MILLION
 

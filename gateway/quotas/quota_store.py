@@ -14,7 +14,7 @@
 * A request that a client repeats under a key of its own (`IdempotencyKey`) is refused while another attempt runs,
   with another content, and once all attempts are made. Each attempt is charged by itself.
 * Limits that are not enforced count, and refuse no request: see Mode.
-* Exact among all gateways that use the same store. `QuotaUnavailable` is the only error besides
+* Exact among all gateways that use the same store. `QuotaStoreUnavailable` is the only error besides
   `RepeatedReservationRefused`.
 
 Every implementation passes tests/conformance/test_quota_store.py.
@@ -46,7 +46,7 @@ RepeatRefusalReason = Literal["running", "different", "used up"]
 """Another attempt runs; the key was used for another request; all attempts under it are made."""
 
 
-class QuotaUnavailable(Exception):
+class QuotaStoreUnavailable(Exception):
     """The store cannot be reached, or not in time.
 
     `answered`: the store is reachable: it has answered, but too late for the decision to count.
@@ -110,13 +110,13 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a request asks of a quota store."""
 
     id: str
-    """Request and attempt."""
+    """Names one try to reserve: the id of the request, and the number of the try."""
     organisation: str
     """All scopes belong to it; their counters are kept in one place."""
     scopes: tuple[Scope, ...]
     cost: Cost
     tenant: str = ""
-    """For alerts, like `model`."""
+    """Named in alerts of used limits, as `model` is; limits do not depend on it."""
     model: str = ""
     idempotency_key: IdempotencyKey | None = None
     closed: bool = False
@@ -185,7 +185,7 @@ class QuotaStore(Protocol):
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """Take the cost from every limit, or nothing at all.
 
-        A reservation that is not urgent may be decided a moment later. Raises QuotaUnavailable,
+        A reservation that is not urgent may be decided a moment later. Raises QuotaStoreUnavailable,
         RepeatedReservationRefused.
         """
         ...
@@ -202,7 +202,7 @@ class QuotaStore(Protocol):
         ...
 
     async def renew(self, leases: Sequence[Lease]) -> None:
-        """Keep these leases for another LEASE_SECONDS. Raises QuotaUnavailable."""
+        """Keep these leases for another LEASE_SECONDS. Raises QuotaStoreUnavailable."""
         ...
 
 

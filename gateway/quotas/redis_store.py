@@ -20,7 +20,7 @@ from gateway.quotas.quota_store import (
     Cost,
     Lease,
     LimitStatus,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Refusal,
     RepeatedReservationRefused,
     RepeatRefusalReason,
@@ -50,7 +50,7 @@ VERBS = ("reserve", "finish", "renew", "restore")
 class RedisQuotaStore:
     """A QuotaStore in Redis.
 
-    An urgent decision that takes longer than `timeout_seconds` raises QuotaUnavailable, and is undone.
+    An urgent decision that takes longer than `timeout_seconds` raises QuotaStoreUnavailable, and is undone.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class RedisQuotaStore:
             try:
                 answer = await (bounded_wait(asked, self._timeout_seconds) if urgent else asked)
             except RedisDown as err:
-                raise QuotaUnavailable(str(err)) from err
+                raise QuotaStoreUnavailable(str(err)) from err
             except BaseException as err:
                 # No request will use what this call may yet be granted, so it is given back by name.
                 self._give_back(reservation, layout)
                 if isinstance(err, TimeoutError):
-                    raise QuotaUnavailable("no decision in time") from err
+                    raise QuotaStoreUnavailable("no decision in time") from err
                 raise
             finally:
                 del asked  # Its error refers to this frame, which would be a reference cycle.
             if not isinstance(answer, list):
-                raise QuotaUnavailable("Redis gave an answer of another shape")
+                raise QuotaStoreUnavailable("Redis gave an answer of another shape")
             if recovery is None or answer[0] != LOST:
                 return self._decision(reservation, layout, answer)
             await recovery.restore(reservation, self._put_back)
@@ -125,7 +125,7 @@ class RedisQuotaStore:
         calls = [self._begin_renew(lease.reservation) for lease in leases]
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, RedisDown):
-                raise QuotaUnavailable(str(result)) from result
+                raise QuotaStoreUnavailable(str(result)) from result
 
     def _begin_reserve(
         self, reservation: Reservation, layout: ScopeLayout, *, restorable: bool, urgent: bool
@@ -157,7 +157,9 @@ class RedisQuotaStore:
         outcome, server_ms = answer[:2]
         self._learn_clock(server_ms)
         if outcome == TOO_LATE:
-            raise QuotaUnavailable(f"reservation {reservation.id} came too late or has ended", answered=True)
+            raise QuotaStoreUnavailable(
+                f"reservation {reservation.id} came too late or has ended", answered=True
+            )
         if outcome in REPEATS:
             raise RepeatedReservationRefused(REPEATS[outcome])
         worst, retry_us, shadows = answer[2:5]
@@ -206,7 +208,7 @@ class RedisQuotaStore:
             if failure is None:
                 ended.set_result(None)
             else:
-                ended.set_exception(QuotaUnavailable(str(failure)))
+                ended.set_exception(QuotaStoreUnavailable(str(failure)))
                 ended.exception()  # Fetched here, because a caller that does not wait never fetches it.
 
         self._begin_finish(reservation, layout, actual, lease.ended_at).add_done_callback(answered)
@@ -254,8 +256,8 @@ class RedisQuotaStore:
     ) -> bool:
         """Put back the usage of these limits, all of one scope, and return whether that changed anything.
 
-        It does not where it was done before, unless it is done `again`, or where one of these windows has ended
-        meanwhile. Raises RedisDown.
+        Nothing is changed if another gateway has put the usage back already (unless `again` is true), or if one of
+        these windows has ended meanwhile. Raises RedisDown.
         """
         tag = f"{self._prefix}:{{{organisation}}}"
         limits = [limit for limit, _ in found]

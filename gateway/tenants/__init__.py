@@ -6,5 +6,6 @@ database, and follows its changes, also those that other gateways made, such as 
 in memory in a `tenant_register`. `isolation_group` names the group of tenants that share cached prefixes.
 `token_verifier`, `token_issuer` and `issuer_key_set` verify the tokens of identity providers. `keys` makes and
 hashes API keys; `key_lifecycle` and `operator_lifecycle` create, rotate and revoke credentials in the database.
-`limits` chooses the limits that hold at a moment.
+`limits` chooses the limits that hold at a moment. `kubernetes_directory` takes tenants from ConfigMaps and Secrets
+of a cluster, which `kubernetes_tenants` reads.
 """

@@ -5,6 +5,7 @@ created --rotate--> its successor     the old key ends when the grace period doe
    +-----revoke---> ends now, for ever
 
 Every gateway learns of a change within a quarter of a second, when sql_directory.py next reads what has changed.
+New requests with an ended key are refused then; requests accepted before run to their end and are charged.
 """
 
 import time
@@ -120,7 +121,7 @@ class KeyLifecycle:
         now = self._wall()
         found = [
             stored
-            async for stored in self._store.all_keys()
+            async for stored in self._store.stored_keys()
             if tenant in (None, stored.tenant) and (not active or stored.active(now))
         ]
         return sorted(found, key=lambda stored: (stored.created, stored.key.id))

@@ -10,9 +10,9 @@ settings file win: rows of the same name are left out. A name that leaves the fi
 is read again then, and until that is done an unknown key is not refused, since its row may have been hidden by the
 file.
 
-A gateway that starts while the database is away goes on from the sealed copy of what was last known, as if it had
-been running then: the copy is as old as what is in it. Once the database answers, all of it is read, and what it
-does not have any more is dropped.
+A gateway that starts while the database is away uses the sealed copy that an earlier gateway has written
+(sealed_tenants.py). Keys of that copy are valid as long as in a gateway that lost its database when the copy was
+written. Once the database answers, all rows are read, and entries of the copy that have no row are dropped.
 """
 
 import asyncio
@@ -228,7 +228,7 @@ class SqlDirectory:
             # Only these queries share a time limit: the rows may be many, and every page has a limit of its own.
             async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):
                 await self._check_schema()
-                number = await self._store.number()
+                number = await self._store.last_change()
             left = self._left_file
             # A lower number means another database, or one from a backup: nothing that was read before holds.
             if number < self._number:
@@ -254,17 +254,17 @@ class SqlDirectory:
     async def _read(self, since: int) -> None:
         # The settings file may be read again meanwhile: the names that it has now count.
         yielder, register = LoopYielder(), self._register
-        for organisation in await self._store.all_organisations(since):
+        for organisation in await self._store.stored_organisations(since):
             if self._is_from_database("organisations", organisation.id):
                 register.put_organisation(organisation)
-        for plan in await self._store.all_plans(since):
+        for plan in await self._store.stored_plans(since):
             if self._is_from_database("plans", plan.name):
                 register.put_plan(plan)
-        async for tenant in self._store.all_tenants(since):
+        async for tenant in self._store.stored_tenants(since):
             if self._is_from_database("tenants", tenant.id):
                 register.put_tenant(tenant)
             await yielder.yield_if_due()
-        async for stored in self._store.all_keys(since):
+        async for stored in self._store.stored_keys(since):
             self._take(stored)
             await yielder.yield_if_due()
 

@@ -14,7 +14,7 @@ from gateway.domain.tenant import Tenant
 from gateway.ledger.usage_query_parsing import FOR_TENANTS, QueryProblem, parse_query, shown
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit_report import LimitReport, limit_reports
-from gateway.quotas.quota_store import QuotaUnavailable
+from gateway.quotas.quota_store import QuotaStoreUnavailable
 
 GROUPS_MAX = 1000
 SECONDS_MAX = 10.0
@@ -42,7 +42,7 @@ async def own_limits(leases: Leases, tenant: Tenant) -> LimitList:
     """Return what is left of the limits of the tenant, its key and its organisation. Raises QuotasUnavailable."""
     try:
         return LimitList(data=await limit_reports(leases, tenant.organisation, tenant.id, tenant.scopes))
-    except QuotaUnavailable as err:
+    except QuotaStoreUnavailable as err:
         raise QuotasUnavailable from err
 
 

@@ -24,7 +24,7 @@ from gateway.settings.tree import Settings
 from gateway.settings.types import SettingsProblem
 from gateway.telemetry.batch_counts import BatchCounts
 from gateway.tenants.keys import pepper
-from gateway.tenants.object_directory import ObjectDirectory
+from gateway.tenants.kubernetes_directory import KubernetesDirectory
 from gateway.tenants.sealed_tenants import SealedTenantStore
 from gateway.tenants.sql_directory import SqlDirectory
 from gateway.tenants.yaml_directory import OpenUntilTenants, ReloadableDirectory, register_from_settings
@@ -36,7 +36,7 @@ class Records:
 
     tenants: ReloadableDirectory
     """The directory that requests are authenticated against."""
-    objects: ObjectDirectory | None
+    objects: KubernetesDirectory | None
     """Adds the tenants of the cluster's objects to `tenants`; None where the settings name none."""
     directory: SqlDirectory | None
     """The tenants of the settings and of the database together; `tenants` reads it where it exists."""
@@ -90,13 +90,13 @@ def _tenants(settings: Settings, secret: bytes, database: SqlDirectory | None) -
     return OpenUntilTenants(directory) if local_only else directory
 
 
-def _objects(settings: Settings, secret: bytes, tenants: ReloadableDirectory) -> ObjectDirectory | None:
+def _objects(settings: Settings, secret: bytes, tenants: ReloadableDirectory) -> KubernetesDirectory | None:
     if settings.tenant_objects is None:
         return None
     own_pepper = pepper(secret)
     api = KubernetesApi(API, ACCOUNT)
     file = register_from_settings(settings, own_pepper)
-    return ObjectDirectory(settings.tenant_objects, api, tenants, file, own_pepper)
+    return KubernetesDirectory(settings.tenant_objects, api, tenants, file, own_pepper)
 
 
 def _directory(settings: Settings, secret: bytes, stack: AsyncExitStack) -> SqlDirectory | None:

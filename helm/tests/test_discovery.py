@@ -11,7 +11,7 @@ from gateway.discovery.kubernetes import KubernetesSource
 from gateway.kubernetes.api import KubernetesApi as Client
 from gateway.settings.tenants import TenantObjectsSettings
 from gateway.settings.workers import DiscoverySettings
-from gateway.tenants.object_directory import ObjectDirectory
+from gateway.tenants.kubernetes_directory import KubernetesDirectory
 from gateway.tenants.tenant_register import TenantRegister
 from helm.tests.rendering import SCHEMA, Objects, gateway, one, render, template
 from helm.tests.test_chart_settings import settings_of
@@ -129,7 +129,7 @@ async def test_tenants_may_be_objects_with_the_rights_that_they_need(keys: bool,
             "configmaps", "acme", {"metadata": {"labels": {"radixgate/tenants": ""}}, "data": data}
         )
         client = Client(api.url, api.account)
-        following = ObjectDirectory(settings.tenant_objects, client, inner, file, b"pepper")
+        following = KubernetesDirectory(settings.tenant_objects, client, inner, file, b"pepper")
         running = asyncio.ensure_future(following.run())
         for _ in range(3000):
             if api.objects.get("events"):

@@ -13,9 +13,9 @@ The least wait is that of a worker if it had all that the prompt shares. A wait 
 compute, of which a copy takes more: it counts less, down to nothing at a price of 1. A copy that is made takes the
 credit with it. A request that shares nothing with others under way is not looked at.
 
-Each of several gateway processes sees its part of the requests, alike on average: what one of its own waits, as
-many have waited as there are gateways. Of a copy that another one has made each learns by the number of holders,
-and its own credit is spent, too.
+With several gateways each one sees an equal part of the requests, so it counts a wait of its own once for every
+gateway. A gateway learns that another one has made the copy when the prefix has one more holder; its own credit is
+spent then, too.
 """
 
 from collections import OrderedDict
@@ -85,7 +85,7 @@ class RememberedRegrets:
         return ms * exp((at - now) / PAYBACK_SECONDS)
 
     def record(self, regrets: Sequence[CopyRegret], now: float, gateways: int = 1) -> None:
-        """Add the regrets of one request, of which there is one alike at each of so many `gateways`.
+        """Add the regrets of one request, counted once for each of the `gateways`: the others serve as many.
 
         `now`: seconds, never backwards.
         """

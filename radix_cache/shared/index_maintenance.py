@@ -23,7 +23,7 @@ from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 
 log = logging.getLogger(__name__)
 
-ACQUIRE_LEASE = Script.from_file("radix_cache.shared", "keep")
+ACQUIRE_LEASE = Script.from_file("radix_cache.shared", "maintenance_lease")
 
 LEASE_MS = 5000
 ROUND_SECONDS = 1.0

@@ -26,9 +26,10 @@ class WorkerTenures:
         self._ending: dict[WorkerId, int] = {}
 
     def enrol(self, worker: WorkerId, instance: str) -> bool:
-        """Request a tenure for `worker` if it has none, or if another instance has it.
+        """Request a tenure for `worker` if it has none, or if its tenure belongs to another instance of the worker.
 
-        Return whether another one had it.
+        A worker that has restarted reports another instance: the tenure of the old one ends, and with it all of the
+        worker's blocks in the index. Return whether that was so.
         """
         instance = instance[:INSTANCE_CHARACTERS_MAX]
         known, ends = self._replica.instances.get(worker), self._ending.get(worker, 0)

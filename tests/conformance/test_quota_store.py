@@ -15,7 +15,7 @@ from gateway.quotas.quota_store import (
     Cost,
     IdempotencyKey,
     Lease,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Refusal,
     RepeatedReservationRefused,
     Reservation,
@@ -162,7 +162,7 @@ async def test_a_reserve_that_comes_after_its_release_takes_nothing(store, ask):
     scope = Scope(name="t", limits=(TOKENS, concurrency(1)))
     reservation = ask(scope, prompt=100)
     await store.release(Lease(reservation=reservation))
-    with pytest.raises(QuotaUnavailable):
+    with pytest.raises(QuotaStoreUnavailable):
         await store.reserve(reservation)
     assert await left(store, ask, scope) == [1000]
 
@@ -415,7 +415,7 @@ async def test_what_has_ended_is_not_kept_by_renewing_it(store, ask):
     await store.settle(lease, Cost(prompt_tokens=1))
     await store.renew([lease])
     assert isinstance(await store.reserve(ask(scope)), Lease)
-    with pytest.raises(QuotaUnavailable):
+    with pytest.raises(QuotaStoreUnavailable):
         await store.reserve(lease.reservation)
 
 

@@ -91,7 +91,7 @@ def set_organisation(
 @organisations.command("list")
 def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the organisations."""
-    found = _read(config, set_, TenantStore.all_organisations)
+    found = _read(config, set_, TenantStore.stored_organisations)
     _print(found, ORGANISATION, [_organisation(each) for each in found], json)
 
 
@@ -141,7 +141,7 @@ def set_plan(
 @plans.command("list")
 def list_plans(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the plans."""
-    found = _read(config, set_, TenantStore.all_plans)
+    found = _read(config, set_, TenantStore.stored_plans)
     _print(found, PLAN, [_plan(each) for each in found], json)
 
 
@@ -216,7 +216,7 @@ def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: Json
     """List the tenants."""
 
     async def every(store: TenantStore) -> list[TenantSettings]:
-        return [tenant async for tenant in store.all_tenants()]
+        return [tenant async for tenant in store.stored_tenants()]
 
     found = _read(config, set_, every)
     _print(found, TENANT, [_tenant(each) for each in found], json)

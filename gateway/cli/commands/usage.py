@@ -106,7 +106,7 @@ def usage(
     async def work() -> list[dict[str, Any]]:
         settings = load_database_settings(config, set_)
         prices = {model.name: prices_from(model.prices) for model in settings.models}
-        discounts = {name: each.cache_discount for name, each in prices.items() if each is not None}
+        discounts = {name: each.saving_per_cached_token for name, each in prices.items() if each is not None}
         async with open_tenant_store(settings) as store:
             return await UsageReader(store.database).sums(query, discounts)
 

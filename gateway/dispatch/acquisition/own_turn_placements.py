@@ -76,7 +76,7 @@ class OwnTurnPlacements:
             raise NowhereToGo
         window, hold = self._window.of(pending.ctx.model.name), self.limits.hold
         background = pending.service_class.background
-        # Where `closed` is None the request has just come, and none waits before it.
+        # `closed` is None for a request that has just come while no other request waits.
         crowds = (
             window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )

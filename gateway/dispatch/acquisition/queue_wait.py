@@ -9,6 +9,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.telemetry.request_events import QueueWait
+from policies.admission.dispatch_window import fits_window
 
 COUNTED_MAX = 256
 """Requests ahead that are counted by tenant, the ones that have waited longest."""
@@ -53,8 +54,10 @@ def waiting_reason(
     able = fleet.serving(room.model)
     if not able:
         return "no worker serves the model now"
-    if all(worker.load.all_tokens_queued + uncached_tokens > window_tokens for worker in able):
+    if not any(fits_window(worker.load.all_tokens_queued, uncached_tokens, window_tokens) for worker in able):
         return "no worker has room for its prompt"
-    if not ahead:
-        return "others go before it" if shared else "its turn is being given"
-    return f"{ahead} came before it" + (" at its gateway" if shared else "")
+    if ahead:
+        return f"{ahead} came before it" + (" at its gateway" if shared else "")
+    if uncached_tokens > window_tokens:
+        return "its prompt is longer than the dispatch window, and a worker stays open for shorter ones"
+    return "others go before it" if shared else "a better worker than those with room is worth the wait"

@@ -320,7 +320,7 @@ class Membership:
         if not shared:
             self._stop_sharing()
             return
-        # All of it is on its way before a request asks Redis for a turn: there, it comes first.
+        # Sent before any request asks Redis for a turn: Redis then counts what this gateway placed by itself.
         joined = self._store.join(
             self.queues(),
             LEASE_MS,

@@ -31,6 +31,8 @@ _COUNT_TOKENS = msgspec.json.Decoder(wire.CountTokensBody)
 
 Json = dict[str, Any]
 
+_NOT_PASSED = wire.TRANSLATED_FIELDS | wire.IGNORED_FIELDS
+
 
 class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of the Messages API, as the chat completion request that it becomes."""
@@ -75,7 +77,7 @@ def decode_count_request(body: bytes) -> InferenceRequest:
 
 def _chat(read: wire.CountTokensBody, fields: Mapping[str, msgspec.Raw]) -> Json:
     """Return the fields of the chat request, without its tools and those that bound its answer."""
-    chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
+    chat: Json = {name: value for name, value in fields.items() if name not in _NOT_PASSED}
     chat |= {"model": read.model, "messages": _messages(read)}
     if read.messages and read.messages[-1].role == "assistant" and "tool_calls" not in chat["messages"][-1]:
         chat |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -191,6 +191,12 @@ TRANSLATED_FIELDS = frozenset(
             "output_format",
         ),
         *("mcp_servers", "max_tokens", "stop_sequences", "stream", "metadata"),
+    }
+)
+"""Fields that are translated, or refused. Others (`temperature`, `top_k`, `min_p`) pass as they are."""
+
+IGNORED_FIELDS = frozenset(
+    {
         # Fields of Anthropic's service that have no meaning for an engine.
         *("anthropic_beta", "betas", "cache_control", "container", "context_management", "inference_geo"),
         *("service_tier", "speed", "user_profile_id", "workspace_id", "diagnostics"),
@@ -198,4 +204,4 @@ TRANSLATED_FIELDS = frozenset(
         *("n", "best_of", "stream_options", "stop", "max_completion_tokens", "logprobs", "top_logprobs"),
     }
 )
-"""Fields that are translated or have no counterpart. Others (`temperature`, `top_k`, `min_p`) pass as they are."""
+"""Fields that are left out without an error: they have no counterpart in a chat completion."""

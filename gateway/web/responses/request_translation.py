@@ -14,6 +14,8 @@ from gateway.web.responses.tools import ChatTools
 
 Json = dict[str, Any]
 
+_NOT_PASSED = wire.TRANSLATED_FIELDS | wire.IGNORED_FIELDS
+
 _BODY = msgspec.json.Decoder(wire.ResponsesBody)
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for log probabilities."""
@@ -60,7 +62,7 @@ def to_chat_request(
     if not own and not previous:
         raise BadRequest("The request must have an input.", param="input")
     context = [*previous, *own]
-    chat: Json = {name: value for name, value in fields.items() if name not in wire.TRANSLATED_FIELDS}
+    chat: Json = {name: value for name, value in fields.items() if name not in _NOT_PASSED}
     chat |= {"model": read.model, "messages": chat_messages(context, read.instructions, len(previous))}
     if read.max_output_tokens is not None:
         chat["max_completion_tokens"] = read.max_output_tokens

@@ -261,10 +261,16 @@ TRANSLATED_FIELDS = frozenset(
             "background",
             "conversation",
         ),
-        *("prompt", "truncation", "include", "max_tool_calls", "context_management", "stream_options"),
-        "client_metadata",
-        # Fields of chat completions that would change the shape of the answer.
-        *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"),
+        *("include", "top_logprobs", "prompt"),
     }
 )
-"""Fields that are translated or have no counterpart. Others (`temperature`, `top_k`, `user`) pass as they are."""
+"""Fields that are translated, or refused. Others (`temperature`, `top_k`, `user`) pass as they are."""
+
+IGNORED_FIELDS = frozenset(
+    {
+        *("truncation", "max_tool_calls", "context_management", "stream_options", "client_metadata"),
+        # Fields of chat completions: a response is always one answer, with the fields that it names otherwise.
+        *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs"),
+    }
+)
+"""Fields that are left out without an error: they have no counterpart in a chat completion."""

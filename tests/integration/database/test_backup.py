@@ -110,7 +110,7 @@ async def test_a_restored_database_takes_changes(database, empty):
     store = TenantStore(empty, CHAIN, "a test")
     async with store.change() as change:
         await change.put_tenant(TenantSettings(id="other"))
-    assert await store.number() == 2
+    assert await store.last_change() == 2
     assert (await AuditLog(empty, CHAIN).verify()).broken is None
 
 
@@ -124,7 +124,7 @@ async def test_a_backup_of_older_tables_is_restored_and_upgraded(database_url, e
     await schema.upgrade(empty)
     await restore_backup(empty, file)
     assert await schema.current_revision(empty) == REVISION
-    assert [plan.name for plan in await TenantStore(empty).all_plans()] == ["free"]
+    assert [plan.name for plan in await TenantStore(empty).stored_plans()] == ["free"]
 
 
 async def test_what_clients_have_stored_is_left_out_unless_asked_for(database, empty):

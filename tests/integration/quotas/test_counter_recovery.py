@@ -23,7 +23,7 @@ from gateway.quotas.counter_recovery import CounterRecovery, SpentUnknown
 from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota_store import Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import Cost, Lease, QuotaStoreUnavailable, Refusal, Reservation
 from gateway.quotas.redis_store import RedisQuotaStore
 from gateway.settings.tenants import TenantSettings
 from gateway.tenants.key_lifecycle import KeyLifecycle
@@ -253,7 +253,7 @@ class Cut:
 
     async def reserve(self, reservation, *, urgent=True):
         if self.away:
-            raise QuotaUnavailable("away")
+            raise QuotaStoreUnavailable("away")
         return await self.inner.reserve(reservation, urgent=urgent)
 
     def settle(self, lease, actual):

@@ -12,7 +12,7 @@ from gateway.quotas.quota_store import (
     Cost,
     IdempotencyKey,
     Lease,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     Reservation,
 )
 from gateway.quotas.redis_store import RedisQuotaStore
@@ -106,7 +106,7 @@ async def test_a_decision_that_is_made_too_late_takes_nothing(client, scripts):
     timed = Timed(TimedQuotaStore(scripts, client, clock), clock, None)
     assert await timed.left() == 1000
     client.set(TIME, str(round((clock.now + 60) * 1e6)))
-    with pytest.raises(QuotaUnavailable, match="too late"):
+    with pytest.raises(QuotaStoreUnavailable, match="too late"):
         await timed.store.reserve(timed.asked(100))
     clock.now += 60
     assert await timed.left() == 1000

@@ -13,7 +13,7 @@ from gateway.quotas.quota_store import (
     Cost,
     IdempotencyKey,
     Lease,
-    QuotaUnavailable,
+    QuotaStoreUnavailable,
     RepeatedReservationRefused,
     Reservation,
 )
@@ -90,7 +90,7 @@ async def test_a_decision_that_came_too_late_is_given_back(scripts):
     patient, hasty = RedisQuotaStore(scripts, 10.0), RedisQuotaStore(scripts, 0.02)
     busy = scripts.call(SLOW, [], [20_000_000])
     await asyncio.sleep(0.01)
-    with pytest.raises(QuotaUnavailable, match="in time"):
+    with pytest.raises(QuotaStoreUnavailable, match="in time"):
         await hasty.reserve(reservation("late"))
     await busy
     while scripts.busy:
@@ -260,7 +260,7 @@ async def test_a_decision_that_fails_leaves_no_reference_cycle(scripts, own_valk
     gc.disable()
     try:
         for number in range(3):
-            with contextlib.suppress(QuotaUnavailable):
+            with contextlib.suppress(QuotaStoreUnavailable):
                 await store.reserve(reservation(f"fails {number}"))
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()

@@ -102,7 +102,7 @@ async def test_a_key_that_left_the_file_opens_nothing_while_the_database_is_away
     async def down():
         raise DatabaseDown("gone")
 
-    monkeypatch.setattr(store, "number", down)
+    monkeypatch.setattr(store, "last_change", down)
     other = new_key(PEPPER)
     acme = TenantSettings(id="acme", plan="p", keys=(key(other),))
     directory.reconfigure(file_of(Settings(plans=(plan(3),), tenants=(acme,))))
@@ -115,16 +115,16 @@ async def test_a_key_that_left_the_file_opens_nothing_while_the_database_is_away
 
 async def test_a_file_that_is_read_again_while_rows_are_read_has_the_last_word(store, monkeypatch):
     directory = await followed(store, FILE)
-    all_plans = store.all_plans
+    plans = store.stored_plans
 
     async def meanwhile(since):
         directory.reconfigure(file_of(FILE))
         directory.reconfigure(file_of(Settings()))
-        monkeypatch.setattr(store, "all_plans", all_plans)
-        return await all_plans(since)
+        monkeypatch.setattr(store, "stored_plans", plans)
+        return await plans(since)
 
     directory.reconfigure(file_of(Settings()))
-    monkeypatch.setattr(store, "all_plans", meanwhile)
+    monkeypatch.setattr(store, "stored_plans", meanwhile)
     await directory.refresh()
     await directory.refresh()
     assert amount(directory, DATABASES) == 2

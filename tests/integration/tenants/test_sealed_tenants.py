@@ -28,10 +28,10 @@ class Outage(TenantStore):
 
     away = False
 
-    async def number(self):
+    async def last_change(self):
         if self.away:
             raise DatabaseDown("gone")
-        return await super().number()
+        return await super().last_change()
 
 
 @pytest.fixture

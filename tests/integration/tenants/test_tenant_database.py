@@ -75,7 +75,7 @@ async def test_a_plan_has_its_share_of_the_queue_also_one_that_is_older_than_tha
     assert directory.by_key(key.text).plan.weight == 2.5
     async with database.begin() as connection:
         await connection.execute(text("UPDATE plans SET weight = NULL"))
-    assert [plan.weight for plan in await store.all_plans()] == [1.0]
+    assert [plan.weight for plan in await store.stored_plans()] == [1.0]
 
 
 async def test_plans_and_keys_have_service_classes(store):
@@ -97,7 +97,7 @@ async def test_a_tenant_may_be_on_a_plan_of_the_file_and_on_none_where_the_file_
         assert await change.has_plan("gold", ("gold",))
         await change.put_tenant(TenantSettings(id="acme", plan="gold"))
         await change.put_key(stored(key))
-    assert await store.all_plans() == []
+    assert await store.stored_plans() == []
     register = TenantRegister(PEPPER)
     register.put_plan(PlanSettings(name="gold", weight=3.0))
     with_the_file, without_it = following(store, register), following(store)
@@ -115,7 +115,7 @@ async def test_a_tenant_may_be_on_a_plan_of_the_file_and_on_none_where_the_file_
 async def test_upgrades_at_the_same_time_are_one_upgrade(database_url):
     several = [Database(database_url, Path()) for _ in range(4)]
     await asyncio.gather(*map(schema.upgrade, several))
-    assert [await TenantStore(each).number() for each in several] == [0] * 4
+    assert [await TenantStore(each).last_change() for each in several] == [0] * 4
     await asyncio.gather(*(each.close() for each in several))
 
 
@@ -134,8 +134,8 @@ async def test_a_change_raises_the_number_by_one(store):
         async with store.change() as change:
             assert change.number == number
             await change.put_plan(PlanSettings(name=f"p{number}"))
-    assert await store.number() == 2
-    assert [plan.name for plan in await store.all_plans(since=1)] == ["p2"]
+    assert await store.last_change() == 2
+    assert [plan.name for plan in await store.stored_plans(changed_after=1)] == ["p2"]
 
 
 async def test_changes_at_the_same_time_come_one_after_the_other(store):
@@ -152,7 +152,7 @@ async def test_a_change_that_fails_has_changed_nothing(store):
         async with store.change() as change:
             await change.put_plan(PlanSettings(name="p"))
             await change.put_tenant(TenantSettings(id="acme", plan="no such plan"))
-    assert (await store.number(), await store.all_plans()) == (0, [])
+    assert (await store.last_change(), await store.stored_plans()) == (0, [])
 
 
 async def test_one_hash_is_one_key(store):
@@ -173,7 +173,7 @@ async def test_more_rows_than_a_page_are_all_read(store):
     async with store.change() as change:
         await change.put_tenant(TenantSettings(id="acme"))
         await change.add_keys(keys)
-    found = [stored async for stored in store.all_keys()]
+    found = [stored async for stored in store.stored_keys()]
     assert sorted(each.key.id for each in found) == sorted(each.key.id for each in keys)
     directory = following(store)
     await directory.refresh()
@@ -258,11 +258,11 @@ class Breakable(TenantStore):
     down = False
     asked = 0
 
-    async def number(self):
+    async def last_change(self):
         self.asked += 1
         if self.down:
             raise DatabaseDown("gone")
-        return await super().number()
+        return await super().last_change()
 
 
 async def test_without_the_database_known_keys_go_on_for_a_time_and_unknown_ones_are_not_judged(database):

@@ -1,4 +1,6 @@
-"""The scheduling policy: the rank of each sequence, and when a batch begins. Pure rules without queue or clock.
+"""The scheduling policy: ranks, when a batch begins, and how many tokens of a prompt a step computes at most.
+
+It consists of pure rules, without queue or clock.
 
 rank of a sequence, smallest first     (level, urgency, order)
 

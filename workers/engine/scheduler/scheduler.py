@@ -4,7 +4,7 @@
     refused <---------- waiting ----------------------------------> running ----> finished
                          |   ^                                          |    stop, length, abort
                deadline  |   +------------------------------------------+
-                         v     preempt: out of blocks; the sequence that ranks last goes first
+                         v     preempt: out of blocks; the sequence with the last rank first
 
     order within a step:  1. running sequences that decode     one token each
                           2. drafts of those                   with speculative decoding: see `speculation`

@@ -60,7 +60,8 @@ local ended_swept = 0
 
 -- Set anew by every call; redis.call is not there yet when a library is loaded. `known_loads` has the loads that this
 -- call has read: {tokens, streams, KV tokens, and what other cells have of the three} by worker. `terms`: see ARGV.
--- `next_at`: the index of the next argument. `more`: turns may be left to give.
+-- `next_at`: the index of the next argument. `more`: whether GRANTS_MAX ended the giving
+-- of turns, so that a further call may find more to give.
 local call, now, gateways, loads, places, owned, grants, ended, turns, queues, terms, next_at, more, known_loads
 
 -- Begins a call of a verb: sets the variables above. Returns the end of the gateway's lease; nothing without a lease.
@@ -293,9 +294,9 @@ local function give_turn(queue, record, start)
 end
 
 -- Returns the request that goes first of those that are not passed over: the id of the first ticket left of the tenant
--- with the least start tag, its record and that tag; tickets without a record are dropped. `round.behind`: so many
--- tenants that stand first have no request left to look at. They remain first when turns are given, since a tenant that
--- gets one moves back.
+-- with the least start tag, its record and that tag; tickets without a record are dropped. `round.behind`: how many
+-- tenants at the head of the order have only requests that this round has passed over. The search goes on behind
+-- them, and they stay at the head: only a tenant that gets a turn moves back.
 local function first_waiting(queue, round)
   for _ = 1, SWEPT_MAX do
     if not round.tenant then
@@ -324,7 +325,7 @@ local function first_waiting(queue, round)
   end
 end
 
--- Gives a turn to the request that goes first of those that do not rather wait for another worker. `round`: how many
+-- Gives a turn to the first request that some worker with room is good enough for. `round`: how many
 -- requests were passed over so far, by tenant, and the workers that they wait for; none of them is looked at twice.
 local function grant_one(queue, mine, round)
   local id, record, start, route

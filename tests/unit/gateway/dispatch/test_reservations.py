@@ -21,7 +21,7 @@ from gateway.quotas.leases import Leases
 from gateway.quotas.limit import TOTAL_TOKENS, Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.prices import Prices
-from gateway.quotas.quota_store import IdempotencyKey, QuotaUnavailable
+from gateway.quotas.quota_store import IdempotencyKey, QuotaStoreUnavailable
 from policies.admission.limit_windows import Window
 from policies.admission.retry_budget import RetryBudget
 from tests.fakes.clock import FakeClock
@@ -112,7 +112,7 @@ async def test_a_refused_request_takes_nothing(stage):
 
 async def test_a_store_that_cannot_be_reached_makes_quotas_unavailable(stage):
     with pytest.raises(QuotasUnavailable):
-        await reserve(stage, stage.context(), reservations=failing(QuotaUnavailable("down")))
+        await reserve(stage, stage.context(), reservations=failing(QuotaStoreUnavailable("down")))
 
 
 async def test_a_repeat_while_the_first_one_runs_is_told_so(stage):

@@ -12,7 +12,14 @@ from gateway.quotas.escrow import Escrow
 from gateway.quotas.escrow_policy import AHEAD_MAX, CONCURRENT_EACH, rounded_up
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota_store import Cost, IdempotencyKey, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import (
+    Cost,
+    IdempotencyKey,
+    Lease,
+    QuotaStoreUnavailable,
+    Refusal,
+    Reservation,
+)
 from policies.admission.limit_windows import Window
 
 REQUESTS = Limit(unit="requests", amount=10_000, window=Window(seconds=60))
@@ -46,7 +53,7 @@ class Slow(LocalQuotaStore):
         self.asked.append(reservation.id)
         await self.may.wait()
         if self.away:
-            raise QuotaUnavailable("away")
+            raise QuotaStoreUnavailable("away")
         return await super().reserve(reservation, urgent=urgent)
 
 
@@ -359,7 +366,7 @@ async def test_one_that_was_refused_is_asked_for_again_by_its_request(ahead, sto
 async def test_while_redis_is_away_every_request_is_decided_by_itself(ahead, store, clock):
     await busy(ahead, clock)
     store.away = True
-    with pytest.raises(QuotaUnavailable):
+    with pytest.raises(QuotaStoreUnavailable):
         await ahead.reserve(asked("next"))
     store.away = False
     await busy(ahead, clock, times=3)

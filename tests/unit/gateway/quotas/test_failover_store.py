@@ -11,7 +11,7 @@ from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
 from gateway.quotas.local_store import LocalQuotaStore
-from gateway.quotas.quota_store import LEASE_SECONDS, Cost, Lease, QuotaUnavailable, Refusal, Reservation
+from gateway.quotas.quota_store import LEASE_SECONDS, Cost, Lease, QuotaStoreUnavailable, Refusal, Reservation
 from policies.admission.limit_windows import Window
 from radix_cache.redis.call import RedisDown
 
@@ -30,19 +30,19 @@ class Flaky(LocalQuotaStore):
 
     def check(self):
         if self.away:
-            raise QuotaUnavailable("away")
+            raise QuotaStoreUnavailable("away")
 
     async def reserve(self, reservation, *, urgent=True):
         self.check()
         decision = await super().reserve(reservation, urgent=urgent)
         if self.loses_answers:
-            raise QuotaUnavailable("the connection was lost")
+            raise QuotaStoreUnavailable("the connection was lost")
         return decision
 
     def settle(self, lease, actual):
         ended = asyncio.get_running_loop().create_future()
         if self.away:
-            ended.set_exception(QuotaUnavailable("away"))
+            ended.set_exception(QuotaStoreUnavailable("away"))
         else:
             self.settled.append(lease.reservation.id)
             super().settle(lease, actual)
@@ -318,7 +318,7 @@ async def test_who_wants_no_answer_without_redis_is_refused_until_it_is_back(sto
     assert isinstance(await store.reserve(closed), Lease)
     shared.away = True
     for number in range(2, 6):
-        with pytest.raises(QuotaUnavailable):
+        with pytest.raises(QuotaStoreUnavailable):
             await store.reserve(msgspec.structs.replace(ask(number), closed=True))
     assert store.local_decisions == 0
     assert isinstance(await store.reserve(ask(9)), Lease)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.kubernetes.objects import ConfigMap, ObjectIdentity, StoredSecret
 from gateway.tenants.keys import HASH_PREFIX, key_digest, new_key
-from gateway.tenants.tenant_objects import ObjectProblem, read_key, read_tenants
+from gateway.tenants.kubernetes_tenants import ObjectProblem, read_key, read_tenants
 
 PEPPER = b"pepper"
 KEY = new_key(PEPPER)

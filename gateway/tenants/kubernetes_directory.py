@@ -20,7 +20,13 @@ from gateway.kubernetes.api import KubernetesApi, KubernetesUnavailable, Selecte
 from gateway.kubernetes.objects import CONFIG_MAPS, EVENTS, SECRETS, ApiResource, ConfigMap, StoredSecret
 from gateway.kubernetes.watched_objects import WatchedObjects, WatchGroup
 from gateway.settings.tenants import TenantObjectsSettings
-from gateway.tenants.tenant_objects import ObjectProblem, TenantsObject, content_hash, read_key, read_tenants
+from gateway.tenants.kubernetes_tenants import (
+    ObjectProblem,
+    TenantsObject,
+    content_hash,
+    read_key,
+    read_tenants,
+)
 from gateway.tenants.tenant_register import Names, TenantRegister
 from gateway.tenants.yaml_directory import ReloadableDirectory, add_settings
 
@@ -48,7 +54,7 @@ class _Reading:
     problem: str = ""
 
 
-class ObjectDirectory:
+class KubernetesDirectory:
     """The tenants of objects, put in force together with those of the settings file.
 
     Args:

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- keep: acquires or renews the lease of the gateway that keeps the index within its bounds.
+-- maintenance_lease: acquires or renews the lease of the gateway that keeps the index within its bounds.
 --
 -- KEYS  1: keeper
 -- ARGV  1: id of the calling gateway  2: ms for which it has the lease

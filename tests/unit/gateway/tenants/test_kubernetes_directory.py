@@ -11,7 +11,7 @@ from gateway.kubernetes.api import KubernetesApi as Client
 from gateway.settings.tenants import PlanSettings, TenantObjectsSettings, TenantSettings
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.keys import new_key
-from gateway.tenants.object_directory import ObjectDirectory
+from gateway.tenants.kubernetes_directory import KubernetesDirectory
 from gateway.tenants.tenant_register import TenantRegister
 from tests.fakes.kubernetes_api import KubernetesApi
 
@@ -36,7 +36,7 @@ async def begin(api):
         file = file if file is not None else TenantRegister(PEPPER)
         inner = TenantRegister(PEPPER)
         inner.put_all(file)
-        objects = ObjectDirectory(
+        objects = KubernetesDirectory(
             TenantObjectsSettings(**settings), Client(api.url, api.account), inner, file, PEPPER
         )
         tasks.append(asyncio.ensure_future(objects.run()))

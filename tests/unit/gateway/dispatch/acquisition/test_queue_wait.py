@@ -1,0 +1,37 @@
+"""The reason that an operator reads for a request that waits."""
+
+import pytest
+
+from gateway.dispatch.acquisition.queue_wait import waiting_reason
+from tests.fakes.dispatch_stage import WINDOW, DispatchStage
+
+
+@pytest.fixture
+def stage():
+    return DispatchStage("a", "b")
+
+
+def reason(stage, *, uncached_tokens=640, ahead=0, window_tokens=WINDOW, shared=False):
+    room = stage.rooms.of("m")
+    return waiting_reason(stage.fleet, room, uncached_tokens, ahead, window_tokens, shared)
+
+
+def test_with_all_workers_full_there_is_no_room(stage):
+    stage.occupy("a")
+    stage.occupy("b")
+    assert reason(stage, ahead=3) == "no worker has room for its prompt"
+
+
+def test_requests_that_came_before_are_counted(stage):
+    assert reason(stage, ahead=3) == "3 came before it"
+    assert reason(stage, ahead=3, shared=True) == "3 came before it at its gateway"
+
+
+def test_a_prompt_longer_than_the_window_beside_an_idle_worker_is_not_said_to_lack_room(stage):
+    stage.occupy("a")
+    assert "a worker stays open for shorter ones" in reason(stage, uncached_tokens=2 * WINDOW)
+
+
+def test_a_request_beside_a_free_worker_waits_for_a_better_one(stage):
+    stage.occupy("a")
+    assert "a better worker" in reason(stage)
