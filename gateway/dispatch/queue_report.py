@@ -84,7 +84,7 @@ class QueueReport(msgspec.Struct, kw_only=True):
     """Whether all gateways keep one order of turns together."""
     gateways: int
     """Gateways that are alive."""
-    told: list[str]
+    answered: list[str]
     """The gateways that this report covers, as host name and process id."""
     preemptions: int
     """Batch requests that were preempted."""
@@ -105,7 +105,7 @@ class QueueReporter:
             own=lambda _: msgspec.json.encode(queue_report(dispatch)),
             gateways=lambda: queue.gateways,
         )
-        self.heard = self._reports.heard
+        self.handlers = self._reports.handlers
         self.close = self._reports.close
 
     async def report(self) -> QueueReport:
@@ -129,7 +129,7 @@ def queue_report(dispatch: Dispatch) -> QueueReport:
     return QueueReport(
         shared=queue.shared,
         gateways=queue.gateways,
-        told=[name],
+        answered=[name],
         preemptions=dispatch.preemption.count,
         queues=[_queue(*each, dispatch, name) for each in sorted(dispatch.rooms.all().items())],
     )
@@ -144,7 +144,7 @@ def merge_reports(reports: Sequence[QueueReport]) -> QueueReport:
     return QueueReport(
         shared=reports[0].shared,
         gateways=reports[0].gateways,
-        told=sorted(name for report in reports for name in report.told),
+        answered=sorted(name for report in reports for name in report.answered),
         preemptions=sum(report.preemptions for report in reports),
         queues=[_together(parts) for _, parts in sorted(queues.items())],
     )

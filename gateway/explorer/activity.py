@@ -90,7 +90,7 @@ class ActivityReporter:
         self._reports = GatewayReports(
             scripts, keys, gateway, subject=SUBJECT, own=self._encoded, gateways=gateways
         )
-        self.heard = self._reports.heard
+        self.handlers = self._reports.handlers
         self.close = self._reports.close
 
     async def report(

@@ -38,7 +38,7 @@ class RequestExplorer:
         self._reports = GatewayReports(
             scripts, keys, gateway, subject=SUBJECT, own=self._answer, gateways=gateways
         )
-        self.heard = self._reports.heard
+        self.handlers = self._reports.handlers
         self.close = self._reports.close
 
     async def search(self, query: RequestQuery) -> list[RequestDetails]:

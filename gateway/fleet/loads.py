@@ -26,7 +26,7 @@ EXTERNAL_SECONDS = 1.0
 """For this long after a request began or ended at another gateway, its news may not have reached this one."""
 
 
-TOLD_SECONDS = 0.01
+REPORT_AHEAD_SECONDS = 0.01
 """A dispatch is in the loads that Redis reports up to so long before it is announced.
 
 Measured with four gateways on one Valkey, on a busy machine of two cores: 14 ms (median; 4 ms at least, 12 ms with
@@ -72,7 +72,7 @@ class WorkerLoad:
     def update_others(self, others: LoadTotals) -> None:
         """Take over the share of the other gateways, as Redis reports it."""
         now = self.clock()
-        self._others.report(others, now + TOLD_SECONDS)
+        self._others.report(others, now + REPORT_AHEAD_SECONDS)
         self._update_others(now)
 
     def forget_others(self) -> None:

@@ -92,7 +92,7 @@ class KubernetesDirectory:
         self._last_good: dict[Place, TenantsObject] = {}
         self._in_force: dict[Place, TenantsObject] = {}
         self._problems: dict[Place, str] = {}
-        self._told: dict[Place, tuple[str, int]] = {}
+        self._events_made: dict[Place, tuple[str, int]] = {}
 
     def counts(self) -> dict[str, int]:
         """Return how many objects are in force, and how many are refused in their present version."""
@@ -121,7 +121,7 @@ class KubernetesDirectory:
                     log.warning("the objects of tenants can be read again")
                 self.away, self.loaded = False, True
                 self._read(found)
-                await self._tell(found)
+                await self._make_events(found)
             await self._group.wait(watched, EVENT_SECONDS)
 
     async def _find(self) -> dict[Place, AnyObject]:
@@ -183,24 +183,24 @@ class KubernetesDirectory:
 
     # ---- Events
 
-    async def _tell(self, found: Mapping[Place, AnyObject]) -> None:
+    async def _make_events(self, found: Mapping[Place, AnyObject]) -> None:
         """Make an Event for each object whose state is new, and again and again for one that is refused."""
-        self._told = {place: told for place, told in self._told.items() if place in found}
+        self._events_made = {place: made for place, made in self._events_made.items() if place in found}
         for place, each in found.items():
             problem = self._problems.get(place, "")
             again = int(self._wall() // EVENT_SECONDS) if problem else 0
             digest = hashlib.sha256(content_hash(each.data) + problem.encode() + str(again).encode())
-            told = digest.hexdigest()[:16], again
-            if self._told.get(place) == told:
+            event = digest.hexdigest()[:16], again
+            if self._events_made.get(place) == event:
                 continue
-            if problem and self._told.get(place, ("", 0))[1] == 0:
+            if problem and self._events_made.get(place, ("", 0))[1] == 0:
                 log.warning("%s %s is refused: %s", *place, problem)
             try:
-                await self._make_event(place, each, problem, told[0])
+                await self._make_event(place, each, problem, event[0])
             except KubernetesUnavailable as err:
                 log.info("no Event could be made for %s %s: %s", *place, err)
                 return
-            self._told[place] = told
+            self._events_made[place] = event
 
     async def _make_event(self, place: Place, each: AnyObject, problem: str, digest: str) -> None:
         kind, name = place

@@ -85,7 +85,7 @@ class FleetParts:
         load_feeds = LoadFeeds(ranks, fleet.reported_speed)
         stack.push_async_callback(load_feeds.close)
         announced = AnnouncedDispatches(fleet, index.index.replica.workers.get)
-        index.index.replica.tell_predictions(announced, index.index.sent_predictions.prefix)
+        index.index.replica.report_predictions(announced, index.index.sent_predictions.prefix)
         fleet.subscribe(IndexFollowsFleet(catalogue, index, event_feeds, load_feeds, announced))
         dispatch = dispatch_of(
             settings,

@@ -187,7 +187,7 @@ class MappedReplica(TreeReplica):
             if record is not None and segment.words[NAMESPACES] == word:
                 yield from msgspec.msgpack.decode(decode_bytes(record), type=list[tuple[bytes, int]])
 
-    def tell_predictions(self, listener: PredictionListener, own: bytes) -> None:
+    def report_predictions(self, listener: PredictionListener, own: bytes) -> None:
         """Tell the listener of the predictions of other processes, as they are announced."""
         self.announcements.listener, self.announcements.own = listener, own
 

@@ -120,7 +120,7 @@ class PublishedReplica(TreeReplica):
         self._noted_in_flight = NotedInFlightTree()
         super().__init__(clock, predicted_seconds_max, self._noted, self._noted_in_flight)
         self._announcements = AnnouncementWriter(segment)
-        super().tell_predictions(self._announcements, NEVER_OWN)
+        super().report_predictions(self._announcements, NEVER_OWN)
         self._segment = segment
         heap = SegmentHeap(segment)
         self._records = RecordHeap(segment, heap)
@@ -130,7 +130,7 @@ class PublishedReplica(TreeReplica):
         self._namespaces_at = -1
         self._shards_changed: set[int] = set()
 
-    def tell_predictions(self, listener: PredictionListener, own: bytes) -> None:
+    def report_predictions(self, listener: PredictionListener, own: bytes) -> None:
         """Tell the listener of this process of the predictions of others."""
         self._announcements.listener, self._announcements.own = listener, own
 

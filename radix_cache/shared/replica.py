@@ -105,7 +105,7 @@ class TreeReplica:
         """Predictions that are over and that Redis still has: the shard by id."""
         return self._prediction_table.lapsed
 
-    def tell_predictions(self, listener: PredictionListener, own: bytes) -> None:
+    def report_predictions(self, listener: PredictionListener, own: bytes) -> None:
         """Tell the listener of every prediction whose id does not begin with `own`, and of its end, from now on."""
         self._prediction_table.listener, self._prediction_table.own = listener, own
 

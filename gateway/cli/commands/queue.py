@@ -44,7 +44,7 @@ def queue(
 def _report(found: dict[str, Any], lines: int) -> Iterator[str]:
     """Yield the lines of the report."""
     queue = "all gateways share one queue" if found["shared"] else "each gateway has its own queue"
-    answered = f"{len(found['told'])} of {found['gateways']} gateways answered"
+    answered = f"{len(found['answered'])} of {found['gateways']} gateways answered"
     yield f"{queue}; {answered}; {found['preemptions']} batch requests were preempted"
     for one in found["queues"]:
         yield ""

@@ -1,6 +1,6 @@
 """Reports of all gateways on one question, gathered by one gateway when it is asked; none is sent before.
 
-    ask --"look N question"--> the stream of turns --> every gateway: SET its report, "told N gateway" --> GET
+    ask --"look N question"--> the stream of turns --> every gateway: SET its report, "answered N gateway" --> GET
 
 A gateway that does not answer in time is left out; an older version takes the message for news of gateways, and
 does not answer.
@@ -53,7 +53,7 @@ class GatewayReports:
         self._keys = keys
         self._gateway = gateway
         self._asks, self._tells = (
-            ("look", "told") if subject == "queues" else (f"look {subject}", f"told {subject}")
+            ("look", "answered") if subject == "queues" else (f"look {subject}", f"answered {subject}")
         )
         self._own = own
         self._gateways = gateways
@@ -61,7 +61,7 @@ class GatewayReports:
         self._looks: dict[str, _Look] = {}
         self._asking: dict[str, asyncio.Task[list[bytes]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.heard: dict[bytes, Callable[[str], None]] = {
+        self.handlers: dict[bytes, Callable[[str], None]] = {
             self._asks.encode(): self._report_wanted,
             self._tells.encode(): self._report_written,
         }

@@ -58,8 +58,8 @@ class _Waiter:
     turn: "asyncio.Future[SharedPlacement]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    told: Sequence[SharedRoute] = ()
-    """The routes that Redis was told of last."""
+    sent_routes: Sequence[SharedRoute] = ()
+    """The routes that Redis was sent last."""
     claimed: bool = False
     """Whether a turn is being claimed for it."""
 
@@ -336,8 +336,8 @@ class SharedQueue:
         waiter = self._waiting[id] if id is not None else None
         if waiter is None or waiter.claimed or waiter.turn.done():
             return
-        told, routes = waiter.told, _routes(waiter)
-        if routes and _tokens(routes) != _tokens(told):
+        sent, routes = waiter.sent_routes, _routes(waiter)
+        if routes and _tokens(routes) != _tokens(sent):
             prompt_tokens = waiter.ticket.uncached_tokens + waiter.ticket.cached_tokens
             waiter.ticket = msgspec.structs.replace(
                 waiter.ticket,
@@ -365,7 +365,7 @@ class SharedQueue:
         if not routes:
             _fail(waiter, NoRoute())
             return
-        waiter.told, shared = routes, waiter.shared
+        waiter.sent_routes, shared = routes, waiter.shared
         self.membership.known_ids.add(shared.id)
         before = self.membership.queues(shared.queue)[1:] if shared.queue.endswith(BATCH) else ()
         reply = await self.membership.await_decision(self._store.admit(shared, routes, before))

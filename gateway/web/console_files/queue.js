@@ -27,7 +27,7 @@ export async function open(_, { watch }) {
     redraw(element, figures([
       ["waiting", number(waiting), `in ${plural(found.queues.length, "queue")}`, waiting ? "warn" : null],
       ["tokens waiting", number(found.queues.reduce((sum, queue) => sum + queue.waiting_tokens, 0)), "uncached prompt tokens"],
-      ["gateways", `${found.told.length} of ${found.gateways}`, found.shared ? "one order of turns for all" : "each has its own queue"],
+      ["gateways", `${found.answered.length} of ${found.gateways}`, found.shared ? "one order of turns for all" : "each has its own queue"],
       ["batch requests preempted", number(found.preemptions), "since the start"]]),
     found.queues.length ? null : h("p", { class: "empty" }, "No request has come yet."),
     ...found.queues.flatMap((queue) => [

@@ -391,4 +391,4 @@ async def test_queues_are_shown_as_the_document_says(api):
         operation = document["paths"]["/admin/v1/queue"]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         jsonschema.validate(found, {**schema, "components": document["components"]})
-        assert (found["gateways"], len(found["told"])) == (1, 1)
+        assert (found["gateways"], len(found["answered"])) == (1, 1)

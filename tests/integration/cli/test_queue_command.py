@@ -110,7 +110,7 @@ async def test_each_gateway_shows_the_queues_of_all(gateway):
         end = await two_waiting(running, other, worker)
         for at in (running, other):
             found = json.loads(await run(at, "--json"))
-            assert (found["gateways"], len(found["told"])) == (2, 2)
+            assert (found["gateways"], len(found["answered"])) == (2, 2)
             (queue,) = found["queues"]
             assert queue["waiting"] == 2
             assert {one["tenant"] for one in queue["requests"]} == {"acme", "globex"}
@@ -138,6 +138,6 @@ async def test_a_silent_gateway_does_not_hide_the_others_requests(gateway, monke
         monkeypatch.setattr(reports, "_write_report", nothing)
         end = await two_waiting(running, other, worker)
         found = json.loads(await run(running, "--json"))
-        assert (found["gateways"], len(found["told"])) == (2, 1)
+        assert (found["gateways"], len(found["answered"])) == (2, 1)
         assert [one["tenant"] for one in found["queues"][0]["requests"]] == ["acme"]
         await end()

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gateway.fleet.loads import TOLD_SECONDS, WorkerLoad
+from gateway.fleet.loads import REPORT_AHEAD_SECONDS, WorkerLoad
 from gateway.queueing.queue_peer import QueuePeer
 from tests.fakes.scripted_worker import ScriptedWorker
 
@@ -112,7 +112,7 @@ async def test_dispatches_of_other_gateways_count_before_the_loads_report_and_on
             assert others(running)[1] > 0
         await reports.deliver_next(gateways[0])
         assert [others(running)[0] for running in gateways] == [expected] * GATEWAYS
-        await asyncio.sleep(2 * TOLD_SECONDS)  # An end within this time may be in the report.
+        await asyncio.sleep(2 * REPORT_AHEAD_SECONDS)  # An end within this time may be in the report.
         held_open.set()
         assert set(await asyncio.gather(*calls)) == {200}
         # Announcements have no expected output tokens: those of the report are counted until the next one.

@@ -41,7 +41,7 @@ def report(name, *, tenants=(), requests=(), queue="m", waiting=0):
         tenants=list(tenants),
         requests=list(requests),
     )
-    return QueueReport(shared=True, gateways=2, told=[name], preemptions=1, queues=[shown])
+    return QueueReport(shared=True, gateways=2, answered=[name], preemptions=1, queues=[shown])
 
 
 def test_shares_and_evenness_are_of_all_gateways_together():
@@ -60,7 +60,7 @@ def test_what_one_tenant_has_at_several_gateways_adds_up():
     (queue,) = found.queues
     assert [(one.units, one.waiting, one.share, one.due) for one in queue.tenants] == [(10.0, 4, 1.0, 1.0)]
     assert (queue.waiting, queue.waiting_tokens, queue.drain_units_per_second) == (4, 40, 5.0)
-    assert (found.told, found.preemptions, found.gateways) == (["one", "two"], 2, 2)
+    assert (found.answered, found.preemptions, found.gateways) == (["one", "two"], 2, 2)
 
 
 def test_who_has_waited_longest_anywhere_is_listed_first_and_the_list_is_bounded():

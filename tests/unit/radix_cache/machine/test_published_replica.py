@@ -110,8 +110,8 @@ def test_requests_under_way_do_not_count_while_the_writer_is_away(published, see
 
 def test_both_sides_are_told_of_the_requests_of_others_and_of_their_ends(published, seen):
     here, there = Told(), Told()
-    published.tell_predictions(here, b"p")
-    seen.tell_predictions(there, b"q")
+    published.report_predictions(here, b"p")
+    seen.report_predictions(there, b"q")
     seen.refresh(1)
     load(published, [], [a_prediction(name, *name) for name in (b"p", b"q", b"r")])
     seen.refresh(1)
@@ -129,7 +129,7 @@ def test_both_sides_are_told_of_the_requests_of_others_and_of_their_ends(publish
 
 def test_a_reader_that_fell_behind_by_a_whole_ring_forgets_what_it_was_told(published, seen):
     there = Told()
-    seen.tell_predictions(there, b"q")
+    seen.report_predictions(there, b"q")
     seen.refresh(1)
     load(published, [], [a_prediction(b"r", 1)])
     seen.refresh(1)

@@ -91,7 +91,7 @@ class Told:
 
 def test_predictions_of_other_gateways_are_told_and_never_the_own_ones_even_after_they_have_ended(copy):
     told = Told()
-    copy.tell_predictions(told, b"own-----")
+    copy.report_predictions(told, b"own-----")
     own, other = b"own-----" + b"1" * 8, b"another-" + b"1" * 8
     for identity in (own, other):
         added = PredictionAdded(identity, 1, 9000, 0, 0, array("Q", [1, 2, 3, 4]))
