@@ -9,22 +9,24 @@ far from all of their limits: near a limit, what is held here would be missed el
 request that is refused all the same is decided once more without the leases that are ahead here of the same
 scope.
 
-Leases ahead are not urgent: the store decides on them together with other calls, a few milliseconds later.
+None of this is urgent: leases of one account that end within a few milliseconds are settled by one call, which also
+reserves what is to be ahead then.
 """
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
 from operator import attrgetter
 from secrets import token_hex
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from gateway.concurrency.bounded_wait import bounded_wait
+from gateway.quotas.escrow_account import EscrowAccount, LeaseAhead
 from gateway.quotas.escrow_policy import (
     aged,
     covers,
@@ -35,6 +37,7 @@ from gateway.quotas.escrow_policy import (
 from gateway.quotas.leases import CLOSE_SECONDS_MAX
 from gateway.quotas.quota_store import (
     Cost,
+    GrantedAhead,
     Lease,
     LimitStatus,
     QuotaStore,
@@ -43,12 +46,10 @@ from gateway.quotas.quota_store import (
     Reservation,
 )
 
-BUSY_SECONDS = 0.5
-"""Two requests within this time are a reason to expect a third."""
-AHEAD_SECONDS = 0.03
-"""As many leases as requests come in this time are ahead of an account, or in the time that decisions on them took
-of late, if that is longer: a decision takes up to the DELAY_SECONDS of radix_cache/redis/batch.py and a turn of the
-event loop, and requests come in bursts."""
+TOGETHER_SECONDS = 0.005
+"""For so long leases that have ended wait for others, to be settled by one call."""
+TOGETHER_MAX = 64
+"""Leases that are settled by one call: the store does nothing else meanwhile."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
@@ -59,73 +60,7 @@ AccountKey = tuple[str, ...]
 _scope_name = attrgetter("name")
 
 
-class LeaseAhead:
-    """One lease ahead of requests, decided or on its way."""
-
-    __slots__ = ("asked_at", "decided", "reservation")
-
-    def __init__(
-        self, reservation: Reservation, decided: "asyncio.Task[Lease | None]", asked_at: float
-    ) -> None:
-        self.reservation = reservation
-        self.decided = decided
-        """The result is None where the lease was not granted."""
-        self.asked_at = asked_at
-
-
-class EscrowAccount:
-    """Requests of the same scopes for the same model, and the leases ahead of them."""
-
-    __slots__ = (
-        "_requests",
-        "_requests_before",
-        "_window_from",
-        "affordable",
-        "ahead",
-        "asked_at",
-        "decision_seconds",
-        "gap_seconds",
-        "last",
-        "limit_statuses",
-        "seen_at",
-    )
-
-    def __init__(self, first: Reservation) -> None:
-        self.last = first
-        """The request that came last; leases ahead are like it."""
-        self.ahead: deque[LeaseAhead] = deque()
-        self.asked_at, self.gap_seconds = float("-inf"), float("inf")
-        """When the last request came, and how long after the one before."""
-        self.limit_statuses: tuple[LimitStatus, ...] = ()
-        """What the store said last, at `seen_at`."""
-        self.seen_at = 0.0
-        self.affordable = 0
-        """How many leases might be ahead then."""
-        self.decision_seconds = AHEAD_SECONDS
-        """How long decisions on leases ahead take at most, of late; AHEAD_SECONDS to BUSY_SECONDS."""
-        self._window_from = float("-inf")
-        self._requests = self._requests_before = 0
-        """Requests that came in the `decision_seconds` since `_window_from`, and in the time like that before."""
-
-    def count(self, reservation: Reservation, now: float) -> None:
-        """Count a request that has come."""
-        self.last = reservation
-        self.gap_seconds, self.asked_at = now - self.asked_at, now
-        if now - self._window_from >= self.decision_seconds:
-            self._window_from, self._requests_before, self._requests = now, self._requests, 0
-        self._requests += 1
-
-    def decided_in(self, seconds: float) -> None:
-        """Learn how long a decision on a lease ahead took, and forget a tenth of older ones."""
-        self.decision_seconds = min(max(seconds, 0.9 * self.decision_seconds, AHEAD_SECONDS), BUSY_SECONDS)
-
-    def leases_wanted(self, now: float) -> int:
-        """Return how many leases are to be ahead now: as many as requests come until they are decided."""
-        if not self.affordable or self.gap_seconds > BUSY_SECONDS or now - self.asked_at > BUSY_SECONDS:
-            return 0
-        wanted = self._requests if self._requests > self._requests_before else self._requests_before
-        return wanted if wanted < self.affordable else self.affordable
-
+Result = TypeVar("Result")
 
 _ALWAYS_THERE = SimpleNamespace(away=False)
 
@@ -168,6 +103,9 @@ class Escrow:
         self._keys_of: dict[str, set[AccountKey]] = {}
         """Accounts by organisation: a refusal concerns no others."""
         self._name, self._numbers = token_hex(8), count()
+        self._due: list[EscrowAccount] = []
+        """Accounts with leases that have ended."""
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
@@ -180,7 +118,7 @@ class Escrow:
             account.count(reservation, now)
             ahead = self._take(account, reservation.cost) if account.ahead else None
             if ahead is not None:
-                lease = ahead.decided.result() if ahead.decided.done() else await self._wait_for(ahead)
+                lease = ahead.lease() if ahead.decided.done() else await self._wait_for(ahead)
                 if lease is not None and (lease := self._usable(account, ahead, lease)) is not None:
                     self.taken += 1
                     return lease
@@ -192,19 +130,44 @@ class Escrow:
     async def _ask_store(
         self, account: EscrowAccount | None, reservation: Reservation, urgent: bool
     ) -> Lease | Refusal:
-        """Have the store decide on the request itself."""
+        """Have the store decide on the request itself, after all that has ended."""
+        self._settle_due()
         now = self._clock()
         decision = await self._store.reserve(reservation, urgent=urgent)
         if account is not None:
-            self._learn(account, decision, rounded_up(reservation.cost), now)
+            affordable = 0
+            if isinstance(decision, Lease) and not decision.shadow_refusals:
+                affordable = leases_affordable(decision.limit_statuses, rounded_up(reservation.cost))
+            self._learn(account, decision.limit_statuses, affordable, now)
         return decision
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
-        """See QuotaStore."""
-        # In this order both leave together, and the lease is settled first.
-        settled = self._store.settle(lease, actual)
-        self._reserve_ahead(lease.reservation)
+        """See QuotaStore. It is settled together with others of its account that end within TOGETHER_SECONDS."""
+        account = self._account_of_ended(lease.reservation)
+        if account is None:
+            return self._store.settle(lease, actual)
+        account.ended.append((lease, actual))
+        settled = account.settled
+        if settled is None:
+            loop = asyncio.get_running_loop()
+            settled = account.settled = loop.create_future()
+            self._due.append(account)
+            if self._timer is None:
+                self._timer = loop.call_later(TOGETHER_SECONDS, self.flush)
+        elif len(account.ended) >= TOGETHER_MAX:
+            self.flush()
         return settled
+
+    def settle_and_reserve(
+        self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
+    ) -> Awaitable[GrantedAhead]:
+        """See QuotaStore."""
+        return self._store.settle_and_reserve(ended, ahead)
+
+    def flush(self) -> None:
+        """Have the store settle at once what has ended, and do all else that it was asked."""
+        self._settle_due()
+        self._flush()
 
     def release(self, lease: Lease) -> Awaitable[None]:
         """See QuotaStore."""
@@ -230,7 +193,7 @@ class Escrow:
         self._closed = True
         for account in self._accounts.values():
             self._give_back_all(account)
-        self._flush()
+        self.flush()
         until = time.monotonic() + CLOSE_SECONDS_MAX
         while self._tasks and (seconds := until - time.monotonic()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
@@ -242,6 +205,7 @@ class Escrow:
         account = self._accounts.get(key)
         if account is None or account.last.scopes != reservation.scopes:
             if account is not None:
+                account.dropped = True
                 self._give_back_all(account)
             account = self._accounts[key] = EscrowAccount(reservation)
             self._keys_of.setdefault(key[0], set()).add(key)
@@ -250,17 +214,28 @@ class Escrow:
         self._accounts.move_to_end(key)
         return account
 
+    def _account_of_ended(self, ended: Reservation) -> EscrowAccount | None:
+        """Return the account of a lease that has ended; None where the lease is settled by itself."""
+        if ended.idempotency_key is not None or self._closed or not self._enabled:
+            return None
+        names = map(_scope_name, ended.scopes)
+        account = self._accounts.get((ended.organisation, ended.tenant, ended.model, *names))
+        return account if account is not None and account.last.scopes == ended.scopes else None
+
     def _drop(self, key: AccountKey) -> None:
-        self._give_back_all(self._accounts.pop(key))
+        account = self._accounts.pop(key)
+        account.dropped = True
+        self._give_back_all(account)
         keys = self._keys_of[key[0]]
         keys.discard(key)
         if not keys:
             del self._keys_of[key[0]]
 
-    def _learn(self, account: EscrowAccount, decision: Lease | Refusal, held: Cost, asked_at: float) -> None:
-        """Take over what the store says of the limits; `held` is the cost of a lease ahead."""
-        account.limit_statuses, account.seen_at = decision.limit_statuses, asked_at
-        account.affordable = leases_affordable(decision, held) if isinstance(decision, Lease) else 0
+    def _learn(
+        self, account: EscrowAccount, statuses: tuple[LimitStatus, ...], affordable: int, asked_at: float
+    ) -> None:
+        """Take over what the store says of the limits, and how many leases may be ahead by that."""
+        account.limit_statuses, account.seen_at, account.affordable = statuses, asked_at, affordable
         while len(account.ahead) > account.affordable:
             self._give_back(account.ahead.popleft())
 
@@ -290,7 +265,8 @@ class Escrow:
         """Return a lease ahead that was not decided when its request came; None if there is none in time."""
         self._flush()
         try:
-            return await bounded_wait(ahead.decided, self._timeout_seconds)
+            await bounded_wait(ahead.decided, self._timeout_seconds)
+            return ahead.lease()
         except TimeoutError:
             self._give_back(ahead)
             return None
@@ -311,41 +287,58 @@ class Escrow:
             limit_statuses=aged(account.limit_statuses, now - account.seen_at),
         )
 
-    def _reserve_ahead(self, ended: Reservation) -> None:
-        """Reserve leases like the last request, now that one has ended and others may come."""
-        names = map(_scope_name, ended.scopes)
-        account = self._accounts.get((ended.organisation, ended.tenant, ended.model, *names))
-        if account is None or ended.idempotency_key is not None or self._closed:
-            return
-        if self._availability.away or not self._enabled:
-            return
-        now = self._clock()
-        missing = account.leases_wanted(now) - len(account.ahead)
-        if missing <= 0:
-            return
-        cost = rounded_up(account.last.cost)
-        for _ in range(missing):
-            name = f"ahead-{self._name}-{next(self._numbers)}"
-            reservation = msgspec.structs.replace(account.last, id=name, cost=cost)
-            decided = self._begin(self._ask_ahead(account, reservation))
-            account.ahead.append(LeaseAhead(reservation, decided, now))
+    def _settle_due(self) -> None:
+        """Have the store settle what has ended, and reserve ahead of requests that may come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due, self._due = self._due, []
+        for account in due:
+            ended, account.ended = account.ended, []
+            settled, account.settled = account.settled, None
+            assert settled is not None, "an account is due once a lease of it has ended"
+            now = self._clock()
+            ahead = [] if self._availability.away else self._missing(account, now)
+            answer = self._store.settle_and_reserve(ended, ahead)
+            decided = self._begin(self._decided(account, answer, ahead, settled, now))
+            account.ahead.extend(LeaseAhead(each, decided, number, now) for number, each in enumerate(ahead))
 
-    async def _ask_ahead(self, account: EscrowAccount, reservation: Reservation) -> Lease | None:
-        now = self._clock()
+    def _missing(self, account: EscrowAccount, now: float) -> list[Reservation]:
+        """Return reservations like the last request's, as many as are missing ahead."""
+        missing = 0 if self._closed else account.leases_wanted(now) - len(account.ahead)
+        if missing <= 0:
+            return []
+        cost = rounded_up(account.last.cost)
+        return [
+            msgspec.structs.replace(account.last, id=f"ahead-{self._name}-{next(self._numbers)}", cost=cost)
+            for _ in range(missing)
+        ]
+
+    async def _decided(
+        self,
+        account: EscrowAccount,
+        answer: Awaitable[GrantedAhead],
+        ahead: Sequence[Reservation],
+        settled: "asyncio.Future[None]",
+        asked_at: float,
+    ) -> GrantedAhead:
+        """Return the store's decision on leases ahead, and learn from it."""
         try:
-            decision = await self._store.reserve(reservation, urgent=False)
-        except QuotaStoreUnavailable:
+            granted = await answer
+        except QuotaStoreUnavailable as err:
             account.affordable = 0
-            return None
-        self._learn(account, decision, reservation.cost, now)
-        account.decided_in(self._clock() - now)
-        if isinstance(decision, Refusal):
-            return None
-        if decision.shadow_refusals:
-            # A shadow limit would have refused a request, and the event names that request: there is none yet.
-            self._store.release(decision)
-            return None
-        return decision
+            if not settled.done():
+                settled.set_exception(err)
+                settled.exception()  # Fetched here, because a caller that does not wait never fetches it.
+            return GrantedAhead()
+        if not settled.done():
+            settled.set_result(None)
+        account.decided_in(self._clock() - asked_at)
+        if ahead and (granted.limit_statuses or granted.refused):
+            statuses = granted.limit_statuses
+            affordable = 0 if granted.refused else leases_affordable(statuses, ahead[0].cost)
+            self._learn(account, statuses, affordable, asked_at)
+        return granted
 
     def _give_back_all(self, account: EscrowAccount) -> None:
         while account.ahead:
@@ -354,15 +347,16 @@ class Escrow:
     def _give_back(self, ahead: LeaseAhead) -> None:
         if not ahead.decided.done():
             self._begin(self._give_back_later(ahead))
-        elif (lease := ahead.decided.result()) is not None:
+        elif (lease := ahead.lease()) is not None:
             # At once: a request that the store decides on next finds it there.
             self._keep_task(self._store.release(lease))
 
     async def _give_back_later(self, ahead: LeaseAhead) -> None:
-        if (lease := await ahead.decided) is not None:
+        await ahead.decided
+        if (lease := ahead.lease()) is not None:
             await self._store.release(lease)
 
-    def _begin(self, work: Coroutine[None, None, Lease | None]) -> "asyncio.Task[Lease | None]":
+    def _begin(self, work: Coroutine[None, None, Result]) -> "asyncio.Task[Result]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,5 +1,6 @@
 """How much quota may be reserved ahead of requests, and for how long: what limits can spare. See escrow.py."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from gateway.quotas.counter_recovery import HOUR_SECONDS
@@ -42,15 +43,13 @@ def rounded_up(cost: Cost) -> Cost:
     )
 
 
-def leases_affordable(lease: Lease, held: Cost) -> int:
+def leases_affordable(statuses: Sequence[LimitStatus], held: Cost) -> int:
     """Return how many leases of this cost may be ahead; none near a limit, where they would be missed elsewhere.
 
-    `lease` is the last one that was granted.
+    `statuses` are what was left when the last lease was granted.
     """
-    if lease.shadow_refusals:
-        return 0
     units, found = _units_of(held), AHEAD_MAX
-    for status in lease.limit_statuses:
+    for status in statuses:
         limit = status.limit
         if limit.unit == CONCURRENCY:
             enough = status.remaining >= LEFT_CONCURRENT_SHARE * limit.amount

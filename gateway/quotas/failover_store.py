@@ -38,6 +38,7 @@ from gateway.quotas.quota_store import (
     NO_COST,
     UNIT_INDEX,
     Cost,
+    GrantedAhead,
     Lease,
     LimitStatus,
     QuotaStore,
@@ -153,6 +154,38 @@ class FailoverQuotaStore:
         if self.away or lease.reservation.id in self._granted_locally:
             return self._end_while_away(lease, None)
         return self._end_shared(lease, None)
+
+    def settle_and_reserve(
+        self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
+    ) -> Awaitable[GrantedAhead]:
+        """See QuotaStore; nothing is reserved ahead while the shared store is away."""
+        if self.away or self._granted_locally:
+            for lease, actual in ended:
+                self.settle(lease, actual)
+            return _nothing_granted()
+        answer = self._shared.settle_and_reserve(ended, ahead)
+        return self._kept_if_it_failed(answer, ended, ahead, self._clock())
+
+    async def _kept_if_it_failed(
+        self,
+        answer: Awaitable[GrantedAhead],
+        ended: Sequence[tuple[Lease, Cost]],
+        ahead: Sequence[Reservation],
+        asked_at: float,
+    ) -> GrantedAhead:
+        """Return the shared store's answer; if there is none, keep the ends for later and undo the rest then."""
+        try:
+            granted = await answer
+        except QuotaStoreUnavailable as err:
+            for lease, actual in ended:
+                self._keep(lease, actual)
+            self._unheard.extend(Lease(reservation=reservation) for reservation in ahead)
+            self._count_failure(err, asked_at)
+            return GrantedAhead()
+        self._failures = 0
+        if not granted.refused:  # Where usage is lost, the refusal does not tell what is left.
+            self._remember(ended[0][0].reservation, granted.limit_statuses)
+        return granted
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         """See QuotaStore."""
@@ -271,6 +304,10 @@ class FailoverQuotaStore:
         self._seen.move_to_end(account)
         if len(self._seen) > SEEN_MAX:
             self._seen.popitem(last=False)
+
+
+async def _nothing_granted() -> GrantedAhead:
+    return GrantedAhead()
 
 
 def _account(reservation: Reservation) -> tuple[str, ...]:

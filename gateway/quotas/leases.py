@@ -99,8 +99,9 @@ class Leases:
             return
         ending = self._store.release(lease) if actual is None else self._store.settle(lease, actual)
         if isinstance(ending, asyncio.Future):
-            self._endings.add(ending)
-            ending.add_done_callback(self._ended)
+            if ending not in self._endings:  # Leases that the store ends together have one future.
+                self._endings.add(ending)
+                ending.add_done_callback(self._ended)
             if not self._held:
                 # No other request is under way whose end could be sent together with this one.
                 asyncio.get_running_loop().call_soon(self._flush)

@@ -1,7 +1,7 @@
 """QuotaStore in one process: exact here, without what other gateways grant. It serves while Redis is away."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -15,6 +15,7 @@ from gateway.quotas.quota_store import (
     UNIT_INDEX,
     CompletedAwaitable,
     Cost,
+    GrantedAhead,
     Lease,
     LimitStatus,
     QuotaStoreUnavailable,
@@ -76,6 +77,9 @@ class LocalQuotaStore:
 
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """See QuotaStore; every reservation is decided at once."""
+        return self._decide(reservation)
+
+    def _decide(self, reservation: Reservation) -> Lease | Refusal:
         now = self._clock()
         self.sweep(now)
         known = self._leases.get(_name(reservation))
@@ -105,6 +109,27 @@ class LocalQuotaStore:
         """See QuotaStore."""
         self._end(lease.reservation, None)
         return COMPLETED
+
+    def settle_and_reserve(
+        self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
+    ) -> Awaitable[GrantedAhead]:
+        """See QuotaStore."""
+        for lease, actual in ended:
+            self.settle(lease, actual)
+        return _answer(self._reserve_ahead(ahead))
+
+    def _reserve_ahead(self, ahead: Sequence[Reservation]) -> GrantedAhead:
+        """Reserve until a limit refuses."""
+        statuses: tuple[LimitStatus, ...] = ()
+        for count, reservation in enumerate(ahead):
+            decision = self._decide(reservation)
+            if isinstance(decision, Lease) and decision.shadow_refusals:
+                self.release(decision)
+            elif isinstance(decision, Lease):
+                statuses = decision.limit_statuses
+                continue
+            return GrantedAhead(count=count, limit_statuses=decision.limit_statuses, refused=True)
+        return GrantedAhead(count=len(ahead), limit_statuses=statuses)
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         """See QuotaStore."""
@@ -300,6 +325,10 @@ class LocalQuotaStore:
             for scope in reservation.scopes
             for limit in scope.limits
         ]
+
+
+async def _answer(granted: GrantedAhead) -> GrantedAhead:
+    return granted
 
 
 def _name(reservation: Reservation) -> tuple[str, str]:

@@ -179,6 +179,17 @@ class Refusal:
         return self.limit.amount
 
 
+class GrantedAhead(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The decision on reservations ahead of requests, all of one cost."""
+
+    count: int = 0
+    """How many were granted: the first ones."""
+    limit_statuses: tuple[LimitStatus, ...] = ()
+    """What is left of the limits; empty where the store was not asked."""
+    refused: bool = False
+    """Whether a limit refused the next one, or a shadow limit would have."""
+
+
 class QuotaStore(Protocol):
     """A store that counts what tenants use of their limits."""
 
@@ -199,6 +210,18 @@ class QuotaStore(Protocol):
 
     def release(self, lease: Lease) -> Awaitable[None]:
         """Give back all that was reserved. This begins at once, as settling does."""
+        ...
+
+    def settle_and_reserve(
+        self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
+    ) -> Awaitable[GrantedAhead]:
+        """Settle leases that ended, and then reserve others ahead of requests, as one step.
+
+        Of `ended` there is at least one; `ahead` may be empty. All are of one organisation, tenant, model and the
+        same scopes, none under a client's own key, and those ahead have one cost. A reservation ahead that a shadow
+        limit would have refused is not granted. This begins at once; the result must be awaited, and raises
+        QuotaStoreUnavailable.
+        """
         ...
 
     async def renew(self, leases: Sequence[Lease]) -> None:

@@ -7,7 +7,7 @@ counter_recovery.py).
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.concurrency.bounded_wait import bounded_wait
 from gateway.quotas.counter_recovery import CounterRecovery
@@ -18,6 +18,7 @@ from gateway.quotas.quota_store import (
     LEASE_SECONDS,
     NO_COST,
     Cost,
+    GrantedAhead,
     Lease,
     LimitStatus,
     QuotaStoreUnavailable,
@@ -43,8 +44,8 @@ CLOCK_FORGETTING = 0.01
 RESTORED_MS = 62 * 86_400_000
 """How long it is known that usage was put back: longer than any window. Putting it back again changes nothing."""
 
-FILES = ("windows", "leases", "reserve", "finish", "renew", "restore")
-VERBS = ("reserve", "finish", "renew", "restore")
+FILES = ("windows", "leases", "decisions", "reserve", "finish", "settle_and_reserve", "renew", "restore")
+VERBS = ("reserve", "finish", "settle_and_reserve", "renew", "restore")
 
 
 class RedisQuotaStore:
@@ -78,7 +79,7 @@ class RedisQuotaStore:
         """Call the functions of this Lua code from now on."""
         verbs = library_functions(body, VERBS)
         self._reserve, self._finish, self._renew = verbs["reserve"], verbs["finish"], verbs["renew"]
-        self._restore = verbs["restore"]
+        self._restore, self._settle_and_reserve = verbs["restore"], verbs["settle_and_reserve"]
         self._scripts.bind(verbs)
 
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
@@ -163,15 +164,7 @@ class RedisQuotaStore:
         if outcome in REPEATS:
             raise RepeatedReservationRefused(REPEATS[outcome])
         worst, retry_us, shadows = answer[2:5]
-        at, statuses = 5 + shadows, []
-        for scope, limit in layout.limits:
-            statuses.append(
-                LimitStatus(
-                    scope=scope.name, limit=limit, remaining=answer[at], reset_seconds=answer[at + 1] / 1e6
-                )
-            )
-            at += 2
-        limit_statuses = tuple(statuses)
+        limit_statuses = _statuses(layout, answer, 5 + shadows)
         if outcome == GRANTED:
             return Lease(
                 reservation=reservation,
@@ -234,6 +227,52 @@ class RedisQuotaStore:
         lease_key = f"{layout.lease}{reservation.id}" if once is None else f"{layout.once}{once.name}"
         return self._scripts.call(self._finish, [lease_key, *layout.keys], arguments, urgent=False)
 
+    def settle_and_reserve(
+        self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
+    ) -> Awaitable[GrantedAhead]:
+        """See QuotaStore."""
+        layout = self._layouts.of(ended[0][0].reservation)
+        recovery = self._recovery
+        restorable = recovery is not None and recovery.ready
+        keys = [f"{layout.lease}{lease.reservation.id}" for lease, _ in ended]
+        keys += [f"{layout.lease}{reservation.id}" for reservation in ahead]
+        arguments: list[CommandArgument] = [
+            LEASE_MS,
+            len(ended),
+            len(ahead),
+            layout.restored_key if restorable else 0,
+            layout.packed,
+            packed_cost(ahead[0].cost if ahead else NO_COST),
+        ]
+        for lease, actual in ended:
+            arguments += (lease.reservation.id, packed_cost(lease.reservation.cost), packed_cost(actual))
+        arguments += [reservation.id for reservation in ahead]
+        asked = self._scripts.call(
+            self._settle_and_reserve, [keys[0], *layout.keys, *keys], arguments, urgent=False
+        )
+        return self._granted(asked, ended[0][0].reservation, layout)
+
+    async def _granted(
+        self, asked: "asyncio.Future[ScriptAnswer]", reservation: Reservation, layout: ScopeLayout
+    ) -> GrantedAhead:
+        """Return the answer to settle_and_reserve of leases like this reservation."""
+        try:
+            answer = await asked
+        except RedisDown as err:
+            raise QuotaStoreUnavailable(str(err)) from err
+        finally:
+            del asked  # Its error refers to this frame, which would be a reference cycle.
+        if not isinstance(answer, list):
+            raise QuotaStoreUnavailable("Redis gave an answer of another shape")
+        count, server_ms, refused, alerts = answer[:4]
+        self._learn_clock(server_ms)
+        statuses_at = 4 + 2 * alerts
+        if alerts:
+            self._send_alerts(reservation, layout, answer[3:statuses_at])
+        return GrantedAhead(
+            count=count, limit_statuses=_statuses(layout, answer, statuses_at), refused=refused == 1
+        )
+
     def _send_alerts(self, reservation: Reservation, layout: ScopeLayout, answer: list[int]) -> None:
         """Send the alerts that are due by the answer to a settlement."""
         for at in range(1, len(answer), 2):
@@ -285,3 +324,16 @@ class RedisQuotaStore:
         if self._server_ahead_ms is None:
             return 0
         return int(self._clock() * 1000 + self._server_ahead_ms + self._timeout_seconds * 1000) + 1
+
+
+def _statuses(layout: ScopeLayout, answer: Sequence[int], at: int) -> tuple[LimitStatus, ...]:
+    """Return what is left of the limits, which an answer has from this place on."""
+    statuses = []
+    for scope, limit in layout.limits:
+        statuses.append(
+            LimitStatus(
+                scope=scope.name, limit=limit, remaining=answer[at], reset_seconds=answer[at + 1] / 1e6
+            )
+        )
+        at += 2
+    return tuple(statuses)

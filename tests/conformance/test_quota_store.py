@@ -426,3 +426,77 @@ async def test_renewing_does_not_count_what_a_limit_that_is_tried_out_has_not_co
     await store.renew([second])
     await store.release(first)
     assert (await store.reserve(ask(scope))).shadow_refusals == ()
+
+
+async def leases_of(store, ask, scope, count, prompt=100):
+    return [await store.reserve(ask(scope, prompt=prompt)) for _ in range(count)]
+
+
+async def test_leases_are_settled_and_others_reserved_in_one_step(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, REQUESTS, concurrency(3)))
+    first, second = await leases_of(store, ask, scope, 2)
+    ended = [(first, Cost(prompt_tokens=30)), (second, Cost(prompt_tokens=120))]
+    ahead = [ask(scope, prompt=100), ask(scope, prompt=100)]
+    for _ in range(2):  # The same call again is one call.
+        granted = await store.settle_and_reserve(ended, ahead)
+        assert (granted.count, granted.refused) == (2, False)
+        assert [status.remaining for status in granted.limit_statuses] == [1000 - 150 - 200, 1, 1]
+    assert isinstance(await store.reserve(ask(scope)), Lease)
+    assert (await store.reserve(ask(scope, prompt=0))).unit in ("requests", "concurrency")
+    for reservation in ahead:
+        await store.settle(Lease(reservation=reservation), Cost(prompt_tokens=40))
+    assert await left(store, ask, scope) == [1000 - 150 - 2 * 40 - 10, 0]
+
+
+async def test_leases_are_settled_in_one_step_without_others_ahead(store, ask):
+    scope = Scope(name="t", limits=(TOKENS, concurrency(2)))
+    ended = [(lease, Cost(prompt_tokens=10)) for lease in await leases_of(store, ask, scope, 2)]
+    assert (await store.settle_and_reserve(ended, [])).count == 0
+    assert await left(store, ask, scope) == [980]
+    assert len([each for each in await leases_of(store, ask, scope, 3) if isinstance(each, Lease)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [((TOKENS,), 3), ((WIDE.limits[0], concurrency(2)), 2), ((replace(TOKENS, mode="shadow"),), 3)],
+    ids=["tokens", "concurrency", "a shadow limit"],
+)
+async def test_no_more_is_reserved_ahead_than_fits_every_limit(store, ask, limits, count):
+    scope = Scope(name="t", limits=limits)
+    [lease] = await leases_of(store, ask, scope, 1)
+    ahead = [ask(scope, prompt=300) for _ in range(4)]
+    granted = await store.settle_and_reserve([(lease, Cost(prompt_tokens=100))], ahead)
+    assert (granted.count, granted.refused) == (count, True)
+    for reservation in ahead[:count]:
+        await store.release(Lease(reservation=reservation))
+    assert (await left(store, ask, scope))[0] in (900, 9999)
+
+
+async def test_a_lease_that_was_given_back_before_its_call_is_not_granted(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    [lease] = await leases_of(store, ask, scope, 1)
+    given_back = ask(scope, prompt=100)
+    await store.release(Lease(reservation=given_back))
+    try:
+        granted = await store.settle_and_reserve([(lease, Cost(prompt_tokens=1))], [given_back])
+        assert (granted.count, granted.refused) == (0, True)
+    except QuotaStoreUnavailable:
+        pass
+    assert await left(store, ask, scope) == [999]
+
+
+async def test_leases_that_were_not_renewed_are_charged_what_exceeds_their_reservation(store, ask):
+    scope = Scope(name="t", limits=(TOKENS,))
+    unknown = Lease(reservation=ask(scope, prompt=100))
+    await store.settle_and_reserve([(unknown, Cost(prompt_tokens=130))], [])
+    assert await left(store, ask, scope) == [970]
+
+
+async def test_an_alert_of_leases_that_are_settled_together_comes_once(store, ask):
+    alerts = []
+    getattr(store, "_store", store)._events.on_alert.append(alerts.append)
+    scope = Scope(name="tenant:t", limits=(replace(BUDGET, alert_at=0.5),))
+    leases = await leases_of(store, ask, scope, 3, prompt=300)
+    await store.settle_and_reserve([(lease, Cost(prompt_tokens=300)) for lease in leases], [])
+    await asyncio.sleep(0)
+    assert [(alert.scope, alert.used) for alert in alerts] == [("tenant:t", 900)]

@@ -32,6 +32,7 @@ steps = st.lists(
         st.tuples(st.just("leave"), gateways, st.integers(1, 40)),
         st.tuples(st.just("settle"), st.integers(0, 100), st.integers(0, 40)),
         st.tuples(st.just("release"), st.integers(0, 100), st.none()),
+        st.tuples(st.just("flush"), gateways, st.none()),
         st.tuples(st.just("wait"), st.none(), st.sampled_from([0.001, 0.1, 0.6, 1.5])),
     ),
     max_size=60,
@@ -49,6 +50,15 @@ class Yielding(LocalQuotaStore):
             self.release(Lease(reservation=reservation))
             raise
         return decision
+
+    def settle_and_reserve(self, ended, ahead):
+        decided = super().settle_and_reserve(ended, ahead)
+
+        async def later():
+            await asyncio.sleep(0)
+            return await decided
+
+        return later()
 
 
 def asked(tokens: int, scope: Scope = SCOPE) -> Reservation:
@@ -92,6 +102,8 @@ async def played(script) -> None:
             [done] = await asyncio.gather(task, return_exceptions=True)
             if isinstance(done, Lease):
                 running.append((stores[which], done))
+        elif what == "flush":
+            stores[which].flush()
         elif what == "wait":
             clock.advance(tokens)
             for one in stores:
@@ -133,6 +145,7 @@ async def used_at(limit: Limit, script) -> list[float]:
             if isinstance(decision, Lease):
                 uses.append(clock())
                 stores[which].settle(decision, Cost(prompt_tokens=1))
+                stores[which].flush()
             await asyncio.sleep(0)
         clock.advance(pause)
     for one in stores:

@@ -18,35 +18,24 @@ verbs.finish = function(keys, args)
   if lease and (lease.owner ~= id or lease.ends == 0) then
     return {0}
   end
-  local total = settles and actual or NOTHING
   local meters, changed = meters_of(layout, keys, now), {}
-  local age, restored = tonumber(args[9]), keys[tonumber(args[8])]
-
-  for at, limit in ipairs(layout.limits) do
-    local charged = lease and lease.charges[2 * at - 1]
+  end_charges(layout, keys, meters, changed, alerts, now, {
+    lease = lease,
+    cost = cost,
+    total = settles and actual or NOTHING,
+    settles = settles,
+    restored = keys[tonumber(args[8])],
+    age_ms = tonumber(args[9]),
+  })
+  for _, limit in ipairs(layout.limits) do
     if limit.unit == 0 then
       redis.call('ZREM', keys[limit.key], id)
-    elseif charged ~= -1 then
-      local meter = meters[at]
-      if charged then
-        changed[at] = settle(meter, limit, now, charged, total[limit.unit], lease.charges[2 * at])
-      elseif settles and total[limit.unit] > cost[limit.unit]
-        and not (age > 0 and is_counted(restored, limit, keys[limit.key], math.floor(now / 1000) - age)) then
-        charge(meter, limit, now, total[limit.unit] - cost[limit.unit])
-        changed[at] = true
-      end
-      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.told <= now then
-        meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
-        alerts[#alerts + 1] = at
-        alerts[#alerts + 1] = math.floor(meter.used + 0.5)
-        changed[at] = true
-      end
     end
   end
   write_meters(layout, keys, meters, changed, now)
 
   if fingerprint == '' then
-    redis.call('SET', keys[1], cmsgpack.pack({id, 0}), 'PX', tonumber(args[2]))
+    write_ended(keys[1], id, tonumber(args[2]))
   else
     -- An attempt for which nothing was charged does not count.
     local attempt = (lease and lease.attempt or 1) - (settles and 0 or 1)

@@ -9,8 +9,8 @@
 -- Two places are empty: gateways of earlier versions have stored the price of earlier attempts there.
 local NOTHING = {0, 0, 0, 0, 0, 0}
 
-local function lease_of(key)
-  local stored = redis.call('GET', key)
+-- Returns a lease from its stored form, or nil.
+local function lease_from(stored)
   if not stored then
     return nil
   end
@@ -22,6 +22,15 @@ local function lease_of(key)
     attempt = found[4],
     charges = found[7],
   }
+end
+
+local function lease_of(key)
+  return lease_from(redis.call('GET', key))
+end
+
+-- Writes that a lease has ended, so that it is neither ended nor reserved again.
+local function write_ended(key, id, ms)
+  redis.call('SET', key, cmsgpack.pack({id, 0}), 'PX', ms)
 end
 
 local function write_lease(key, lease, ms)

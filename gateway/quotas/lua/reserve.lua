@@ -18,7 +18,6 @@ verbs.reserve = function(keys, args)
   local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
   local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
   local cost, layout = cost_of(args[7]), layout_of(args[9])
-  local limits = layout.limits
 
   local lease, again, attempt = lease_of(keys[1]), false, 1
   if lease and lease.owner == id then
@@ -44,57 +43,21 @@ verbs.reserve = function(keys, args)
   end
 
   -- Nothing is written before the decision is made.
-  local meters, charges, running, shadowed = meters_of(layout, keys, now), {}, {}, {}
-  local worst, worst_wait = 0, 0
-  for at, limit in ipairs(limits) do
-    local fits, wait, charged = true, 0, 1
-    if limit.unit == 0 then
-      running[at] = redis.call('ZCOUNT', keys[limit.key], '(' .. now_ms, '+inf')
-      fits, wait = running[at] < limit.amount, 1000000
-    else
-      local meter = meters[at]
-      charged = cost[limit.unit]
-      local excess = meter.used + charged - limit.amount
-      fits = excess <= TOLERANCE
-      if charged > limit.amount then
-        wait = -1
-      elseif limit.reset == 'smooth' then
-        wait = excess * limit.length / limit.amount
-      else
-        wait = meter.mark - now
-      end
-    end
-    if not fits and not again then
-      if limit.mode == 'shadow' then
-        shadowed[#shadowed + 1] = at
-        charged = -1
-      elseif limit.mode == 'enforce' and (worst == 0 or (worst_wait >= 0 and (wait < 0 or wait > worst_wait))) then
-        worst, worst_wait = at, wait
-      end
-    end
-    charges[2 * at - 1], charges[2 * at] = charged, 0
+  local meters, running = meters_of(layout, keys, now), running_of(layout, keys, now_ms)
+  local worst, worst_wait, charges, shadowed = 0, 0, {}, {}
+  if not again then
+    worst, worst_wait, charges, shadowed = judge(layout, meters, running, cost, now)
   end
 
   local granted = worst == 0
   if granted and not again then
     local changed = {}
-    for at, limit in ipairs(limits) do
-      local charged = charges[2 * at - 1]
-      if limit.unit == 0 then
-        if charged > 0 then
-          local key = keys[limit.key]
-          redis.call('ZADD', key, now_ms + lease_ms, id)
-          if keep_key(key, lease_ms, now, running[at] == 0) then
-            redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
-          end
-          running[at] = running[at] + 1
-        end
-      elseif charged >= 0 then
-        charge(meters[at], limit, now, charged)
-        charges[2 * at] = receipt_of(meters[at], limit, now)
-        changed[at] = true
+    for at, limit in ipairs(layout.limits) do
+      if limit.unit == 0 and charges[2 * at - 1] > 0 then
+        run(keys[limit.key], {id}, lease_ms, now, running[at] == 0)
       end
     end
+    take(layout, meters, running, charges, changed, now)
     write_meters(layout, keys, meters, changed, now)
     write_lease(keys[1], {
       owner = id,
@@ -109,10 +72,6 @@ verbs.reserve = function(keys, args)
   for _, at in ipairs(shadowed) do
     answer[#answer + 1] = at
   end
-  for at, limit in ipairs(limits) do
-    local left = limit.amount - (running[at] or meters[at].used)
-    answer[#answer + 1] = math.max(0, math.floor(left + TOLERANCE))
-    answer[#answer + 1] = running[at] and 0 or math.ceil(reset_us(meters[at], limit, now))
-  end
+  add_statuses(answer, layout, meters, running, now)
   return answer
 end

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.quotas import escrow
 from gateway.quotas.escrow import Escrow
+from gateway.quotas.escrow_account import BUSY_SECONDS
 from gateway.quotas.escrow_policy import AHEAD_MAX, CONCURRENT_EACH, rounded_up
 from gateway.quotas.limit import Limit, Scope, concurrency
 from gateway.quotas.local_store import LocalQuotaStore
@@ -56,6 +57,19 @@ class Slow(LocalQuotaStore):
             raise QuotaStoreUnavailable("away")
         return await super().reserve(reservation, urgent=urgent)
 
+    def settle_and_reserve(self, ended, ahead):
+        self.asked += [reservation.id for reservation in ahead]
+        for lease, actual in ended:
+            self.settle(lease, actual)
+
+        async def decided():
+            await self.may.wait()
+            if self.away:
+                raise QuotaStoreUnavailable("away")
+            return await LocalQuotaStore.settle_and_reserve(self, (), ahead)
+
+        return decided()
+
 
 @pytest.fixture
 def clock():
@@ -90,7 +104,8 @@ async def busy(ahead, clock, scope=PLAN, gap=0.1, times=2, **cost):
         clock.now += gap
         lease = await ahead.reserve(asked(f"before-{next(numbers)}", scope, **cost))
         ahead.settle(lease, Cost(prompt_tokens=100, output_tokens=50))
-    await asyncio.sleep(0)
+        ahead.flush()
+        await asyncio.sleep(0)
 
 
 async def running(store):
@@ -122,7 +137,7 @@ async def test_what_was_used_is_what_is_charged_whoever_reserved_it(ahead, store
 async def test_one_request_alone_leaves_nothing_behind(ahead, store, clock):
     await busy(ahead, clock, times=1)
     assert len(store.asked) == 1
-    clock.now += escrow.BUSY_SECONDS + 0.1
+    clock.now += BUSY_SECONDS + 0.1
     await busy(ahead, clock, times=1)
     assert await running(store) == 0
 
@@ -144,6 +159,7 @@ async def test_slow_decisions_put_more_leases_ahead(ahead, store, clock):
     store.may.clear()
     before = await ahead.reserve(asked("before"))
     ahead.settle(before, Cost(prompt_tokens=100, output_tokens=50))
+    ahead.flush()
     await asyncio.sleep(0)
     clock.now += 0.2  # The decision on the lease ahead takes so long.
     store.may.set()
@@ -184,6 +200,7 @@ async def test_a_request_that_needs_more_than_is_held_asks_for_itself_and_the_ne
     assert "long" in store.asked
     clock.now += 0.1
     ahead.settle(lease, Cost(prompt_tokens=129))
+    ahead.flush()
     await asyncio.sleep(0)
     assert isinstance(await ahead.reserve(asked("as long", prompt=140)), Lease)
     assert "as long" not in store.asked
@@ -194,6 +211,7 @@ async def test_of_several_that_are_ahead_the_one_that_is_large_enough_is_taken(a
     lease = await ahead.reserve(asked("long", prompt=500))
     clock.now += 0.0001
     ahead.settle(lease, Cost(prompt_tokens=500))
+    ahead.flush()
     await asyncio.sleep(0)
     assert isinstance(await ahead.reserve(asked("as long", prompt=500)), Lease)
     assert "as long" not in store.asked
@@ -243,6 +261,7 @@ async def test_a_request_from_before_a_change_asks_for_nothing_by_the_old_limits
     higher = replace(PLAN, limits=(replace(REQUESTS, amount=20_000),))
     await busy(ahead, clock, higher)
     ahead.settle(old, Cost(prompt_tokens=1))
+    ahead.flush()
     assert isinstance(await ahead.reserve(asked("next", higher)), Lease)
     assert "next" not in store.asked
 
@@ -253,6 +272,7 @@ async def test_after_a_long_request_what_is_ahead_is_as_short_as_requests_are_ag
         lease = await ahead.reserve(asked("short"))
         clock.now += 0.1
         ahead.settle(lease, Cost(prompt_tokens=100))
+        ahead.flush()
         await asyncio.sleep(0)
     assert lease.reservation.cost.prompt_tokens == 128
     assert "short" not in store.asked
@@ -261,9 +281,10 @@ async def test_after_a_long_request_what_is_ahead_is_as_short_as_requests_are_ag
 async def test_nothing_is_ahead_of_who_has_stopped_asking_while_its_requests_still_end(ahead, store, clock):
     await busy(ahead, clock, times=1)
     leases = [await ahead.reserve(asked(f"streams-{at}")) for at in range(3)]
-    clock.now += escrow.BUSY_SECONDS + 0.1
+    clock.now += BUSY_SECONDS + 0.1
     for lease in leases:
         ahead.settle(lease, Cost(prompt_tokens=100))
+        ahead.flush()
     await asyncio.sleep(0)
     assert await running(store) == 0
 
@@ -297,6 +318,7 @@ async def test_who_comes_near_a_limit_gives_back_what_is_ahead(ahead, store, clo
     await LocalQuotaStore.reserve(store, asked("another gateway's", prompt=970_000))
     lease = await ahead.reserve(asked("the next"))
     ahead.settle(lease, Cost(prompt_tokens=100))
+    ahead.flush()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert await running(store) == len(["another gateway's"])
@@ -338,6 +360,7 @@ async def test_a_lease_that_is_not_there_yet_is_waited_for_and_given_back_if_its
     lease = await ahead.reserve(asked("second"))
     store.may.clear()
     ahead.settle(lease, Cost(prompt_tokens=100))
+    ahead.flush()
     await asyncio.sleep(0)
     waiting = asyncio.create_task(ahead.reserve(asked("third")))
     await asyncio.sleep(0)
@@ -355,6 +378,7 @@ async def test_one_that_was_refused_is_asked_for_again_by_its_request(ahead, sto
     lease = await ahead.reserve(asked("second"))
     store.may.clear()
     ahead.settle(lease, Cost(prompt_tokens=100))
+    ahead.flush()
     waiting = asyncio.create_task(ahead.reserve(asked("third")))
     await asyncio.sleep(0)
     await LocalQuotaStore.reserve(store, asked("another gateway's", prompt=999_540))
@@ -380,6 +404,7 @@ async def test_a_request_that_may_be_repeated_is_known_by_its_own_name(ahead, st
     assert lease.reservation.id == "repeatable"
     before = len(store.asked)
     ahead.settle(lease, Cost(prompt_tokens=1))
+    ahead.flush()
     await asyncio.sleep(0)
     assert len(store.asked) == before
 
@@ -389,6 +414,7 @@ async def test_at_the_end_everything_is_given_back_and_nothing_more_is_taken(ahe
     lease = await ahead.reserve(asked("the last"))
     await ahead.close()
     ahead.settle(lease, Cost(prompt_tokens=1))
+    ahead.flush()
     await asyncio.sleep(0)
     assert await running(store) == 0
 
@@ -401,6 +427,43 @@ async def test_accounts_are_bounded_and_who_has_to_go_gives_back(ahead, store, c
     assert len(ahead._accounts) == 3
     assert ahead._keys_of == {"o": set(ahead._accounts)}
     assert sum(len(account.ahead) for account in ahead._accounts.values()) == 3
+
+
+async def test_leases_that_end_together_are_settled_by_one_call(ahead, store, clock, monkeypatch):
+    calls = []
+    together = store.settle_and_reserve
+
+    def settle_and_reserve(ended, ahead):
+        calls.append((len(ended), len(ahead)))
+        return together(ended, ahead)
+
+    monkeypatch.setattr(store, "settle_and_reserve", settle_and_reserve)
+    leases = [await ahead.reserve(asked(f"together-{at}")) for at in range(5)]
+    settled = [ahead.settle(lease, Cost(prompt_tokens=100, output_tokens=50)) for lease in leases]
+    await asyncio.gather(*settled)
+    assert calls == [(5, 5)]
+    assert await running(store) == 5
+
+
+async def test_what_has_ended_is_settled_before_the_next_request_is_decided(ahead, clock):
+    scope = Scope(name="tenant:t", limits=(concurrency(1),))
+    for at in range(3):
+        lease = await ahead.reserve(asked(f"alone-{at}", scope))
+        assert isinstance(lease, Lease)
+        ahead.settle(lease, Cost(prompt_tokens=100))
+
+
+async def test_a_lease_that_ends_after_its_account_was_dropped_has_none_ahead_of_it(
+    ahead, store, clock, monkeypatch
+):
+    monkeypatch.setattr(escrow, "ACCOUNTS_MAX", 1)
+    await busy(ahead, clock)
+    lease = await ahead.reserve(asked("the last"))
+    ahead.settle(lease, Cost(prompt_tokens=100))
+    other = Scope(name="tenant:other", limits=PLAN.limits)
+    ahead.release(await ahead.reserve(asked("another account's", other)))
+    await asyncio.sleep(0)
+    assert await running(store) == 0
 
 
 def test_costs_are_rounded_up_so_that_the_next_request_may_be_longer():

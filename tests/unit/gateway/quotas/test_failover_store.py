@@ -49,6 +49,14 @@ class Flaky(LocalQuotaStore):
             ended.set_result(None)
         return ended
 
+    def settle_and_reserve(self, ended, ahead):
+        if self.away:
+            return self.fail()
+        return super().settle_and_reserve(ended, ahead)
+
+    async def fail(self):
+        raise QuotaStoreUnavailable("away")
+
     async def renew(self, leases):
         self.check()
         await super().renew(leases)
@@ -367,3 +375,29 @@ async def test_what_was_granted_here_is_forgotten_after_redis_is_back(shared, mo
     now += LIMIT.window.seconds + LEASE_SECONDS
     await until(lambda: not local._leases and not local._accounts)
     watching.cancel()
+
+
+async def test_leases_whose_common_settlement_fails_are_settled_once_redis_answers(
+    store, shared, monkeypatch
+):
+    monkeypatch.setattr(failover_store, "PING_SECONDS", 0.01)
+    leases = [await store.reserve(ask(number)) for number in range(2)]
+    shared.away = True
+    ended = [(lease, Cost(prompt_tokens=1)) for lease in leases]
+    granted = await store.settle_and_reserve(ended, [ask("ahead")])
+    assert granted.count == 0
+    shared.away = False
+    watching = asyncio.create_task(store.run())
+    await until(lambda: len(shared.settled) == 2)
+    watching.cancel()
+    assert sorted(shared.settled) == ["r0", "r1"]
+    with pytest.raises(QuotaStoreUnavailable, match="ended"):
+        await shared.reserve(ask("ahead"))
+
+
+async def test_nothing_is_reserved_ahead_while_redis_is_away(store, shared):
+    lease = await store.reserve(ask(1))
+    shared.away = store.away = True
+    granted = await store.settle_and_reserve([(lease, Cost(prompt_tokens=1))], [ask("ahead")])
+    assert granted.count == 0
+    assert store.local_decisions == 0

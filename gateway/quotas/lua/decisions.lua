@@ -1,0 +1,112 @@
+-- What reserving and settling do to the meters of all limits of a call.
+
+-- Replaces what a lease was charged by the actual cost, in every limit but those of concurrency.
+--
+-- `ending` is {lease, cost, total, settles, restored, age_ms}: the stored lease (nil if it is gone), the reserved and
+-- the actual cost, whether it is settled rather than released, the key of restore (nil for none), and how long ago it
+-- ended. Marks the meters that are `changed`, and adds the number and the usage of limits that are due to `alerts`.
+local function end_charges(layout, keys, meters, changed, alerts, now, ending)
+  local lease, total, settles = ending.lease, ending.total, ending.settles
+  for at, limit in ipairs(layout.limits) do
+    local charged = lease and lease.charges[2 * at - 1]
+    if limit.unit ~= 0 and charged ~= -1 then
+      local meter = meters[at]
+      local more = total[limit.unit] - ending.cost[limit.unit]
+      if charged then
+        changed[at] = settle(meter, limit, now, charged, total[limit.unit], lease.charges[2 * at]) or changed[at]
+      elseif settles and more > 0 and not (ending.age_ms > 0
+        and is_counted(ending.restored, limit, keys[limit.key], math.floor(now / 1000) - ending.age_ms)) then
+        charge(meter, limit, now, more)
+        changed[at] = true
+      end
+      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.told <= now then
+        meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
+        alerts[#alerts + 1] = at
+        alerts[#alerts + 1] = math.floor(meter.used + 0.5)
+        changed[at] = true
+      end
+    end
+  end
+end
+
+-- Judges a cost against every limit, as its meter and its number of running leases are.
+--
+-- Returns the limit that would refuse it for longest (0: none), how long in us (-1: for ever), the charges of a lease
+-- of this cost, without receipts, and the shadow limits that would have refused it.
+local function judge(layout, meters, running, cost, now)
+  local worst, worst_wait, charges, shadowed = 0, 0, {}, {}
+  for at, limit in ipairs(layout.limits) do
+    local fits, wait, charged = true, 0, 1
+    if limit.unit == 0 then
+      fits, wait = running[at] < limit.amount, 1000000
+    else
+      local meter = meters[at]
+      charged = cost[limit.unit]
+      local excess = meter.used + charged - limit.amount
+      fits = excess <= TOLERANCE
+      if charged > limit.amount then
+        wait = -1
+      elseif limit.reset == 'smooth' then
+        wait = excess * limit.length / limit.amount
+      else
+        wait = meter.mark - now
+      end
+    end
+    if not fits then
+      if limit.mode == 'shadow' then
+        shadowed[#shadowed + 1] = at
+        charged = -1
+      elseif limit.mode == 'enforce' and (worst == 0 or (worst_wait >= 0 and (wait < 0 or wait > worst_wait))) then
+        worst, worst_wait = at, wait
+      end
+    end
+    charges[2 * at - 1], charges[2 * at] = charged, 0
+  end
+  return worst, worst_wait, charges, shadowed
+end
+
+-- Charges the meters and the numbers of running leases, and writes the receipts beside the charges.
+local function take(layout, meters, running, charges, changed, now)
+  for at, limit in ipairs(layout.limits) do
+    local charged = charges[2 * at - 1]
+    if limit.unit == 0 then
+      running[at] = running[at] + math.max(0, charged)
+    elseif charged >= 0 then
+      charge(meters[at], limit, now, charged)
+      charges[2 * at] = receipt_of(meters[at], limit, now)
+      changed[at] = true
+    end
+  end
+end
+
+-- Returns the numbers of running leases by the limit's number, of limits of concurrency.
+local function running_of(layout, keys, now_ms)
+  local running = {}
+  for at, limit in ipairs(layout.limits) do
+    if limit.unit == 0 then
+      running[at] = redis.call('ZCOUNT', keys[limit.key], '(' .. now_ms, '+inf')
+    end
+  end
+  return running
+end
+
+-- Adds leases to the running ones of a limit of concurrency. `is_first`: none ran before.
+local function run(key, ids, lease_ms, now, is_first)
+  local now_ms, members = math.floor(now / 1000), {}
+  for number, id in ipairs(ids) do
+    members[2 * number - 1], members[2 * number] = now_ms + lease_ms, id
+  end
+  redis.call('ZADD', key, unpack(members))
+  if keep_key(key, lease_ms, now, is_first) then
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
+  end
+end
+
+-- Adds to the answer what remains of each limit, and the us until it is fully available again.
+local function add_statuses(answer, layout, meters, running, now)
+  for at, limit in ipairs(layout.limits) do
+    local left = limit.amount - (running[at] or meters[at].used)
+    answer[#answer + 1] = math.max(0, math.floor(left + TOLERANCE))
+    answer[#answer + 1] = running[at] and 0 or math.ceil(reset_us(meters[at], limit, now))
+  end
+end
