@@ -4,10 +4,11 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,47 @@ class QuotaMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.do(lambda: self.store.release(lease))
         self.ended(lease, 0)
+
+    @rule(
+        target=leases,
+        first=consumes(leases),
+        used=st.integers(0, 60),
+        tokens=st.integers(0, 50),
+        count=st.integers(0, 3),
+        times=st.integers(1, 2),
+    )
+    def settle_and_reserve(self, first, used, tokens, count, times):
+        """Settling together with reserving ahead is the same as one after the other, and as often as it is made."""
+        if first is None:
+            return None
+        names = [scope.name for scope in first.reservation.scopes]
+        ahead = [
+            msgspec.structs.replace(
+                first.reservation, id=f"r{next(numbers)}", cost=Cost(prompt_tokens=tokens)
+            )
+            for _ in range(count)
+        ]
+        ended = [(first, Cost(prompt_tokens=used))]
+        self.ended(first, used)
+        places = min(CONCURRENCY - len(self.running[name]) for name in names)
+        room = min(AMOUNTS[name] - self.taken[name] for name in names)
+        fits = 0 if room < 0 else min(count, places, room // tokens if tokens else places)
+        for _ in range(times):
+            granted = self.do(lambda: self.store.settle_and_reserve(ended, ahead))
+            # The second time the store decides on those that did not fit once more.
+            assert (granted.count, granted.refused) == (fits, fits < count)
+        for reservation in ahead[:fits]:
+            for name in names:
+                self.taken[name] += tokens
+                self.running[name].add(reservation.id)
+        return Lease(reservation=ahead[0]) if fits == 1 else self.give_back(ahead[:fits])
+
+    def give_back(self, reservations: Sequence[Reservation]) -> None:
+        """Give back leases that no later rule takes."""
+        for reservation in reservations:
+            lease = Lease(reservation=reservation)
+            self.do(partial(self.store.release, lease))
+            self.ended(lease, 0)
 
     def ended(self, lease: Lease, used: int) -> None:
         for held in lease.reservation.scopes:
