@@ -445,6 +445,17 @@ async def test_leases_that_end_together_are_settled_by_one_call(ahead, store, cl
     assert await running(store) == 5
 
 
+async def test_no_more_leases_are_settled_by_one_call_than_its_bound(ahead, store, clock, monkeypatch):
+    monkeypatch.setattr(escrow, "TOGETHER_MAX", 2)
+    monkeypatch.setattr(escrow, "TOGETHER_SECONDS", 3600)
+    leases = [await ahead.reserve(asked(f"together-{at}")) for at in range(3)]
+    settled = [ahead.settle(lease, Cost(prompt_tokens=100)) for lease in leases]
+    await asyncio.gather(*settled[:2])
+    assert not settled[2].done()
+    await ahead.close()
+    assert settled[2].done()
+
+
 async def test_what_has_ended_is_settled_before_the_next_request_is_decided(ahead, clock):
     scope = Scope(name="tenant:t", limits=(concurrency(1),))
     for at in range(3):
