@@ -1,6 +1,6 @@
-"""What cells have under way on the workers that they share: each cell tells the others, by lease.
+"""What cells have under way on the workers that they share, and how far their turns are: each tells it, by lease.
 
-    queue of this cell --its loads--> Redis that all cells share --loads of the other cells--> queue of this cell
+    queue of this cell --its state--> Redis that all cells share --states of the other cells--> queue of this cell
 
 One gateway of each cell does it, a few times a second, whatever requests there are. The cell's queue then counts
 the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it.
@@ -9,24 +9,28 @@ News of the others is late, that of this cell is not. So that cells do not all t
 moment ago, each prefers the workers that are at home there (home_workers.py). And a cell that has filled a worker
 would keep it: so each cell counts at most the others' fair part of a worker's window, and has its own part whatever
 they do. A worker is the same in two cells if its id and its address are.
+
+So that tenants have equal shares whichever cells they belong to, no cell's turns get far ahead of another one's
+(policies/cell_turns.py).
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
-import msgspec
-
+from gateway.cells.cell_report import CellReport, read, written
 from gateway.cells.home_workers import HomeWorkers
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Loads
 from gateway.fleet.worker import Worker
 from gateway.queueing.dispatch_windows import DispatchWindows
+from gateway.queueing.shared.keys import model_of
+from gateway.queueing.shared.queue_store import CellState
 from gateway.queueing.shared.shared_turns import SharedTurns
 from policies.cell_ownership import fair_part
+from policies.cell_turns import QueueProgress, TurnBounds, turn_bounds
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, RedisDown, Script
@@ -41,26 +45,23 @@ STANDBY_SECONDS = 0.5
 LEASE_MS = 1000
 """How long the loads of a cell count after it was heard last."""
 
-WORKERS_MAX = 8192
-"""Workers whose loads one cell shares."""
-
 MODELS_MAX = 8
 """Models of one worker whose windows are compared."""
 
 _SHARE = Script.from_text(
     """#!lua
--- KEYS: hash: cell -> the gateway that shares its loads, the end of their lease in ms, the loads.
--- ARGV: cell, gateway, lease in ms, the loads.
--- Returns the loads of the other cells; 0 if another gateway of the cell shares its loads.
+-- KEYS: hash: cell -> the gateway that tells its state, the end of its lease in ms, the state.
+-- ARGV: cell, gateway, lease in ms, the state.
+-- Returns the states of the other cells; 0 if another gateway of the cell tells its state.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local others, own, all = {}, false, redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
-  local gateway, deadline, loads = unpack(cmsgpack.unpack(all[i + 1]))
+  local gateway, deadline, state = unpack(cmsgpack.unpack(all[i + 1]))
   if deadline < now then
     redis.call('HDEL', KEYS[1], all[i])
   elseif all[i] ~= ARGV[1] then
-    others[#others + 1] = loads
+    others[#others + 1] = state
   elseif gateway ~= ARGV[2] then
     return 0
   end
@@ -71,16 +72,6 @@ return others
 )
 
 
-class CellLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What one cell has on one worker."""
-
-    worker: str
-    address: str
-    tokens_queued: int
-    streams: int
-    kv_tokens: int
-
-
 @dataclass(slots=True)
 class _OthersSum:
     """What several other cells have on one worker."""
@@ -89,9 +80,6 @@ class _OthersSum:
     tokens_queued: int = 0
     streams: int = 0
     kv_tokens: int = 0
-
-
-_decoder = msgspec.msgpack.Decoder(list[CellLoad])
 
 
 class CellLoads:
@@ -123,7 +111,7 @@ class CellLoads:
 
     async def run(self) -> None:
         """Share loads, or stand by while another gateway of this cell does, again and again."""
-        own: Loads = {}
+        own = CellState()
         while True:
             self._homes.mark(self._fleet, self._window_of)
             try:
@@ -132,34 +120,39 @@ class CellLoads:
                 await self._forget_others(err)
                 others = None
             if others is None:
-                own = {}
+                own = CellState()
                 await asyncio.sleep(STANDBY_SECONDS)
                 continue
-            own = await self._exchange(self._fair(others))
+            own = await self._exchange(self._fair(others), self._bounds(own, others))
             await asyncio.sleep(PERIOD_SECONDS)
 
-    async def _share(self, own: Loads) -> Sequence[bytes] | None:
-        """Tell the other cells this one's loads, and return theirs; None if another gateway does it.
+    async def _share(self, own: CellState) -> list[CellReport] | None:
+        """Tell the other cells this one's state, and return theirs; None if another gateway does it.
 
         Raises RedisDown.
         """
-        told = msgspec.msgpack.encode(list(self._described(own)))
-        arguments: list[CommandArgument] = [self._cell, self._queue.gateway, LEASE_MS, told]
+        arguments: list[CommandArgument] = [self._cell, self._queue.gateway, LEASE_MS]
+        arguments.append(written(own, self._fleet))
         answer = await self._scripts.call(_SHARE, [self._key], arguments)
         self._heard_at, self._away = self._clock(), False
-        return cast(Sequence[bytes], answer) if isinstance(answer, list) else None
+        return [read(text) for text in answer] if isinstance(answer, list) else None
 
-    def _described(self, own: Loads) -> Iterable[CellLoad]:
-        for identity, load in list(own.items())[:WORKERS_MAX]:
-            worker = self._fleet.get(identity)
-            if worker is not None and worker.provider is None:
-                yield CellLoad(identity, worker.address, load.tokens_queued, load.streams, load.kv_tokens)
+    def _bounds(self, own: CellState, others: Sequence[CellReport]) -> dict[str, TurnBounds]:
+        """Return the bounds of this cell's turns, by queue."""
+        found = {}
+        for queue, progress in own.progress.items():
+            told = [other.progress[queue] for other in others if queue in other.progress]
+            if told:
+                model = model_of(queue)
+                window = self._windows.of(model).narrow * len(self._fleet.serving(model))
+                found[queue] = turn_bounds(progress, told, window)
+        return found
 
-    def _fair(self, others: Sequence[bytes]) -> Loads:
+    def _fair(self, others: Sequence[CellReport]) -> Loads:
         """Return what the other cells have on this gateway's workers: of a window at most their fair part."""
         sums: dict[str, _OthersSum] = {}
-        for text in others:
-            for load in _decoded(text):
+        for other in others:
+            for load in other.loads:
                 worker = self._fleet.get(WorkerId(load.worker))
                 if worker is None or worker.address != load.address:
                     continue
@@ -185,12 +178,15 @@ class CellLoads:
         """Return the window of workers with these models, in tokens."""
         return max((self._windows.of(model).narrow for model in sorted(models)[:MODELS_MAX]), default=0)
 
-    async def _exchange(self, others: Loads) -> Loads:
-        """Hand the loads of the other cells to this cell's queue, and return this cell's."""
-        own: dict[WorkerId, LoadTotals] = {}
+    async def _exchange(self, others: Loads, bounds: Mapping[str, TurnBounds]) -> CellState:
+        """Hand the loads of the other cells and the bounds of turns to this cell's queue; return its state."""
+        loads: dict[WorkerId, LoadTotals] = {}
+        progress: dict[str, QueueProgress] = {}
         for shard in self._queue.shards:
-            own |= await shard.exchange_with_cells(others)
-        return own
+            own = await shard.exchange_with_cells(others, bounds, LEASE_MS)
+            loads |= own.loads
+            progress |= own.progress
+        return CellState(loads=loads, progress=progress)
 
     async def _forget_others(self, err: RedisDown) -> None:
         """Count the other cells' loads no longer, once their leases must be over."""
@@ -198,13 +194,4 @@ class CellLoads:
             return
         self._away = True
         log.warning("the loads of other cells are not known: %s", err)
-        await self._exchange({})
-
-
-def _decoded(text: bytes) -> Sequence[CellLoad]:
-    """Return the loads of one cell; none if its gateways are of a version that writes them in another way."""
-    try:
-        return _decoder.decode(text)
-    except msgspec.MsgspecError as err:
-        log.debug("the loads of a cell cannot be read: %s", err)
-        return ()
+        await self._exchange({}, {})

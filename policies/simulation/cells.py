@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from policies.cell_ownership import away_tokens, fair_part, home_of, owner_of
+from policies.cell_turns import QueueProgress
 from policies.others_load import NO_TOTALS, LoadTotals
 from policies.simulation.gateway_view import GatewayView
 from radix_cache.match import WorkerId
@@ -55,6 +56,8 @@ class CellExchange:
         """What has changed at the last exchange, and is told next."""
         self._news: list[set[int]] = [set() for _ in views]
         """Workers of which other cells have told since the cell's last exchange."""
+        self._progress_told: list[Sequence[QueueProgress] | None] = [None] * len(views)
+        self._progress_found: dict[int, Sequence[QueueProgress]] = {}
         self._windows = [0] * len(views)
         self._tokens, self._streams, self._kv_tokens, self._cells = ([0] * workers for _ in range(4))
         """By worker: sums of what was told, and how many cells have told of it."""
@@ -73,6 +76,12 @@ class CellExchange:
             view.hear_cells(worker, self._others(worker, told[worker], window_tokens), now)
         self._news[cell].clear()
         self._found[cell] = {worker: view.own_load(worker) for worker in view.take_changed()}
+
+    def progress(self, cell: int, found: Sequence[QueueProgress]) -> list[Sequence[QueueProgress]]:
+        """Tell a cell's progress as of its last exchange, and return what the others have told; `found`: now."""
+        self._progress_told[cell] = self._progress_found.get(cell)
+        self._progress_found[cell] = found
+        return [told for at, told in enumerate(self._progress_told) if at != cell and told is not None]
 
     def take_window(self, cell: int, window_tokens: int) -> None:
         """Take over a worker's window: by it the cell prefers the workers that are at home there."""

@@ -179,7 +179,7 @@ class SimulatedGateway:
             uncached = request.prompt_tokens - route.matched_tokens
             if (
                 closed.allows(route.worker, crowds=crowds)
-                and self.view.fits(places[route.worker], uncached, window)
+                and self.view.fits(places[route.worker], uncached, window, ahead=terms.ahead)
                 and (
                     uncached <= window
                     or terms.window.open is None

@@ -219,8 +219,10 @@ class GatewayView:
         """Return whether so many more tokens fit into a worker's KV memory, as far as is known."""
         return self._streams[worker] == 0 or self._kv(worker) + tokens <= self._kv_tokens_max
 
-    def fits(self, worker: int, uncached_tokens: int, window_tokens: int) -> bool:
-        """Return whether a request fits into a worker's window."""
+    def fits(self, worker: int, uncached_tokens: int, window_tokens: int, *, ahead: bool = False) -> bool:
+        """Return whether a request fits into a worker's window; `ahead`: only if the worker is idle."""
+        if ahead:
+            return not self._queued[worker]
         of_other_cells = self._of_cells[worker].tokens_queued
         return fits_window(self._queued[worker], uncached_tokens, window_tokens, of_other_cells)
 

@@ -359,9 +359,10 @@ class Simulation:
 
     def _exchange_loads(self, cell: int, now: float) -> None:
         """Let a cell tell its loads and hear of the others', and give turns by what it has heard."""
-        view = self._gateways[cell].view
-        window = self._turns[cell].narrow_window(view.ms_per_token, now)
+        view, turns = self._gateways[cell].view, self._turns[cell]
+        window = turns.narrow_window(view.ms_per_token, now)
         self._exchange.exchange(cell, window, now)
+        turns.keep_in_step(self._exchange.progress(cell, turns.progress), window * len(self._up))
         self._room_made(now, (cell,))
         if self._sent or self._queries or not self._all_arrived:
             self.at(now + PERIOD_SECONDS, partial(self._exchange_loads, cell))

@@ -13,6 +13,7 @@ import msgspec
 
 from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
+from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.queueing.cost_weights import CostWeights
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
@@ -92,6 +93,9 @@ class TurnQueue:
         self._tickets: dict[int, Ticket] = {}
         self._ages = EstimateAges[int]()
         self._turn: QueueTurn | None = None
+        self._bounds = UNBOUNDED
+        self._weights_waiting: dict[str, float] = {}
+        """By tenant that waits."""
         # The first ticket by flow, kept where the order is that of arrival alone.
         self._heads_kept: dict[Flow, Ticket] | None = {} if order.name == "fcfs" else None
 
@@ -108,6 +112,22 @@ class TurnQueue:
             self._plain_counters = counters
         else:
             self._by_tag.apply(counters)
+
+    @property
+    def progress(self) -> QueueProgress:
+        """How far it has come with its turns."""
+        return QueueProgress(self._counters.virtual_time, sum(self._weights_waiting.values()))
+
+    def keep_in_step(self, bounds: TurnBounds) -> None:
+        """Follow what other cells with this queue have told of theirs."""
+        self._bounds = bounds
+        if bounds.lift > self._counters.virtual_time:
+            self._counters = self._counters.with_tags({}, virtual_time=bounds.lift)
+
+    def is_ahead(self, tenant: str) -> bool:
+        """Return whether a tenant's next turn is too far ahead of other cells for a worker that is not idle."""
+        virtual_time = self._counters.virtual_time
+        return self._counters.tags.get(tenant, virtual_time) > self._bounds.start_max
 
     def waiting_of(self, tenant: str) -> int:
         """Return how many requests of a tenant wait."""
@@ -160,6 +180,7 @@ class TurnQueue:
         if all(name != ticket.service_class for _, name in self._waiting):
             self._standing_since[ticket.service_class] = now
         self._of_tenants[ticket.tenant] += 1
+        self._weights_waiting[ticket.tenant] = ticket.weight
         self._count(ticket, 1)
         self._ages.add(number, now)
         self._waiting_count += 1
@@ -241,6 +262,7 @@ class TurnQueue:
             self._classes_of[ticket.tenant].remove(ticket.service_class)
         if not self._of_tenants[ticket.tenant]:
             del self._of_tenants[ticket.tenant], self._classes_of[ticket.tenant]
+            del self._weights_waiting[ticket.tenant]
             if self._by_tag is not None:
                 self._by_tag.leave(ticket.tenant)
         if self._heads_kept is not None and self._heads_kept[name] is ticket:

@@ -9,7 +9,7 @@
 Without service classes all requests are of the class `chat`, and none is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -17,6 +17,7 @@ from typing import Protocol
 from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow, dispatch_window
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
+from policies.cell_turns import QueueProgress, turn_bounds
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, CHAT, ServiceClass
 from policies.simulation.gateway_view import MODEL
@@ -36,6 +37,8 @@ class TurnTerms:
     narrow: bool
     """Whether the narrow window holds for it."""
     background: bool = False
+    ahead: bool = False
+    """Whether its turn is too far ahead of other cells for a worker that is not idle."""
     due_at: float | None = None
     """When its first token is due, if its class prefers a worker that can meet this; None: it does not."""
     refused_late: bool = False
@@ -151,6 +154,17 @@ class TurnTaking:
         """Return the narrow window of a worker, in tokens; `ms_per_token`: the workers' speed."""
         return self._window_at(ms_per_token, now).narrow
 
+    @property
+    def progress(self) -> tuple[QueueProgress, ...]:
+        """How far its queues have come with their turns."""
+        return self._interactive.progress, self._batch.progress
+
+    def keep_in_step(self, others: Sequence[Sequence[QueueProgress]], window_tokens: int) -> None:
+        """Follow what other cells have told of their queues; `window_tokens`: of all workers together."""
+        for at, queue in enumerate((self._interactive, self._batch)):
+            told = (progress[at] for progress in others)
+            queue.keep_in_step(turn_bounds(queue.progress, told, window_tokens))
+
     def finish(self, number: int, cached_tokens: int) -> None:
         """Charge an answered request with what it used."""
         request, _ = self._of[number]
@@ -192,11 +206,13 @@ class TurnTaking:
         request, service_class = self._of[number]
         background = service_class.background
         window = self._window(number, now)
-        crowds = window.contended and self._queue_of(number).waiting_of(request.tenant) > 1
+        queue = self._queue_of(number)
+        crowds = window.contended and queue.waiting_of(request.tenant) > 1
         return TurnTerms(
             window=window,
             narrow=background or crowds,
             background=background,
+            ahead=queue.is_ahead(request.tenant),
             due_at=None if service_class.late == "wait" else request.at + service_class.ttft_seconds,
             refused_late=service_class.late in ("reject", "demote"),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import CellState, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
     PASSED_OVER_MAX,
     PASSED_OVER_OF_FLOW_MAX,
@@ -18,6 +18,7 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
+from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.others_load import NO_TOTALS, LoadTotals
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
@@ -69,6 +70,8 @@ class QueueModel:
         self.turns: list[str] = []
         self.elsewhere: dict[str, LoadTotals] = {}
         """What other cells have on workers."""
+        self.bounds: dict[str, TurnBounds] = {}
+        """What follows from the other cells' progress, by queue."""
         self.more = False
 
     # What can be seen.
@@ -116,11 +119,12 @@ class QueueModel:
         *,
         is_narrow: bool = False,
         background: bool = False,
+        ahead: bool = False,
     ) -> SharedRoute | None:
         """Return the cheapest route that is worth taking and has room.
 
         If there is none, the workers that the request waits for are added to `closed`. `is_narrow`: the narrow
-        window applies.
+        window applies; `ahead`: only an idle worker will do.
         """
         tokens = self.window.narrow if is_narrow else self.window.wide
         left_open = self.window.open
@@ -136,6 +140,8 @@ class QueueModel:
                 break
             of_other_cells = self.elsewhere.get(route.worker, NO_TOTALS).tokens_queued
             fits = fits_window(self.tokens(route.worker), route.uncached_tokens, tokens, of_other_cells)
+            if ahead:
+                fits = self.tokens(route.worker) == 0
             if fits and left_open is not None and route.uncached_tokens > tokens:
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
@@ -145,6 +151,20 @@ class QueueModel:
             waited_for.append(route.worker)
         closed.close(waited_for, crowds=is_narrow and not background)
         return None
+
+    def is_ahead(self, id: str) -> bool:
+        """Return whether a request's turn is too far ahead of other cells."""
+        ticket = self.records[id].ticket
+        counters = self._counters(ticket.queue)
+        start = counters.tags.get(ticket.tenant, counters.virtual_time)
+        return start > self.bounds.get(ticket.queue, UNBOUNDED).start_max
+
+    def progress(self, queue: str) -> QueueProgress:
+        """Return how far a queue has come with its turns."""
+        weights: dict[str, float] = {}
+        for id in self.waiting(queue):
+            weights.setdefault(self.records[id].ticket.tenant, self.records[id].ticket.weight)
+        return QueueProgress(self._counters(queue).virtual_time, sum(weights.values()))
 
     def narrow_applies(self, queue: str, crowds: bool) -> bool:
         """Return whether the narrow window applies for batch work, or a tenant that has more requests waiting."""
@@ -159,6 +179,7 @@ class QueueModel:
                 self.hold,
                 is_narrow=self.narrow_applies(queue, self.waiting_of(id) > 1),
                 background=queue.endswith(BATCH),
+                ahead=self.is_ahead(id),
             )
             if route is not None:
                 return id, route
@@ -271,13 +292,18 @@ class QueueModel:
         self._grant(queues)
         return 1
 
-    def cells(self, gateway, queues, others):
+    def cells(self, gateway, queues, others, bounds):
         if gateway not in self.gateways:
             return None
-        own = {r.worker: self.own(r.worker) for r in self.records.values() if r.state != "waiting"}
-        self.elsewhere = dict(others)
+        loads = {r.worker: self.own(r.worker) for r in self.records.values() if r.state != "waiting"}
+        self.elsewhere, self.bounds = dict(others), dict(bounds)
+        for queue, of_queue in bounds.items():
+            counters = self._counters(queue)
+            lifted = max(counters.virtual_time, of_queue.lift)
+            self.counters[queue] = counters.with_tags({}, virtual_time=lifted)
+        progress = {queue: self.progress(queue) for queue in queues}
         self._grant(queues)
-        return own
+        return CellState(loads=loads, progress=progress)
 
     def reap(self, gateway, queues, dead):
         if gateway not in self.gateways:

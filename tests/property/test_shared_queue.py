@@ -4,6 +4,7 @@ included; never over the window, no request kept waiting that could go, no ticke
 import asyncio
 import itertools
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,7 @@ from gateway.queueing.shared.queue_store import (
     SharedTicket,
 )
 from policies.admission.dispatch_window import PASSED_OVER_MAX
+from policies.cell_turns import TurnBounds
 from policies.others_load import NO_TOTALS, LoadTotals
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
@@ -41,6 +43,7 @@ BEFORE = ("m", "n")
 
 runs = itertools.count()
 elsewhere = st.builds(LoadTotals, st.integers(0, 150), st.integers(1, 3), st.integers(0, 30))
+turn_bounds = st.builds(TurnBounds, st.floats(0, 2000), st.sampled_from([0.0, 300.0, 1500.0, inf]))
 
 gateway = st.sampled_from(GATEWAYS)
 routes = st.lists(
@@ -187,11 +190,15 @@ class QueueMachine(RuleBasedStateMachine):
         if told is not None:
             self.finished(name)
 
-    @rule(name=gateway, others=st.dictionaries(st.sampled_from(WORKERS), elsewhere))
-    def other_cells(self, name, others):
-        """Other cells use the same workers."""
-        told = self.do(self.stores[name].cells(QUEUES, others))
-        expected = self.model.cells(name, QUEUES, others)
+    @rule(
+        name=gateway,
+        others=st.dictionaries(st.sampled_from(WORKERS), elsewhere),
+        bounds=st.dictionaries(st.sampled_from(QUEUES), turn_bounds),
+    )
+    def other_cells(self, name, others, bounds):
+        """Other cells use the same workers, and have come so far with their turns."""
+        told = self.do(self.stores[name].cells(QUEUES, others, bounds, LATER_MS))
+        expected = self.model.cells(name, QUEUES, others, bounds)
         assert expected == (told if told is None else told[1])
         if told is not None:
             self.finished(name)

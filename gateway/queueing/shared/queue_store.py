@@ -4,8 +4,9 @@ Calls leave in the order in which they are made. A caller may wait for the answe
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from itertools import chain
+from math import inf
 from typing import Any, Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from gateway.fleet.loads import Loads
 from gateway.queueing.shared.keys import QueueKeys, model_of
 from policies.admission.dispatch_window import DispatchWindow
+from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, read_lua
@@ -95,6 +97,14 @@ class QueueReply(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The finish tag of the ticket's tenant."""
     dead: tuple[str, ...] = ()
     """Gateways whose lease is over."""
+
+
+class CellState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What this cell has under way, for other cells."""
+
+    loads: Loads = {}
+    progress: Mapping[str, QueueProgress] = {}
+    """By queue."""
 
 
 class QueueWindows(Protocol):
@@ -202,13 +212,24 @@ class QueueStore:
         dead = tuple(name.decode() for name in answer[3])
         return msgspec.structs.replace(_reply(answer), dead=dead, loads=_loads(answer[4]))
 
-    async def cells(self, queues: Sequence[str], others: Loads) -> tuple[QueueReply, Loads]:
-        """Report what other cells have on workers, and return what this one has."""
+    async def cells(
+        self, queues: Sequence[str], others: Loads, bounds: Mapping[str, TurnBounds], lease_ms: int
+    ) -> tuple[QueueReply, CellState]:
+        """Report what other cells have on workers, and return the state of this one.
+
+        `bounds`: of turns, by queue, as follow from the other cells' progress; they hold for `lease_ms`.
+        """
         given: list[CommandArgument] = [len(others)]
         for worker, load in others.items():
             given += [worker, load.tokens_queued, load.streams, load.kv_tokens]
+        given.append(lease_ms)
+        for queue in queues:
+            of_queue = bounds.get(queue, UNBOUNDED)
+            given += [of_queue.lift, "" if of_queue.start_max == inf else of_queue.start_max]
         answer = await self._call("cells", queues, given)
-        return _reply(answer), _loads(answer[3])
+        flat = [float(number) for number in answer[4]]
+        progress = {queue: QueueProgress(*flat[2 * at : 2 * at + 2]) for at, queue in enumerate(queues)}
+        return _reply(answer), CellState(loads=_loads(answer[3]), progress=progress)
 
     async def reap(self, queues: Sequence[str], gateway: str, *, ahead_ms: int = 0) -> QueueReply:
         """Free what a gateway holds whose lease is over; outcome 0: it is alive."""

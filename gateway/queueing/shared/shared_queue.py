@@ -14,7 +14,7 @@ meantime is free again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,12 +25,14 @@ from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.membership import LEASE_MS, Membership
 from gateway.queueing.shared.queue_members import QueueMember
 from gateway.queueing.shared.queue_store import (
+    CellState,
     QueueReply,
     QueueStore,
     SharedPlacement,
     SharedRoute,
     SharedTicket,
 )
+from policies.cell_turns import TurnBounds
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
@@ -258,15 +260,22 @@ class SharedQueue:
                 FIRST_TOKEN_SECONDS, self._report_first_token, shared_ticket
             )
 
-    async def exchange_with_cells(self, others: Loads) -> Loads:
-        """Take over what other cells have on workers, and return what this cell has; nothing if that is unknown."""
+    async def exchange_with_cells(
+        self, others: Loads, bounds: Mapping[str, TurnBounds], lease_ms: int
+    ) -> CellState:
+        """Take over what other cells have on workers, and the bounds of turns that follow from their progress.
+
+        Returns the state of this cell; nothing if that is unknown. The bounds hold for `lease_ms`.
+        """
         if not self.shared:
-            return {}
+            return CellState()
         here = self._member.worker_ids()
         mine = {worker: load for worker, load in others.items() if worker in here}
-        answer = await self.membership.await_reply(self._store.cells(self.membership.queues(), mine))
+        answer = await self.membership.await_reply(
+            self._store.cells(self.membership.queues(), mine, bounds, lease_ms)
+        )
         if answer is None:
-            return {}
+            return CellState()
         reply, own = answer
         self.membership.process(reply)
         return own

@@ -2,13 +2,16 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from math import inf
 from types import SimpleNamespace
 
 import pytest
 
 from gateway.cells.cell_loads import CellLoads
 from gateway.cells.home_workers import HomeWorkers
+from gateway.queueing.shared.queue_store import CellState
 from policies.admission.dispatch_window import DispatchWindow
+from policies.cell_turns import QueueProgress, turn_bounds
 from policies.others_load import LoadTotals
 from radix_cache.redis.scripts import ScriptCaller
 
@@ -18,14 +21,15 @@ WINDOW = 300
 class StubQueue:
     """A cell's queue, of one gateway: it keeps what other cells have."""
 
-    def __init__(self, gateway, own):
+    def __init__(self, gateway, own, progress):
         self.gateway, self.own, self.others, self.exchanges = gateway, own, {}, 0
+        self.progress, self.bounds = progress, {}
         self.shards = [self]
 
-    async def exchange_with_cells(self, others):
-        self.others = dict(others)
+    async def exchange_with_cells(self, others, bounds, lease_ms):
+        self.others, self.bounds = dict(others), dict(bounds)
         self.exchanges += 1
-        return self.own
+        return CellState(loads=self.own, progress=self.progress)
 
 
 class StubFleet(dict):
@@ -33,6 +37,9 @@ class StubFleet(dict):
 
     def __iter__(self):
         return iter(self.values())
+
+    def serving(self, model):
+        return [worker for worker in self if model in worker.models]
 
 
 def worker(address="10.0.0.1:8000", provider=None):
@@ -46,8 +53,8 @@ async def cell(own_valkey):
     windows = SimpleNamespace(of=lambda model: DispatchWindow(narrow=WINDOW, wide=2 * WINDOW))
 
     @asynccontextmanager
-    async def run(name, gateway, own, fleet=None):
-        queue = StubQueue(gateway, own)
+    async def run(name, gateway, own, fleet=None, progress=None):
+        queue = StubQueue(gateway, own, progress or {})
         fleet = StubFleet(fleet or {"w": worker()})
         homes = HomeWorkers(SimpleNamespace(cell=name, cells={name: ()}))
         loads = CellLoads(
@@ -81,6 +88,20 @@ async def test_cells_count_at_most_the_others_fair_part_of_a_window(cell):
         async with cell("north", "n1", {"w": LoadTotals(500, 1, 10)}):
             await until(lambda: east.others == {"w": LoadTotals(2 * WINDOW // 3, 4, 710)})
         await until(lambda: east.others == {"w": LoadTotals(WINDOW // 2, 3, 700)})
+
+
+async def test_cells_bound_their_turns_by_how_far_the_queues_of_others_have_come(cell):
+    east_m, west_m = QueueProgress(90.0, 2.0), QueueProgress(50.0, 1.0)
+    async with (
+        cell("east", "e1", {}, progress={"m": east_m, "n": QueueProgress(7.0, 1.0)}) as east,
+        cell("west", "w1", {}, progress={"m": west_m, "m#batch": QueueProgress(0.0, 0.0)}) as west,
+    ):
+        await until(lambda: east.bounds and west.bounds)
+        assert east.bounds == {"m": turn_bounds(east_m, [west_m], WINDOW)}
+        assert west.bounds == {"m": turn_bounds(west_m, [east_m], WINDOW)}
+        assert east.bounds["m"].start_max < inf
+    async with cell("east", "e1", {}, progress={"m": east_m}) as east:
+        await until(lambda: east.exchanges > 1 and not east.bounds)
 
 
 async def test_only_the_same_worker_counts(cell):

@@ -19,6 +19,8 @@
 --       gateway/queueing; a flow is a tenant in a queue here
 --   enqueue, give_turn, correct
 --       arrive, next and correct of Sfq in policies/queueing/sfq.py
+--   keep_in_step, is_ahead
+--       policies/cell_turns.py; a gateway alone follows no bounds
 -- Two rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
 -- alone does not tell their work apart. And the tickets of a tenant go by number; the gateway that is told of a turn may
 -- claim it for another ticket of the tenant. tests/property/test_shared_queue.py compares this file with a model made of those functions.
@@ -31,7 +33,8 @@
 --       6 ended       sorted set: id -> ms until which it is remembered
 --       7 turns       stream: turns that were granted, and that gateways came or went
 --       then for every queue
---       1 meta        hash: v, the virtual time; n, the last number; g, when it gave a turn beside others
+--       1 meta        hash: v, the virtual time; n, the last number; g, when it gave a turn beside others; s, the
+--                     largest start tag that may take a worker which is not idle, and u, until when in ms (see cells)
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
@@ -48,7 +51,7 @@
 local verbs = {}
 local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
-local UNPACKED_MAX = 256
+local UNPACKED_MAX, WEIGHED_MAX = 256, 16
 -- As in policies/admission/dispatch_window.py.
 local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS, PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 10, 1, 4, 8, 4
 
@@ -172,9 +175,9 @@ local function hold_while_contended(hold) return hold and math.max(hold, CONTEND
 -- Returns the cheapest route that is worth going and has room now, at a worker that is not closed. Without one, the
 -- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
 -- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
--- `is_narrow`: the narrow window applies; `background`: it is batch work. Routes are {worker, uncached tokens, fixed ms,
--- ms per queued token}.
-local function best_route(routes, closed, hold, is_narrow, background)
+-- `is_narrow`: the narrow window applies; `background`: it is batch work; `ahead_of_cells`: only an idle worker will do, since its
+-- turn is too far ahead of other cells. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
+local function best_route(routes, closed, hold, is_narrow, background, ahead_of_cells)
   read_loads(workers_of(routes))
   local costs, least, found, open = {}, math.huge, nil, terms.open
   local window, crowds = is_narrow and terms.narrow or terms.wide, is_narrow and not background
@@ -185,6 +188,7 @@ local function best_route(routes, closed, hold, is_narrow, background)
     -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
     -- might keep it busy for ever.
     local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + route[2] <= window
+    if ahead_of_cells then room = ahead == 0 end
     if room and open and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) then
@@ -217,16 +221,26 @@ end
 
 local function member(ticket, tenant) return ticket and string.sub(ticket, #tenant + 2, #tenant + 17) .. '\0' .. tenant end
 
--- The virtual time, read once in a call.
+-- The virtual time, read once in a call, and the largest start tag that may take a worker which is not idle.
 local function virtual_time(queue)
-  if not queue.virtual_time then queue.virtual_time = tonumber(call('HGET', queue.meta, 'v') or '0') end
-  return queue.virtual_time
+  if not queue.virtual_time then
+    local v, start_max, ends = unpack(call('HMGET', queue.meta, 'v', 's', 'u'))
+    queue.virtual_time = tonumber(v or '0')
+    queue.start_max = start_max and now < tonumber(ends) and tonumber(start_max) or math.huge
+  end
+  return queue.virtual_time, queue.start_max
+end
+
+-- Returns whether a turn with this start tag is too far ahead of other cells for a worker that is not idle.
+local function is_ahead(queue, start)
+  local _, start_max = virtual_time(queue)
+  return start > start_max
 end
 
 -- The finish tag of a tenant, read once in a call.
 local function finish_of(queue, tenant)
   if not queue.finishes[tenant] then queue.finishes[tenant] = tonumber(call('ZSCORE', queue.finish, tenant) or '') end
-  return queue.finishes[tenant] or virtual_time(queue)
+  return queue.finishes[tenant] or (virtual_time(queue))
 end
 
 local function finish_at(queue, tenant, tag)
@@ -259,7 +273,7 @@ local function enqueue(queue, id, record)
   with_tenant(queue, record.tenant, function(start)
     call('ZADD', queue.tickets, 0, ticket_of(id, record))
     if start then return start end
-    local tag = math.max(virtual_time(queue), finish_of(queue, record.tenant))
+    local tag = math.max((virtual_time(queue)), finish_of(queue, record.tenant))
     finish_at(queue, record.tenant, tag)
     return tag
   end)
@@ -333,7 +347,7 @@ local function grant_one(queue, mine, round)
     id, record, start = first_waiting(queue, round)
     if not id then return false end
     local is_narrow = narrow_applies(queue, #round.tickets > 1)
-    route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background)
+    route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, is_ahead(queue, start))
     if not route then
       if not terms.hold or round.count == PASSED_OVER_MAX then return false end
       round.count = round.count + 1
@@ -484,9 +498,10 @@ function verbs.admit(keys, args)
   elseif not known then
     call('ZADD', owned, 0, id)
     local unblocked = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
-    local route = unblocked and best_route(routes, {}, terms.hold, narrow_applies(queue, false), queue.background)
+    local start = unblocked and math.max((virtual_time(queue)), finish_of(queue, record.tenant))
+    local route = unblocked and best_route(routes, {}, terms.hold, narrow_applies(queue, false), queue.background,
+      is_ahead(queue, start))
     if route then
-      local start = math.max(virtual_time(queue), finish_of(queue, record.tenant))
       give_turn(queue, record, start)
       record.state, record.worker, record.tokens = 'placed', route[1], route[2]
       add_load(record)
@@ -508,7 +523,7 @@ function verbs.admit(keys, args)
   end
   local waits = record.state == 'waiting'
   return reply(waits and 0 or 1, waits and '' or record.worker, record.tokens or 0,
-    loads_of(workers_of(routes)), text(virtual_time(queue)), text(finish_of(queue, record.tenant)))
+    loads_of(workers_of(routes)), text((virtual_time(queue))), text(finish_of(queue, record.tenant)))
 end
 
 -- spare: a place that no request waits for in any of these queues, batch work apart; else nothing. It takes no turn.
@@ -633,9 +648,34 @@ function verbs.beat(keys, args)
   return reply(1, call('ZRANGEBYSCORE', gateways, '-inf', now, 'LIMIT', 0, 64), loads_of(call('HKEYS', loads)))
 end
 
+-- Returns the weights of the tenants that wait, of very many as if all weighed what the first ones do in the mean.
+local function waiting_weight(queue)
+  local sum, weighed = 0, 0
+  for _, active in ipairs(call('ZRANGE', queue.active, 0, WEIGHED_MAX - 1)) do
+    local tenant = string.sub(active, 18)
+    local ticket = tickets_of(queue, tenant, 1)[1]
+    local record = ticket and look(string.sub(ticket, #tenant + 19))
+    if record then sum, weighed = sum + record.weight, weighed + 1 end
+  end
+  return weighed > 0 and sum * waiting_tenants(queue) / weighed or 0
+end
+
+-- Follows what other cells have told of a queue, for `lease` ms: TurnBounds of policies/cell_turns.py.
+local function keep_in_step(queue, lift, start_max, lease)
+  if lift > virtual_time(queue) then call('HSET', queue.meta, 'v', text(lift)) end
+  if start_max == '' then
+    call('HDEL', queue.meta, 's', 'u')
+  else
+    call('HSET', queue.meta, 's', start_max, 'u', now + lease)
+  end
+  queue.virtual_time = nil
+end
+
 -- cells: other cells have this on workers, and nothing else, from now on.
---   number of workers, workers {worker, tokens queued, streams, KV tokens}
--- Outcome 1 {worker, tokens queued, streams, KV tokens, ...} of this cell alone
+--   number of workers, workers {worker, tokens queued, streams, KV tokens}, lease in ms of the bounds,
+--   bounds of each of the queues {lift, start_max or ''}
+-- Outcome 1 {worker, tokens queued, streams, KV tokens, ...} of this cell alone, {virtual time, weight that waits, ...} of
+--   each of the queues
 function verbs.cells(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
   local workers, reported = call('HKEYS', loads), {}
@@ -656,8 +696,13 @@ function verbs.cells(keys, args)
       change_load(worker, tokens + others[1] - load[1], streams + others[2] - load[2], kv + others[3] - load[3])
     end
   end
+  local lease, progress = tonumber(next_arg(args)), {}
+  for i, queue in ipairs(queues) do
+    keep_in_step(queue, tonumber(next_arg(args)), next_arg(args), lease)
+    progress[2 * i - 1], progress[2 * i] = text((virtual_time(queue))), text(waiting_weight(queue))
+  end
   grant()
-  return reply(1, own)
+  return reply(1, own, progress)
 end
 
 -- reap: what a gateway holds whose lease is over is freed.
