@@ -2,6 +2,6 @@
 
 living_cells.py knows the cells that are alive; a tenant belongs to one of them by policies/cell_ownership.py.
 hop.py signs the requests that gateway/web/cell_relay.py sends to another cell. cell_loads.py exchanges the loads of
-shared workers, home_workers.py says which of them a cell prefers, and own_groups.py names the caches that a cell
-follows.
+shared workers and how far the turns of each cell are (cell_report.py has the message), home_workers.py says which
+workers a cell prefers, and own_groups.py names the caches that a cell follows.
 """

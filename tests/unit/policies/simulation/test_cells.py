@@ -15,6 +15,7 @@ from policies.simulation.trial import TraceSource, Trial
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 from radix_cache.match import WorkerId
+from tests.benchmarks.fairness.shares import evenness
 
 WORKERS = [WorkerId(f"w{at:04}") for at in range(40)]
 SCENARIO = Scenario(
@@ -121,3 +122,15 @@ def test_cells_route_about_as_well_as_one_cell():
         for cells in (1, 3)
     ]
     assert ttft[1] <= 1.08 * ttft[0]
+
+
+def test_beyond_capacity_tenants_have_the_shares_that_they_have_in_one_cell():
+    load = WorkloadParameters(requests=700, rate=96, tenants=40)
+    trace = replace(SOURCE, load=load).trace(0)
+    overloaded = replace(SCENARIO, workers=6, kv_tokens=1_000_000)
+    found = [
+        Simulation(trace, contender("cost", {}), replace(overloaded, cells=cells)).run().outcomes
+        for cells in (1, 3)
+    ]
+    even = [evenness(outcomes, {}, trace[-1].at) for outcomes in found]
+    assert even[1] >= 0.95 * even[0] > 0.9
