@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from gateway.cells.cell_report import CellReport, read, written
 from gateway.cells.home_workers import HomeWorkers
@@ -135,7 +136,7 @@ class CellLoads:
         arguments.append(written(own, self._fleet))
         answer = await self._scripts.call(_SHARE, [self._key], arguments)
         self._heard_at, self._away = self._clock(), False
-        return [read(text) for text in answer] if isinstance(answer, list) else None
+        return [read(cast(bytes, text)) for text in answer] if isinstance(answer, list) else None
 
     def _bounds(self, own: CellState, others: Sequence[CellReport]) -> dict[str, TurnBounds]:
         """Return the bounds of this cell's turns, by queue."""

@@ -1,9 +1,10 @@
-"""Cells of gateways in a simulation: what each tells the others of its loads, and hears of theirs late.
+"""Cells of gateways in a simulation: what each tells the others of its loads and turns, and hears of theirs late.
 
     every PERIOD_SECONDS, in each cell at its own moments, as in gateway/cells/cell_loads.py:
 
         tell what the last exchange found here --> hear what the others have told last --> exchange: count it as
-        load of their workers, at most the others' fair part of a window; find what this cell has now
+        load of their workers, at most the others' fair part of a window; keep the turns in step with theirs
+        (policies/cell_turns.py); find what this cell has now
 
 A tenant belongs to a cell by the rule of the gateway (policies/cell_ownership.py). The gateways of a cell share one
 view of the fleet and one queue, as through the Redis of their cell. The prefix index is one object for all cells: a

@@ -34,8 +34,8 @@ from tests.benchmarks.report import new_table, number
 
 GATEWAYS_OF_CELL = 10
 KV_TOKENS = 1_000_000
-LOADS = {"low": 0.55, "high": 6.0, "overload": 24.0}
-"""Sessions per second and worker, by what the load takes of the fleet; `overload` is above what it can do."""
+LOADS = {"low": 0.55, "high": 6.0, "overload": 16.0, "burst": 24.0}
+"""Sessions per second and worker, by what the load takes of the fleet; the last two are above what it can do."""
 USUAL_LOADS = ("low", "high")
 
 
