@@ -7,7 +7,7 @@ import re
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from workers.launching.child_process import die_with_parent
@@ -115,11 +115,14 @@ class Child:
         """Stop the child with SIGTERM, and with SIGKILL if it has not ended after `stop_seconds`."""
         process = self._process
         if process is not None and process.returncode is None:
-            process.terminate()
+            # A process that ends at this very moment cannot be signalled, though its exit code is not known yet.
+            with suppress(ProcessLookupError):
+                process.terminate()
             try:
                 await asyncio.wait_for(process.wait(), self._stop_seconds)
             except TimeoutError:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    process.kill()
                 await process.wait()
         if self._output is not None:
             self._output.cancel()

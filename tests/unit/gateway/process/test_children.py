@@ -45,3 +45,30 @@ async def test_a_child_that_never_gets_ready_is_stopped(tmp_path):
     with pytest.raises(ChildFailed, match=r"not ready after 0\.2 seconds"):
         await one.start(0.2)
     assert one._process.returncode is not None
+
+
+class EndingProcess:
+    """A process that ends while it is stopped: it cannot be signalled any more, and its exit code comes later."""
+
+    pid = 1
+    returncode = None
+
+    def __init__(self):
+        self.ended = asyncio.Event()
+
+    def terminate(self):
+        pass
+
+    def kill(self):
+        self.ended.set()
+        raise ProcessLookupError
+
+    async def wait(self):
+        await self.ended.wait()
+
+
+async def test_a_child_that_ends_while_it_is_killed_is_stopped(tmp_path):
+    one = Child("child", lambda _: [], READY, tmp_path / "log", stop_seconds=0.01)
+    one._process = EndingProcess()
+    await one.stop()
+    assert one._process.ended.is_set()
