@@ -21,11 +21,15 @@ TEXT_BYTES_MAX = 8192
 CHOICES_MAX = 4096
 """Choices of one request whose running usage is kept."""
 
+LAST_FIELDS_MAX = 8
+"""Fields that may follow the usage in a frame. Without this bound a frame of many usages would be read from each of
+them to its end."""
+
 # The quantifiers are possessive, since `re` keeps memory for each position that it could come back to.
 _FLAT_VALUE = rb'(?:[\w.+-]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"|\[[^\[\]{}"]*+\]|\{[^{}]*+\})'
 RUNNING_USAGE = re.compile(
     rb',"usage":(?P<usage>\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})'
-    rb'(?=(?:,"\w++":%b)*+\}\r?\n)' % _FLAT_VALUE
+    rb'(?=(?:,"\w++":%b){0,%d}+\}\r?\n)' % (_FLAT_VALUE, LAST_FIELDS_MAX)
 )
 """Usage at the end of a frame, as engines write it: without spaces, which makes it quick to find. Only flat fields
 follow it: vLLM writes `prompt_token_ids` in the first frame, `system_fingerprint` in the last. Inside a JSON string
@@ -65,11 +69,14 @@ class AnswerTally:
 
     def read_usage(self, frames: bytes) -> None:
         """Read the running usage in frames of several choices; the last one of each choice holds."""
+        looked_at = number = 0  # The end of what was looked at, and the choice of the frame that this is in.
         for found in RUNNING_USAGE.finditer(frames):
             usage = read_usage(found["usage"])
-            start = max(frames.rfind(b"\n\n", 0, found.start()), 0)
-            index = _INDEX.search(frames, start, found.start())
-            number = int(index[1]) if index is not None else 0
+            start = frames.rfind(b"\n\n", looked_at, found.start())
+            if start >= 0 or not looked_at:
+                index = _INDEX.search(frames, max(start, 0), found.start())
+                number = int(index[1]) if index is not None else 0
+            looked_at = found.start()
             if usage is not None and (number in self._usage or len(self._usage) < CHOICES_MAX):
                 self._usage[number] = usage
 

@@ -16,7 +16,7 @@ A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, an
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -37,6 +37,8 @@ FRAME_BYTES_MAX = 1024**2
 DONE_MARK = b"[DONE]"
 USAGE_FIELD = b'"usage"'
 
+_ERROR = re.compile(re.escape(ERROR_FIELD))
+_TRANSFER = re.compile(re.escape(TRANSFER_FIELD))
 _DONE = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
@@ -157,9 +159,9 @@ class FrameFilter:
             without_usage = chunk[:start]
             chunk = without_usage + self._with_usage_read(chunk[start:])
         if not self._reports_cached_tokens and MAY_COUNT_CACHED.search(chunk) is not None:
-            chunk = b"".join(_redacted(frame, without_cached_tokens) for frame in _split(chunk))
+            chunk = _redacted(chunk, MAY_COUNT_CACHED, without_cached_tokens)
         if chunk.rfind(TRANSFER_FIELD) >= 0:
-            chunk = b"".join(_redacted(frame, without_transfers) for frame in _split(chunk))
+            chunk = _redacted(chunk, _TRANSFER, without_transfers)
         tally = self.tally
         tally.unread += without_usage
         if len(tally.unread) > UNREAD_BYTES_MAX:
@@ -194,26 +196,26 @@ class FrameFilter:
         """Return the frames before one that reports an error, which is kept; no frame after it passes."""
         if self.error is not None:
             return b""
-        passed = b""
-        for frame in _split(chunk):
-            self.error = error_in_frame(frame)
+        for start, end in _frames_with(_ERROR, chunk):
+            self.error = error_in_frame(chunk[start:end])
             if self.error is not None:
-                break
-            passed += frame
-        return passed
+                return chunk[:start]
+        return chunk
 
     def _with_usage_read(self, chunk: bytes) -> bytes:
         """Read the usage in frames, and return those frames that pass, as they pass."""
         if self._running_usage and _NO_CHOICES.search(chunk) is None:
             return self._with_running_usage_read(chunk)
-        passed = b""
-        for frame in _split(chunk):
-            if self._running_usage and _USAGE.search(frame) is not None and _NO_CHOICES.search(frame) is None:
-                passed += self._with_running_usage_read(frame)
-                continue
-            self.tally.unread += frame
-            passed += self._read_usage(frame) if _USAGE.search(frame) is not None else frame
-        return passed
+        passed, at = list[bytes](), 0
+        for start, end in _frames_with(_USAGE, chunk):
+            frame = chunk[start:end]
+            running = self._running_usage and _NO_CHOICES.search(frame) is None
+            self.tally.unread += chunk[at : start if running else end]
+            read = self._with_running_usage_read if running else self._read_usage
+            passed += chunk[at:start], read(frame)
+            at = end
+        self.tally.unread += chunk[at:]
+        return b"".join((*passed, chunk[at:]))
 
     def _with_running_usage_read(self, frames: bytes) -> bytes:
         """Read the running usage in frames with choices, and return them without it."""
@@ -239,11 +241,16 @@ def _payload(frame: bytes) -> bytes:
     return b"".join([line[5:] for line in frame.splitlines() if line.startswith(b"data:")])
 
 
-def _redacted(frame: bytes, redact: Callable[[bytes], bytes]) -> bytes:
-    """Return a frame with its payload as `redact` returns it; the same frame if that changes nothing."""
-    payload = _payload(frame)
-    redacted = redact(payload)
-    return frame if redacted is payload else b"data: " + redacted + b"\n\n"
+def _redacted(chunk: bytes, pattern: "re.Pattern[bytes]", redact: Callable[[bytes], bytes]) -> bytes:
+    """Return a chunk in which frames that match have their payload as `redact` returns it."""
+    passed, at = list[bytes](), 0
+    for start, end in _frames_with(pattern, chunk):
+        payload = _payload(chunk[start:end])
+        redacted = redact(payload)
+        if redacted is not payload:
+            passed += chunk[at:start], b"data: ", redacted, b"\n\n"
+            at = end
+    return b"".join((*passed, chunk[at:])) if passed else chunk
 
 
 def _has_end(data: bytes) -> bool:
@@ -281,19 +288,18 @@ def _is_whole(frame: bytes) -> bool:
     return True
 
 
-def _end_of_frames(data: bytes, before: int) -> int:
-    """Return where the last frame that is whole before a position ends; 0 if there is none."""
-    lf = data.rfind(b"\n\n", 0, before)
-    crlf = data.rfind(b"\n\r\n", max(lf, 0), before)
-    return max(lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
+def _end_of_frames(data: bytes, before: int, after: int = 0) -> int:
+    """Return where the last frame that is whole between two positions ends; the first of them if there is none."""
+    lf = data.rfind(b"\n\n", after, before)
+    crlf = data.rfind(b"\n\r\n", max(lf, after), before)
+    return max(after, lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
 
 
-def _split(data: bytes) -> list[bytes]:
-    """Return the frames, each with its end."""
-    frames, start = [], 0
-    for end in _FRAME_END.finditer(data):
-        frames.append(data[start : end.end()])
-        start = end.end()
-    if start < len(data):
-        frames.append(data[start:])
-    return frames
+def _frames_with(pattern: "re.Pattern[bytes]", data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each frame that matches begins and ends; what is between them is not looked at."""
+    end = 0
+    while found := pattern.search(data, end):
+        start = _end_of_frames(data, found.start(), end)
+        ended = _FRAME_END.search(data, found.start())
+        end = ended.end() if ended is not None else len(data)
+        yield start, end

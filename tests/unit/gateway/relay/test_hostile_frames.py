@@ -1,0 +1,59 @@
+"""Frames by which a hostile worker would keep the event loop busy: each is read in a time that its length bounds.
+
+The frames are as long as frames may be. Work that grows with the square of their length would take hours.
+"""
+
+import pytest
+
+from gateway.domain.answer_tally import AnswerTally
+from gateway.relay.sse import FRAME_BYTES_MAX, FrameFilter
+
+pytestmark = pytest.mark.timeout(60)
+
+CHOICE = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]'
+USAGE = b',"usage":{"prompt_tokens":3,"completion_tokens":2}'
+
+
+def repeated(piece, beginning=CHOICE, end=b"}\n\n"):
+    """Return a frame that consists of one piece, again and again."""
+    return beginning + piece * ((FRAME_BYTES_MAX - 100) // len(piece)) + end
+
+
+USAGES = {
+    "empty usages": repeated(b',"usage":{}'),
+    "usages in lines": repeated(USAGE + b"}\n", end=b"\n\n"),
+    "usages that do not end": repeated(b',"usage":{', end=b"\n\n"),
+    "usages of parts": repeated(b',"usage":{{}'),
+    "fields after a usage": repeated(b',"a":{}', CHOICE + USAGE),
+    "strings after a usage": repeated(b',"usage":{},"a":"b"'),
+    "an end that is missing": repeated(b',"usage":{}', end=b"\n\n"),
+    "choices without an index": repeated(b',"choices":[{},"usage":{}'),
+}
+
+
+@pytest.mark.parametrize("frame", USAGES.values(), ids=USAGES)
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_frame_of_many_usages_is_read_once(frame, answers):
+    frames = FrameFilter(wants_usage=False, running_usage=True, answers=answers)
+    frames.feed(frame)
+    assert frames.feed(CHOICE + b"}\n\n") == CHOICE + b"}\n\n"
+    assert frames.tally.usage is None or frames.tally.usage.prompt_tokens == 3
+
+
+@pytest.mark.parametrize("first", [b'data: {"error":null}\n\n', b'data: {"usage":{}}\n\n'])
+@pytest.mark.parametrize("frame", [b"\n\n", b"a\n\n", b'data: {"x":1}\n\n'])
+def test_very_many_short_frames_are_passed_on(first, frame):
+    chunk = first + frame * (FRAME_BYTES_MAX // len(frame))
+    assert FrameFilter(wants_usage=True).feed(chunk) == chunk
+
+
+def test_the_usage_of_each_choice_is_read_of_the_frame_that_it_stands_in():
+    frames = [
+        b'data: {"choices":[{"index":%d,"delta":{}}],"usage":{"prompt_tokens":7,"completion_tokens":%d}}\n\n'
+        % (index, tokens)
+        for index, tokens in ((0, 1), (3, 5), (0, 4), (3, 6))
+    ]
+    tally = AnswerTally()
+    tally.read_usage(b"".join(frames))
+    assert tally.usage is not None
+    assert (tally.usage.prompt_tokens, tally.usage.completion_tokens) == (7, 10)
