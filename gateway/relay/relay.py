@@ -12,6 +12,7 @@ from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
+from gateway.relay.answer_memory import AnswerMemory
 from gateway.relay.error_redaction import (
     ERROR_FIELD,
     TRANSFER_FIELD,
@@ -31,7 +32,7 @@ from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnrea
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 256 * 1024**2
-"""Longest answer that is not a stream for the client."""
+"""Longest stream for a client that wants a whole answer."""
 
 EVENT_STREAM = "text/event-stream"
 
@@ -74,13 +75,16 @@ async def relay(
             client has had the beginning of it.
         RefusedByWorker: The worker refused the request as the client's mistake.
         ConnectionResetError: The client has left.
-        WorkerUnreachable: The same as StreamInterrupted, or a malformed answer, while the client has had nothing of
-            it: another worker may try.
+        WorkerUnreachable: The same as StreamInterrupted, or a malformed or too large answer, while the client has
+            had nothing of it: another worker may try.
+        Overloaded: Other requests take the memory that the answer needs.
     """
+    memory = None
     try:
         if answer.status >= 400:
             progress.worker_refused = True
-            raise _refusal(answer.status, await _body_or_unreachable(answer))
+            body = await _body_or_unreachable(answer, AnswerMemory(exchange.memory))
+            raise _refusal(answer.status, body)
         streamed = answer.content_type == EVENT_STREAM
         if streamed and (request.stream or not request.generates):
             frames = FrameFilter(
@@ -93,10 +97,14 @@ async def relay(
             await _relay_frames(answer, exchange, request, progress, headers, frames)
             return
         if streamed:
-            body = await _aggregated(answer, request, progress, response_shapes, running_usage)
+            memory = AnswerMemory(exchange.memory)
+            body = await _aggregated(answer, request, progress, response_shapes, running_usage, memory)
         else:
             read = getattr(answer, "whole", None)
-            body = await _body_or_unreachable(answer) if read is None else read
+            if read is None:
+                memory = AnswerMemory(exchange.memory)
+                read = await _body_or_unreachable(answer, memory)
+            body = read
             if (
                 response_shapes is not None
                 and response_shapes.of(request.surface) is None
@@ -104,6 +112,10 @@ async def relay(
             ):
                 response_shapes.learn(request.surface, body)
         await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
+    except WorkerUnreachable:
+        if memory is not None:
+            memory.release()
+        raise
     finally:
         if progress.trace is not None:
             progress.mark("relay")
@@ -206,8 +218,9 @@ async def _aggregated(
     progress: Progress,
     response_shapes: ResponseShapes | None,
     running_usage: bool,
+    memory: AnswerMemory,
 ) -> bytes:
-    """Return the whole answer that a stream amounts to. Raises WorkerUnreachable, RefusedByWorker."""
+    """Return the whole answer that a stream amounts to. Raises WorkerUnreachable, RefusedByWorker, Overloaded."""
     shape = response_shapes.of(request.surface) if response_shapes is not None else None
     reader, aggregator, size = SsePayloadReader(), StreamAggregator(request.surface, shape), 0
     frames = FrameFilter(wants_usage=True, answers=request.answers, running_usage=running_usage)
@@ -216,9 +229,11 @@ async def _aggregated(
             size += len(chunk)
             if size > BODY_BYTES_MAX:
                 raise StreamInterrupted
+            before = aggregator.bytes_kept
             for payload in reader.feed(frames.feed(chunk)):
                 aggregator.add(payload)
                 progress.frames += 1
+            memory.add(aggregator.bytes_kept - before)
             if frames.error is not None:
                 _fail(frames.error, False, request, progress)
         for payload in (*reader.feed(frames.end()), *reader.end()):
@@ -235,21 +250,22 @@ async def _aggregated(
         progress.tally = frames.tally
 
 
-async def _body_or_unreachable(answer: WorkerAnswer) -> bytes:
-    """Return the body of an answer that is not a stream. Raises WorkerUnreachable if it breaks off."""
+async def _body_or_unreachable(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
+    """Return the body of an answer that is not a stream.
+
+    Raises WorkerUnreachable if it breaks off or is too large, Overloaded.
+    """
     try:
-        return await _body_of(answer)
+        return await _body_of(answer, memory)
     except StreamBroken as err:
         raise WorkerUnreachable(str(err)) from err
 
 
-async def _body_of(answer: WorkerAnswer) -> bytes:
-    """Return a body that is not a stream. Raises StreamInterrupted for one that is too large, StreamBroken."""
-    parts, size = [], 0
+async def _body_of(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
+    """Return a body that is not a stream. Raises WorkerUnreachable for one that is too large, StreamBroken."""
+    parts = []
     async for chunk in answer.chunks():
-        size += len(chunk)
-        if size > BODY_BYTES_MAX:
-            raise StreamInterrupted
+        memory.add(len(chunk))
         parts.append(chunk)
     return b"".join(parts)
 

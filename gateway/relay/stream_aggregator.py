@@ -108,6 +108,15 @@ UNJOINED_TEXTS = CONSTANT_TEXTS | FINAL_TEXTS
 DEPTH_MAX = 32
 """Levels of nesting of a chunk."""
 
+VALUES_MAX = 100_000
+"""Values of one chunk, commas and brackets in texts included: decoding more would stall the event loop."""
+
+INDEXED_MAX = 128
+"""Items of a list in which a piece is looked for by its `index`: no answer has more tool calls."""
+
+VALUE_BYTES = 64
+"""Memory of a value in an answer beside its text, as Python's objects: rounded up for most."""
+
 
 def has_faithful_stream(request: InferenceRequest) -> bool:
     """Return whether a stream of the answer would carry everything that the whole answer would."""
@@ -131,6 +140,8 @@ class StreamAggregator:
         self._shape = shape
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
+        self.bytes_kept = 0
+        """The memory that the chunks so far take, about."""
         self._template: ChunkTemplate | None = None  # of the chunk before
         self._text = _TextPieces()  # the text that a chunk of this template continues
 
@@ -143,7 +154,10 @@ class StreamAggregator:
             piece = self._template.text_of(payload)
             if piece is not None:
                 self._text.append(piece)
+                self.bytes_kept += len(piece) + VALUE_BYTES
                 return
+        if len(payload) > VALUES_MAX and sum(map(payload.count, (b"{", b"[", b","))) > VALUES_MAX:
+            raise StreamInterrupted
         try:
             chunk = msgspec.json.decode(payload, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
@@ -157,7 +171,8 @@ class StreamAggregator:
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict) or not isinstance(choice.get("index", 0), int):
                 raise StreamInterrupted
-            _merge(self._choices.setdefault(choice.get("index", 0), {}), choice, DEPTH_MAX)
+            into = self._choices.setdefault(choice.get("index", 0), {})
+            self.bytes_kept += _merge(into, choice, DEPTH_MAX)
         self._template = self._template_of(payload, choices)
 
     def _template_of(self, payload: bytes, choices: Any) -> ChunkTemplate | None:
@@ -211,52 +226,79 @@ class _TextPieces(list[str]):
     """The pieces of a text that is not complete; they are joined once."""
 
 
-def _merge(into: dict[str, Any], more: dict[str, Any], depth: int) -> None:
-    """Merge an object of a chunk into what came before. Raises StreamInterrupted for too deep a nesting."""
+def _merge(into: dict[str, Any], more: dict[str, Any], depth: int) -> int:
+    """Merge an object of a chunk into what came before, and return the memory that it takes, about.
+
+    Raises StreamInterrupted for too deep a nesting, and for too many items with an `index`.
+    """
     if depth == 0:
         raise StreamInterrupted
+    size = 0
     for name, value in more.items():
         before = into.get(name)
         if before is None:
-            into[name] = _mergeable(name, value, depth)
+            into[name], added = _mergeable(name, value, depth)
+            size += added + VALUE_BYTES
         elif value is None or name == "index":
             continue
         elif isinstance(before, _TextPieces) and isinstance(value, str):
             before.append(value)
+            size += len(value) + VALUE_BYTES
         elif isinstance(before, dict) and isinstance(value, dict):
-            _merge(before, value, depth - 1)
+            size += _merge(before, value, depth - 1)
         elif isinstance(before, list) and isinstance(value, list):
-            _continue(before, value, depth)
+            size += _continue(before, value, depth)
         elif name not in CONSTANT_TEXTS or not isinstance(value, str):
             into[name] = value
+            size += _size(value, depth)
+    return size
 
 
-def _mergeable(name: str, value: Any, depth: int) -> Any:
-    """Return a value in the form into which more can be merged."""
-    if isinstance(value, str) and name not in UNJOINED_TEXTS:
-        return _TextPieces([value])
+def _mergeable(name: str, value: Any, depth: int) -> tuple[Any, int]:
+    """Return a value in the form into which more can be merged, and its memory."""
+    if isinstance(value, str):
+        return _TextPieces([value]) if name not in UNJOINED_TEXTS else value, len(value)
     if isinstance(value, dict):
         merged: dict[str, Any] = {}
-        _merge(merged, value, depth - 1)
-        return merged
+        return merged, _merge(merged, value, depth - 1)
     if isinstance(value, list):
         items: list[Any] = []
-        _continue(items, value, depth)
-        return items
-    return value
+        return items, _continue(items, value, depth)
+    return value, 0
 
 
-def _continue(items: list[Any], more: list[Any], depth: int) -> None:
-    """Add the items of a list; an item with an `index`, as pieces of tool calls have, is merged into that one."""
+def _continue(items: list[Any], more: list[Any], depth: int) -> int:
+    """Add the items of a list, and return their memory.
+
+    An item with an `index`, as pieces of tool calls have, is merged into that one.
+    """
+    size = 0
     for item in more:
         index = item.get("index") if isinstance(item, dict) else None
         if not isinstance(index, int):
             items.append(item)
+            size += _size(item, depth)
             continue
+        if len(items) > INDEXED_MAX:
+            raise StreamInterrupted
         known = next((one for one in items if isinstance(one, dict) and one.get("index") == index), None)
         if known is None:
             items.append(known := {})
-        _merge(known, item, depth - 1)
+        size += _merge(known, item, depth - 1)
+    return size
+
+
+def _size(value: Any, depth: int) -> int:
+    """Return the memory of a decoded value, about. Raises StreamInterrupted for too deep a nesting."""
+    if depth == 0:
+        raise StreamInterrupted
+    if isinstance(value, str):
+        return VALUE_BYTES + len(value)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return VALUE_BYTES + sum([_size(inner, depth - 1) for inner in value])
+    return VALUE_BYTES
 
 
 def _finished(choice: dict[str, Any], *, chat: bool, has_shape: bool) -> dict[str, Any]:

@@ -98,8 +98,8 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
         Positive,
         Meta(
             description="Memory in bytes that the requests of one gateway process may take together: their bodies "
-            "and what these become when they are read, and media that are fetched for them. Beyond it requests get "
-            "a 503 with `retry-after`."
+            "and what these become when they are read, media that are fetched for them, and answers of more than a "
+            "megabyte that are not streamed. Beyond it requests get a 503 with `retry-after`."
         ),
     ] = 256 * 1024**2
     origins: Annotated[

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import FORM_SURFACES, GENERATING_SURFACES, Surface
 from gateway.relay.relay import relay
 from gateway.telemetry.request_record import Progress
@@ -77,6 +78,9 @@ class Answer:
 
 class Client:
     """An exchange that keeps what it was told."""
+
+    def __init__(self):
+        self.memory = MemoryLease(MemoryBudget(2**20))
 
     async def answer(self, status, content_type, body, headers):
         self.got = status, content_type, body

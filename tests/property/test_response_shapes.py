@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import Surface
 from gateway.fleet.response_shape import NAMES_MAX, ResponseShapes
 from gateway.relay.relay import relay
@@ -135,6 +136,9 @@ class Answer:
 
 
 class Client:
+    def __init__(self):
+        self.memory = MemoryLease(MemoryBudget(2**20))
+
     async def answer(self, status, content_type, body, headers):
         self.got = body
 

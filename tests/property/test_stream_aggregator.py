@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import Surface
 from gateway.relay.relay import relay
 from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
@@ -160,6 +161,9 @@ class Stream:
 
 
 class Client:
+    def __init__(self):
+        self.memory = MemoryLease(MemoryBudget(2**20))
+
     async def answer(self, status, content_type, body, headers):
         self.got = status, content_type, json.loads(body)
 
