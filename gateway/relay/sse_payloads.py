@@ -6,6 +6,8 @@ from gateway.domain.errors import StreamInterrupted
 
 PAYLOAD_BYTES_MAX = 16 * 1024**2
 
+DATA = b"data:"
+
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -41,6 +43,8 @@ class SsePayloadReader:
     def _payloads(self, events: list[bytes]) -> list[bytes]:
         payloads: list[bytes] = []
         for event in events:
+            if DATA not in event:
+                continue  # A comment, or nothing: a worker may send very many of them.
             payload = _payload(event)
             if payload == b"[DONE]":
                 self.done = True
@@ -58,7 +62,7 @@ class SsePayloadReader:
 
 
 def _payload(event: bytes) -> bytes:
-    if event.startswith(b"data:") and b"\n" not in event and b"\r" not in event:
+    if event.startswith(DATA) and b"\n" not in event and b"\r" not in event:
         return event[5:].strip()  # Nearly all events are one line.
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(DATA)]
     return b"\n".join(lines)

@@ -21,7 +21,7 @@ from gateway.settings.types import IDENTIFIER
 from gateway.settings.workers import worker_id_of
 from gateway.tenants.keys import NewKey, new_key, pepper
 
-ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  (written only if other machines may connect)
+ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  # nosec B104  (written only if other machines may connect)
 FIRST_PLAN = "standard"
 
 

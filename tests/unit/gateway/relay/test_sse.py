@@ -7,6 +7,7 @@ import pytest
 
 from gateway.domain.answer_tally import AnswerTally
 from gateway.relay.sse import FRAME_BYTES_MAX, FrameFilter
+from gateway.relay.sse_payloads import SsePayloadReader
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,3 +58,9 @@ def test_the_usage_of_each_choice_is_read_of_the_frame_that_it_stands_in():
     tally.read_usage(b"".join(frames))
     assert tally.usage is not None
     assert (tally.usage.prompt_tokens, tally.usage.completion_tokens) == (7, 10)
+
+
+@pytest.mark.parametrize("event", [b":\n\n", b"\n\n", b"event: ping\n\n"])
+def test_events_without_data_have_no_payload(event):
+    reader = SsePayloadReader()
+    assert reader.feed(event * (FRAME_BYTES_MAX // len(event)) + b"data: {}\n\n") == [b"{}"]
