@@ -6,8 +6,9 @@ Some SDKs send fields after the file: the fields of an upload are complete only 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
-from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
@@ -18,6 +19,8 @@ FIELDS_MAX = 16
 FIELD_BYTES_MAX = 4096
 PIECE_BYTES = 256 * 1024
 """Bytes of content that are read at a time."""
+LINES_MAX = 4096
+"""Lines of a form outside of its contents: boundaries and headers, and what stands before the first boundary."""
 FILE_NAME_LENGTH_MAX = 255
 
 
@@ -40,7 +43,7 @@ class MultipartForm:
             raise UnsupportedEncoding(self._http.headers["Content-Encoding"])
         await ask_for_body(self._http)
         with self._readable():
-            reader = await self._http.multipart()
+            reader = MultipartReader(self._http.headers, cast(StreamReader, _FewLines(self._http.content)))
         while part := await self._next(reader):
             yield part
 
@@ -72,6 +75,27 @@ class MultipartForm:
             raise BadRequest("The form cannot be read.") from err
 
 
+class _FewLines:
+    """The content of a form of which at most LINES_MAX lines are read, and any number of bytes.
+
+    Lines that have arrived are read without a pause: millions of them would stall the event loop.
+    """
+
+    def __init__(self, content: StreamReader) -> None:
+        self._content = content
+        self._lines = 0
+
+    async def readline(self, **bounds: int) -> bytes:
+        """Return the next line. Raises ValueError after LINES_MAX of them."""
+        self._lines += 1
+        if self._lines > LINES_MAX:
+            raise ValueError("too many lines")
+        return await self._content.readline(**bounds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+
 class FileUpload:
     """A form with one file and some fields.
 
@@ -85,7 +109,11 @@ class FileUpload:
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the file's content. Raises what MultipartForm raises."""
+        parts = 0
         async for part in self._form.parts():
+            parts += 1
+            if parts > FIELDS_MAX + 1:  # Fields may have the same name.
+                raise BadRequest(f"The request has more than {FIELDS_MAX} fields.")
             if part.name == "file":
                 if self.name is not None:
                     raise BadRequest("Only one file can be sent at a time.", param="file")
@@ -94,8 +122,6 @@ class FileUpload:
                     yield piece
             else:
                 self.fields[part.name or ""] = await self._field(part)
-                if len(self.fields) > FIELDS_MAX:
-                    raise BadRequest(f"The request has more than {FIELDS_MAX} fields.")
         if self.name is None:
             raise BadRequest("The request must have a file.", param="file")
 

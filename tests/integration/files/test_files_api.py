@@ -231,3 +231,23 @@ async def test_a_store_that_is_away_is_a_503(gateway, tmp_path):
         (tmp_path / "files").write_text("no directory")
         status, body = await upload(running)
         assert (status, body["error"]["code"]) == (503, "files_unavailable")
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (b"\n" * 3_000_000, "cannot be read"),
+        (b"a line\r\n" * 100_000, "cannot be read"),
+        (b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n' * 20_000, "more than 16 fields"),
+    ],
+    ids=["empty lines", "lines", "parts of one name"],
+)
+async def test_a_form_of_very_many_lines_or_parts_is_refused_before_they_are_read(running, before, words):
+    head = b"--x\r\nContent-Disposition: form-data; name="
+    form = head + b'"purpose"\r\n\r\nuser_data\r\n' + head + b'"file"; filename="a"\r\n\r\nhi\r\n--x--\r\n'
+    headers = {**running.headers(), "Content-Type": "multipart/form-data; boundary=x"}
+    for body, status in ((b"preamble\r\n" + form, 200), (before + form, 400)):
+        async with running.http.post(f"{running.url}/v1/files", data=body, headers=headers) as answer:
+            assert answer.status == status
+            text = await answer.text()
+    assert words in text
