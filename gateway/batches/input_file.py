@@ -10,7 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from radix_cache.loop_yield import LoopYielder
+
 CUSTOM_ID_MAX = 512
+LINES_PER_STEP = 1000
+"""Lines between two looks at the time: a file may have millions of blank ones."""
 ERRORS_MAX = 100
 """How many errors of one file are reported."""
 
@@ -51,6 +55,7 @@ async def split_lines(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIter
     """
     held: list[bytes] = []
     size = number = 0
+    yielder = LoopYielder(pauses=True)
     async for piece in pieces:
         *ended, rest = piece.split(b"\n")
         for end in ended:
@@ -59,6 +64,8 @@ async def split_lines(pieces: AsyncIterator[bytes], bytes_max: int) -> AsyncIter
             if line.strip():
                 yield number, line
             number += 1
+            if number % LINES_PER_STEP == 0:
+                await yielder.yield_if_due()
         if size <= bytes_max:
             held.append(rest)
             size += len(rest)
