@@ -1,6 +1,7 @@
 """Reading the JSON files of a checkpoint directory, with error messages that name the file and the key."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointInvalid(f"{path} does not exist") from None
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, RecursionError) as err:
         raise CheckpointInvalid(f"{path} cannot be read: {err}") from err
     if not isinstance(value, dict):
         raise CheckpointInvalid(f"{path} must hold a JSON object")
@@ -41,6 +42,22 @@ def number(values: Mapping[str, Any], name: str, default: float | None = None) -
     value = values.get(name)
     if value is None:
         value = default
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise CheckpointInvalid(f"config.json: {name} must be a positive number, not {value!r}")
     return float(value)
+
+
+def boolean(values: Mapping[str, Any], name: str) -> bool:
+    """Return the truth value under `name`; an absent or null one is False. Text such as "false" is refused."""
+    value = values.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise CheckpointInvalid(f"config.json: {name} must be true or false, not {value!r}")
+    return bool(value)
+
+
+def inner_object(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a copy of the object under `name`; an absent or null one is empty."""
+    value = values.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise CheckpointInvalid(f"config.json: {name} must be an object, not {value!r}")
+    return dict(value or {})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workers.engine.checkpoint.json_files import integer, number, read_json, read_json_if_present
+from workers.engine.checkpoint.json_files import boolean, integer, number, read_json, read_json_if_present
 from workers.engine.checkpoint.quantization_spec import QuantizationSpec, quantization_spec
 from workers.engine.checkpoint.rope_spec import RopeSpec, rope_spec
 from workers.engine.checkpoint.unsupported_keys import refuse_unsupported_keys
@@ -107,8 +107,8 @@ class ModelSpec:
                 f"config.json: {heads} heads, {kv_heads} key-value heads, head size {head_dim} do not go together"
             )
         context, vocab = integer(config, "max_position_embeddings"), integer(config, "vocab_size")
-        ends = _ids(config.get("eos_token_id")) | _ids(generation.get("eos_token_id"))
-        biases = family.may_have_biases and bool(config.get("attention_bias", False))
+        ends = _end_ids("config.json", config) | _end_ids("generation_config.json", generation)
+        biases = family.may_have_biases and boolean(config, "attention_bias")
         return cls(
             architecture=architecture,
             vocab_size=vocab,
@@ -124,10 +124,10 @@ class ModelSpec:
             # Qwen2 always has the three biases and never the fourth.
             qkv_bias=biases or architecture == "qwen2",
             output_bias=biases,
-            mlp_bias=architecture == "llama" and bool(config.get("mlp_bias", False)),
+            mlp_bias=architecture == "llama" and boolean(config, "mlp_bias"),
             qk_norm=family.qk_norm,
             windows=_windows(config, family, layers),
-            tied_head=bool(config.get("tie_word_embeddings", False)),
+            tied_head=boolean(config, "tie_word_embeddings"),
             quantization=quantization_spec(config),
             dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
             # Instruct models end a turn with a token that is often in only one of the two files. A token beyond
@@ -168,15 +168,19 @@ def _windows(config: Mapping[str, Any], family: _Family, layers: int) -> tuple[i
 
 
 def _width(config: Mapping[str, Any], family: _Family) -> int | None:
-    if family.window is None or (family.full_layers is not None and not config.get("use_sliding_window")):
+    if family.window is None or (
+        family.full_layers is not None and not boolean(config, "use_sliding_window")
+    ):
         return None
     if "sliding_window" in config and config["sliding_window"] is None:
         return None
     return integer(config, "sliding_window", family.window)
 
 
-def _ids(value: object) -> frozenset[int]:
-    """Return the token ids of a key that holds one id, a list of ids, or nothing."""
-    if isinstance(value, int):
-        return frozenset({value})
-    return frozenset(i for i in value if isinstance(i, int)) if isinstance(value, list) else frozenset()
+def _end_ids(file: str, values: Mapping[str, Any]) -> frozenset[int]:
+    """Return the ids of the tokens that end an answer: the key holds one id, a list of ids, or nothing."""
+    value = values.get("eos_token_id")
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if any(not isinstance(token, int) or isinstance(token, bool) for token in listed):
+        raise CheckpointInvalid(f"{file}: eos_token_id must be a token id or a list of them, not {value!r}")
+    return frozenset(listed)

@@ -26,7 +26,7 @@ def quantization_spec(config: Mapping[str, Any]) -> QuantizationSpec | None:
         CheckpointInvalid: the engine cannot read the format; the message names the key.
     """
     values = config.get("quantization_config")
-    if not values:
+    if values is None:
         return None
     if not isinstance(values, Mapping):
         raise CheckpointInvalid("config.json: quantization_config must be an object")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workers.engine.checkpoint.json_files import integer, number
+from workers.engine.checkpoint.json_files import inner_object, integer, number
 from workers.engine.errors import CheckpointInvalid
 
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
@@ -55,7 +55,11 @@ def rope_spec(config: Mapping[str, Any], context: int) -> RopeSpec:
     Raises:
         CheckpointInvalid: the kind is not supported, or a number is missing or wrong.
     """
-    values = dict(config.get("rope_scaling") or {}) | dict(config.get("rope_parameters") or {})
+    values = inner_object(config, "rope_scaling") | inner_object(config, "rope_parameters")
+    if kinds := [name for name, value in values.items() if isinstance(value, Mapping)]:
+        raise CheckpointInvalid(
+            f"config.json: rope_parameters of single kinds of layers ({', '.join(kinds)}) are not supported"
+        )
     values.setdefault("rope_theta", config.get("rope_theta"))
     kind = values.get("rope_type") or values.get("type") or "default"
     theta = number(values, "rope_theta", 10_000.0)
@@ -70,14 +74,7 @@ def rope_spec(config: Mapping[str, Any], context: int) -> RopeSpec:
     outside = integer(values, "original_max_position_embeddings", context)
     original = integer(config, "original_max_position_embeddings", outside)
     if kind == "llama3":
-        return RopeSpec(
-            kind="llama3",
-            theta=theta,
-            factor=number(values, "factor"),
-            low_frequency_factor=number(values, "low_freq_factor"),
-            high_frequency_factor=number(values, "high_freq_factor"),
-            original_context=original,
-        )
+        return _llama3(values, theta, original)
     if kind == "yarn":
         return _yarn(values, theta, original, context)
     raise CheckpointInvalid(
@@ -85,7 +82,25 @@ def rope_spec(config: Mapping[str, Any], context: int) -> RopeSpec:
     )
 
 
+def _llama3(values: Mapping[str, Any], theta: float, original: int) -> RopeSpec:
+    low, high = number(values, "low_freq_factor"), number(values, "high_freq_factor")
+    if high <= low:
+        raise CheckpointInvalid(
+            f"config.json: high_freq_factor {high} must be more than low_freq_factor {low}"
+        )
+    return RopeSpec(
+        kind="llama3",
+        theta=theta,
+        factor=number(values, "factor"),
+        low_frequency_factor=low,
+        high_frequency_factor=high,
+        original_context=original,
+    )
+
+
 def _yarn(values: Mapping[str, Any], theta: float, original: int, context: int) -> RopeSpec:
+    if theta <= 1:
+        raise CheckpointInvalid(f"config.json: rope_theta {theta} must be more than 1 for yarn")
     factor = number(values, "factor", context / original)
     return RopeSpec(
         kind="yarn",

@@ -4,22 +4,18 @@ q_proj k_proj v_proj   -> qkv       one product instead of three
 gate_proj up_proj      -> gate_up   one instead of two
 lm_head                -> head      the embedding again where the head is tied
 
-A tensor that no layer takes is refused: config.json describes another model than the one that was saved. So is a
-number that is infinite or not a number at all.
+A tensor that no layer takes is refused: config.json describes another model than the one that was saved.
 
 Linear layers are quantised here if the settings say so, or come quantised from the checkpoint. Embedding, norms and
 head are never quantised.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from workers.engine.checkpoint.json_files import read_json
 from workers.engine.checkpoint.model_spec import ModelSpec
 from workers.engine.config.engine_config import Quantization
 from workers.engine.errors import CheckpointInvalid, ConfigInvalid
@@ -28,6 +24,7 @@ from workers.engine.model.linear import PlainLinear, Projection, StackedLinear
 from workers.engine.model.quantised_checkpoint import read_groups
 from workers.engine.model.quantization import GroupedLinear, GroupedWeight, build_projection
 from workers.engine.model.rope import RopeTable
+from workers.engine.model.tensor_files import TensorFiles
 
 
 def load_decoder(
@@ -58,7 +55,7 @@ def load_decoder(
             f"quantization {quantization} was asked for, "
             f"and the checkpoint is quantised ({spec.quantization.method})"
         )
-    files = _Files(shards=_shards(directory), dtype=dtype, device=device)
+    files = TensorFiles.of(directory, dtype=dtype, device=device)
     embedding = files.take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
     builder = _Builder(files=files, spec=spec, quantization=quantization)
     head = (
@@ -77,54 +74,41 @@ def load_decoder(
         head=head,
         rope=RopeTable.build(spec.rope, head_dim=spec.head_dim, context_length=context_length, device=device),
     )
-    files.refuse_unused(spec)
+    if spec.tied_head:
+        _refuse_another_head(files, embedding)
+    _refuse_unused(files, spec)
     return decoder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Files:
-    """The tensors of a checkpoint by name."""
+def _refuse_another_head(files: TensorFiles, embedding: Tensor) -> None:
+    """Raise CheckpointInvalid if a head was saved with a tied model, and is not the embedding.
 
-    shards: Mapping[str, Path]
-    dtype: torch.dtype
-    device: torch.device
-    taken: set[str] = field(default_factory=set)
-    """The names of the tensors that were read."""
+    Some engines compute with such a head, and others with the embedding.
+    """
+    if "lm_head.weight" in files and not torch.equal(
+        files.take("lm_head.weight", *embedding.shape), embedding
+    ):
+        raise CheckpointInvalid(
+            "lm_head.weight differs from the embedding, and config.json ties the two (tie_word_embeddings)"
+        )
 
-    def take(self, name: str, *shape: int) -> Tensor:
-        """Read a tensor, check its shape, and convert it to the type that the model computes in."""
-        return self.raw(name, *shape).to(self.dtype)
 
-    def raw(self, name: str, *shape: int) -> Tensor:
-        """Read a tensor in the type that it is stored in, and check its shape."""
-        self.taken.add(name)
-        return _read(self.shards, name, shape).to(self.device)
-
-    def refuse_unused(self, spec: ModelSpec) -> None:
-        """Raise CheckpointInvalid for tensors that the model of config.json has no place for."""
-        # The head of a tied model is the embedding, whether or not a copy was saved. The frequencies of the rotary
-        # embedding, which early Llamas saved, follow from config.json.
-        known = {"lm_head.weight"} if spec.tied_head else set()
-        unused = [
-            name
-            for name in self.shards
-            if name not in self.taken and name not in known and not name.endswith(".rotary_emb.inv_freq")
-        ]
-        if unused:
-            raise CheckpointInvalid(
-                f"the checkpoint has {len(unused)} tensors that the {spec.architecture} of {spec.layers} layers in "
-                f"config.json does not use, {min(unused)} among them"
-            )
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.shards
+def _refuse_unused(files: TensorFiles, spec: ModelSpec) -> None:
+    """Raise CheckpointInvalid for tensors that the model of config.json has no place for."""
+    # The frequencies of the rotary embedding, which early Llamas saved, follow from config.json.
+    unused = [name for name in files.unused() if not name.endswith(".rotary_emb.inv_freq")]
+    if unused:
+        raise CheckpointInvalid(
+            f"the checkpoint has {len(unused)} tensors that the {spec.architecture} of {spec.layers} layers in "
+            f"config.json does not use, {min(unused)} among them"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
     """Builds decoder layers by joining the matrices that a checkpoint stores apart."""
 
-    files: _Files
+    files: TensorFiles
     spec: ModelSpec
     quantization: Quantization
 
@@ -183,45 +167,3 @@ class _Builder:
     def _bias(self, name: str, outputs: int, *, bias: bool) -> Tensor | None:
         """Read a bias if there is one: quantisers may add a bias where the model has none."""
         return self.files.take(f"{name}.bias", outputs) if bias or f"{name}.bias" in self.files else None
-
-
-def _shards(directory: Path) -> dict[str, Path]:
-    """Return the file that holds each tensor."""
-    index = directory / "model.safetensors.index.json"
-    if not index.exists():
-        single = directory / "model.safetensors"
-        if not single.exists():
-            raise CheckpointInvalid(f"{directory} has neither {single.name} nor {index.name}")
-        with _open(single) as file:
-            return dict.fromkeys(file.keys(), single)
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CheckpointInvalid(f"{index} has no weight_map")
-    # A file name that leads out of the directory would read files that do not belong to the checkpoint.
-    if stray := [name for name in weight_map.values() if Path(str(name)).name != name]:
-        raise CheckpointInvalid(f"{index} names a shard outside of the checkpoint: {stray[0]!r}")
-    return {tensor: directory / name for tensor, name in weight_map.items()}
-
-
-def _read(shards: Mapping[str, Path], name: str, shape: tuple[int, ...]) -> Tensor:
-    path = shards.get(name)
-    if path is None:
-        raise CheckpointInvalid(f"the checkpoint has no tensor {name}")
-    with _open(path) as file:
-        try:
-            tensor: Tensor = file.get_tensor(name)
-        except SafetensorError as err:
-            raise CheckpointInvalid(f"{path} cannot be read: {err}") from err
-    if tuple(tensor.shape) != shape:
-        raise CheckpointInvalid(f"{name} has shape {tuple(tensor.shape)}, config.json says {shape}")
-    # Both ends of the range are finite if all numbers are; one pass without a copy.
-    if tensor.is_floating_point() and not all(end.isfinite() for end in tensor.aminmax()):
-        raise CheckpointInvalid(f"{path}: {name} has numbers that are infinite or not numbers at all")
-    return tensor
-
-
-def _open(path: Path) -> safe_open:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as err:
-        raise CheckpointInvalid(f"{path} cannot be read: {err}") from err

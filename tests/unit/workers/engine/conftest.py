@@ -94,3 +94,11 @@ def load(checkpoint: Callable[[str], Path]) -> Callable[..., Engine]:
 def finish() -> Callable[[Engine, Iterable[Request]], dict[str, Answer]]:
     """Runs an engine until it is idle; answers by request."""
     return finish_all
+
+
+@pytest.fixture
+def copy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A checkpoint that a test may break."""
+    for file in checkpoint("llama-gqa").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path

@@ -1,14 +1,12 @@
 """What is read from a checkpoint directory, and what is refused with a word on why."""
 
-import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -164,6 +162,24 @@ def test_an_end_token_that_the_model_does_not_have_is_none() -> None:
         ({"vocab_size": 0}, "vocab_size"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"num_hidden_layers": True}, "num_hidden_layers"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps"),
+        ({"rope_theta": math.inf}, "rope_theta"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false"),
+        ({"attention_bias": 1}, "attention_bias must be true or false"),
+        (
+            {"model_type": "qwen2", "num_key_value_heads": 4, "use_sliding_window": "no"},
+            "use_sliding_window must",
+        ),
+        ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "rope_parameters .*full_attention",
+        ),
+        ({"rope_scaling": {"type": "llama3", **SCALING, "low_freq_factor": 4.0}}, "high_freq_factor"),
+        ({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_theta"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"eos_token_id": [2, "</s>"]}, "eos_token_id"),
+        ({"quantization_config": {}}, "quantization_config"),
     ],
 )
 def test_what_cannot_be_computed_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
@@ -171,26 +187,9 @@ def test_what_cannot_be_computed_is_refused_by_name(changes: dict[str, Any], nam
         spec(**changes)
 
 
-@pytest.fixture
-def copy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A checkpoint that a test may break."""
-    for file in checkpoint("llama-gqa").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
-
-
-def test_a_missing_tensor_is_named(copy: Path) -> None:
-    weights = load_file(copy / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, copy / "model.safetensors")
-    with pytest.raises(CheckpointInvalid, match=r"layers\.1\.mlp\.up_proj"):
-        Engine.load(EngineConfig(model=copy))
-
-
-def test_a_misshapen_tensor_is_named_with_both_shapes(copy: Path) -> None:
-    weights = load_file(copy / "model.safetensors")
-    save_file({**weights, "lm_head.weight": np.zeros((3, 64), np.float32)}, copy / "model.safetensors")
-    with pytest.raises(CheckpointInvalid, match=r"lm_head.*\(3, 64\).*\(512, 64\)"):
+def test_a_config_that_nests_without_end_is_refused(copy: Path) -> None:
+    (copy / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointInvalid, match=r"config\.json cannot be read"):
         Engine.load(EngineConfig(model=copy))
 
 
@@ -201,13 +200,6 @@ def test_a_missing_or_broken_file_is_named(copy: Path, file: str) -> None:
         Engine.load(EngineConfig(model=copy))
     (copy / file).unlink()
     with pytest.raises(CheckpointInvalid, match=file):
-        Engine.load(EngineConfig(model=copy))
-
-
-def test_a_shard_outside_of_the_checkpoint_is_refused(copy: Path) -> None:
-    index = {"weight_map": {"lm_head.weight": "../elsewhere.safetensors"}}
-    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointInvalid, match="elsewhere"):
         Engine.load(EngineConfig(model=copy))
 
 
@@ -260,38 +252,3 @@ def test_a_key_that_changes_the_model_is_refused_by_name(changes: dict[str, Any]
 def test_a_key_with_a_value_that_changes_nothing_is_ignored() -> None:
     changes = {"final_logit_softcapping": None, "logit_scale": 1.0, "num_experts": 0, "is_causal": True}
     assert spec(**changes, auto_map={"AutoTokenizer": "own.Tokenizer"}) == spec()
-
-
-@pytest.mark.parametrize(
-    "name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"]
-)
-def test_a_tensor_that_is_not_used_is_named(copy: Path, name: str) -> None:
-    weights = load_file(copy / "model.safetensors")
-    save_file({**weights, name: np.zeros(3, np.float32)}, copy / "model.safetensors")
-    with pytest.raises(CheckpointInvalid, match=rf"1 tensors that .* does not use, {name}"):
-        Engine.load(EngineConfig(model=copy))
-
-
-def test_fewer_layers_than_weights_are_refused(copy: Path) -> None:
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
-    with pytest.raises(CheckpointInvalid, match=r"of 1 layers .* does not use, model\.layers\.1\."):
-        Engine.load(EngineConfig(model=copy))
-
-
-def test_a_saved_copy_of_a_tied_head_and_saved_frequencies_are_not_missed(copy: Path) -> None:
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    weights = load_file(copy / "model.safetensors")
-    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)
-    save_file(weights, copy / "model.safetensors")
-    Engine.load(EngineConfig(model=copy))
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_a_weight_that_is_no_finite_number_is_refused(copy: Path, number: float) -> None:
-    weights = load_file(copy / "model.safetensors")
-    weights["model.norm.weight"][7] = number
-    save_file(weights, copy / "model.safetensors")
-    with pytest.raises(CheckpointInvalid, match=r"model\.norm\.weight has numbers that are infinite or not"):
-        Engine.load(EngineConfig(model=copy))
