@@ -23,6 +23,8 @@ FAMILIES = (*DENSE, *MIXTURES)
 FOUR_NORMS = ("gemma2", "gemma3_text", "glm4")
 """Families with a norm before and after both parts of a layer."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+_OUTER_KEYS = ("quantization_config", "tie_word_embeddings", "dtype", "torch_dtype")
+"""Keys that a multimodal model may have beside its language model's, instead of within."""
 _STATE_KEYS = ("mamba_", "ssm_", "linear_attn", "linear_num_", "conv_L_cache")
 
 
@@ -49,6 +51,8 @@ class ModelShape:
     """Norms and biases."""
     weight_dtype: str = "bf16"
     """How the checkpoint stores its linear weights."""
+    uncounted: tuple[str, ...] = ()
+    """The keys of config.json that describe other parts of a multimodal model; their weights are not counted."""
 
     @property
     def layers(self) -> int:
@@ -103,12 +107,7 @@ def read_shape(
     Raises:
         ShapeUnknown: the message says what is missing, or why the formulas do not hold.
     """
-    if isinstance(config.get("text_config"), Mapping):
-        # Of a multimodal model only the language model is planned.
-        outer = {
-            name: config[name] for name in ("quantization_config", "tie_word_embeddings") if name in config
-        }
-        config = {**outer, **config["text_config"]}
+    uncounted, config = _uncounted(config), _language_model(config)
     kind = str(config.get("model_type"))
     _refuse_unmodelled(config, kind)
     config = with_defaults(config, kind)
@@ -133,7 +132,29 @@ def read_shape(
         expert_choices=mlp.expert_choices,
         small=small,
         weight_dtype=weight_dtype or _weight_dtype(config),
+        uncounted=uncounted,
     )
+
+
+def _language_model(config: Config) -> Config:
+    """Return the config of the language model, which is nested in that of a multimodal model."""
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        return config
+    outer = {name: config[name] for name in _OUTER_KEYS if name in config}
+    two_caches = config.get("is_encoder_decoder") or inner.get("is_encoder_decoder")
+    return {**outer, **inner, "is_encoder_decoder": two_caches}
+
+
+def _uncounted(config: Config) -> tuple[str, ...]:
+    """Return the keys of the other parts of a multimodal model."""
+    if not isinstance(config.get("text_config"), Mapping):
+        return ()
+    counted = ("text_config", "quantization_config")
+    parts = {
+        name for name, value in config.items() if name.endswith("_config") and isinstance(value, Mapping)
+    }
+    return tuple(sorted(parts.difference(counted)))
 
 
 def _refuse_unmodelled(config: Config, kind: str) -> None:

@@ -144,6 +144,8 @@ def plan_notes(deployment: Deployment, demand: Demand, run: Figures) -> Iterator
         )
     if demand.context > limit:
         yield f"The model was made for contexts of {limit:,} tokens, fewer than {demand.context:,}."
+    if parts := deployment.shape.uncounted:
+        yield f"Only the language model is counted: the weights of {', '.join(parts)} come on top."
     held = deployment.kv_bytes_per_token_per_gpu * deployment.tensor_parallel
     if held > deployment.kv_bytes_per_token:
         yield (

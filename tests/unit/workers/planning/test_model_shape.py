@@ -257,8 +257,18 @@ def test_the_engine_and_the_planner_read_the_same_shape(kind: str, window: dict[
 
 def test_of_a_model_that_also_sees_the_language_model_is_read():
     inner = {**BASE, "model_type": "qwen2"}
-    outer = {"model_type": "llava", "text_config": inner, "tie_word_embeddings": True, "vision_config": {}}
-    assert read_shape(outer) == read_shape(inner | {"tie_word_embeddings": True})
+    outer = {"model_type": "llava", "text_config": inner, "tie_word_embeddings": True, "dtype": "float32"}
+    assert read_shape(outer) == read_shape(inner | {"tie_word_embeddings": True, "dtype": "float32"})
+    assert read_shape(outer | {"vision_config": {}, "audio_config": {}}).uncounted == (
+        "audio_config",
+        "vision_config",
+    )
+
+
+def test_an_encoder_decoder_model_is_refused_also_where_its_decoder_is_nested():
+    inner = {**BASE, "model_type": "llama", "is_encoder_decoder": False}
+    with pytest.raises(ShapeUnknown, match="encoder-decoder"):
+        read_shape({"model_type": "two", "is_encoder_decoder": True, "text_config": inner})
 
 
 @pytest.mark.parametrize("parameters", [None, 80_000_000_000])

@@ -36,6 +36,14 @@ def test_it_says_whether_the_users_fit_and_how_many_would(checkpoint: Path):
     assert "100 users of 8,192 tokens fit." in run(*asked, "--users", 100, "--kv-dtype", "int8")
 
 
+def test_it_says_which_parts_of_a_multimodal_model_are_not_counted(tmp_path: Path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "llava", "text_config": LLAMA_8B, "vision_config": {}}))
+    assert "Only the language model is counted: the weights of vision_config come on top." in run(
+        "--config-json", file
+    )
+
+
 def test_the_file_has_the_figures_that_the_table_has(checkpoint: Path, tmp_path: Path):
     file = tmp_path / "plan.json"
     run(
