@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.checkpoint.rope_spec import RopeSpec
+from workers.engine.errors import ConfigInvalid
 
 
 def frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
@@ -60,11 +61,16 @@ class RopeTable:
     def build(
         cls, rope: RopeSpec, *, head_dim: int, context_length: int, device: torch.device
     ) -> "RopeTable":
-        """Compute the tables for positions 0 to context_length - 1."""
-        positions = torch.arange(context_length, dtype=torch.float32)
-        angles = torch.outer(positions, frequencies(rope, head_dim))
-        cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
-        return cls(cos=cos.to(device), sin=sin.to(device))
+        """Compute the tables for positions 0 to context_length - 1. Raises ConfigInvalid if memory is too small."""
+        try:
+            positions = torch.arange(context_length, dtype=torch.float32)
+            angles = torch.outer(positions, frequencies(rope, head_dim))
+            cos, sin = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+            return cls(cos=cos.to(device), sin=sin.to(device))
+        except RuntimeError as err:
+            raise ConfigInvalid(
+                f"rotary tables of {context_length} positions do not fit into memory: set a smaller context length"
+            ) from err
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows for `positions` [tokens], shaped [tokens, 1, head_dim / 2] to fit every head."""

@@ -1,5 +1,6 @@
 """What is read from a checkpoint directory, and what is refused with a word on why."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,14 @@ def test_an_end_token_that_the_model_does_not_have_is_none() -> None:
 def test_what_cannot_be_computed_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(CheckpointInvalid, match=named):
         spec(**changes)
+
+
+def test_a_context_beyond_memory_is_refused_unless_a_smaller_one_is_set(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 10**14}))
+    with pytest.raises(ConfigInvalid, match="set a smaller context length"):
+        Engine.load(EngineConfig(model=copy, kv_tokens=512))
+    Engine.load(EngineConfig(model=copy, kv_tokens=512, context_length=512))
 
 
 def test_a_config_that_nests_without_end_is_refused(copy: Path) -> None:
