@@ -13,6 +13,7 @@ from gateway.endpoint_picker.buffered_body import BufferedBody
 from gateway.endpoint_picker.envoy_request import EnvoyRequest
 from workers.adapters.connection import PLAIN, ConnectionBroken, ConnectionTimedOut
 from workers.carrier import RequestTransport
+from workers.system_error import reason_of
 
 CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
 """Headers that are Envoy's to set on its connection to the worker."""
@@ -112,7 +113,7 @@ async def endpoint_of(host: str, port: int) -> str:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port)
         except OSError as err:
-            raise ConnectionBroken(f"cannot connect: {err.strerror or err}") from err
+            raise ConnectionBroken(f"cannot connect: {reason_of(err)}") from err
         address = ip_address(found[0][4][0])
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 

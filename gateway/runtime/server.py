@@ -41,6 +41,7 @@ from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answe
 from gateway.web.stored.background_responses import BackgroundResponses
 from gateway.web.stored.object_stores import ObjectStores
 from gateway.web.tenant_app import tenant_app
+from workers.system_error import reason_of
 
 if TYPE_CHECKING:
     from gateway.endpoint_picker.listener import PickerListener
@@ -354,7 +355,7 @@ async def _open(
         )
         await site.start()
     except OSError as err:
-        raise ListenAddressUnavailable(f"cannot listen on {host}:{port}: {_reason(err)}") from err
+        raise ListenAddressUnavailable(f"cannot listen on {host}:{port}: {reason_of(err)}") from err
     shown = f"[{host}]" if ":" in host else host
     return f"http{'s' if tls is not None else ''}://{shown}:{runner.addresses[0][1]}"
 
@@ -371,7 +372,7 @@ async def _open_socket(runner: web.AppRunner, path: Path, stack: AsyncExitStack)
         await web.UnixSite(runner, path, backlog=BACKLOG).start()
         ours = os.stat(path).st_ino
     except OSError as err:
-        raise ListenAddressUnavailable(f"cannot listen on {path}: {_reason(err)}") from err
+        raise ListenAddressUnavailable(f"cannot listen on {path}: {reason_of(err)}") from err
 
     def remove() -> None:
         with suppress(OSError):
@@ -392,13 +393,3 @@ def _is_answered(path: Path) -> bool:
         except OSError:
             return False
         return True
-
-
-def _reason(err: OSError) -> str:
-    """Return the system's own words for an error.
-
-    asyncio wraps them in a text of its own, and the error of an unknown host has a negative number.
-    """
-    if err.errno is not None and err.errno > 0:
-        return os.strerror(err.errno)
-    return err.strerror or str(err)

@@ -20,6 +20,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from workers.adapter import TlsFiles
 from workers.adapters.body_buffers import Buffers
 from workers.adapters.client_tls import ClientTls
+from workers.system_error import reason_of
 
 CONNECT_SECONDS_MAX = 3.0
 KEEPALIVE_SECONDS = 4.0
@@ -374,7 +375,7 @@ class ConnectionPool:
         except TimeoutError as err:
             raise ConnectionBroken(f"cannot connect within {CONNECT_SECONDS_MAX:g} seconds") from err
         except OSError as err:
-            raise ConnectionBroken(f"cannot connect: {err.strerror or err}") from err
+            raise ConnectionBroken(f"cannot connect: {reason_of(err)}") from err
         except UnicodeError as err:
             raise ConnectionBroken(f"cannot connect: {self._host!r} is no name of a host") from err
         return connection

@@ -27,6 +27,7 @@ from workers.engine_server.options import WorkerOptions
 from workers.engine_server.prompt_tokenizer import PromptTokenizer
 from workers.engine_server.tools.formats import FORMATS, CallFormat, detect_format
 from workers.engine_server.worker import EngineWorker
+from workers.system_error import reason_of
 
 _log = logging.getLogger("radixgate.worker")
 
@@ -105,7 +106,7 @@ async def _disaggregated(
             status = await stack.enter_async_context(disaggregated(options, engine, async_engine))
         except OSError as err:
             where = f"{options.kv_events_host}:{options.disaggregation_bootstrap_port}"
-            raise WorkerCannotListen(f"cannot listen on {where} for handoffs: {err.strerror or err}") from err
+            raise WorkerCannotListen(f"cannot listen on {where} for handoffs: {reason_of(err)}") from err
         yield status
 
 
@@ -158,7 +159,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as err:
-        raise WorkerCannotListen(f"cannot listen on {host}:{port}: {err.strerror or err}") from err
+        raise WorkerCannotListen(f"cannot listen on {host}:{port}: {reason_of(err)}") from err
     return listener
 
 
@@ -173,7 +174,7 @@ async def _listen(runner: web.AppRunner, options: WorkerOptions, listener: socke
     # Two processes can bind the same free port; only one of them can then listen on it.
     except OSError as err:
         where = options.unix_socket or f"{options.host}:{options.port}"
-        raise WorkerCannotListen(f"cannot listen on {where}: {err.strerror or err}") from err
+        raise WorkerCannotListen(f"cannot listen on {where}: {reason_of(err)}") from err
 
 
 def _url(options: WorkerOptions, listener: socket.socket | None) -> str:

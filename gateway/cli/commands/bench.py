@@ -26,6 +26,7 @@ from gateway.settings.urls import url_problem
 from policies.simulation.trace import TraceRequest, ideal_hit_ratio
 from policies.simulation.trial import TraceSource
 from policies.simulation.workloads import WORKLOADS, WorkloadParameters
+from workers.system_error import reason_of
 
 KEY_VARIABLE = "RADIXGATE_KEY"
 CONNECT_SECONDS_MAX = 10.0
@@ -197,7 +198,7 @@ def _check_connection(url: str) -> None:
     try:
         socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS_MAX).close()
     except OSError as err:
-        raise CommandError(f"{url}: cannot connect: {err.strerror or err}") from err
+        raise CommandError(f"{url}: cannot connect: {reason_of(err)}") from err
 
 
 def _fields(body: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 import typer
 
+from gateway.cli.support.admin_access import connection_problem
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.found_workers import ENGINE_NAMES
@@ -90,7 +91,7 @@ async def _examine(http: aiohttp.ClientSession, where: str, kind: str | None) ->
     try:
         replies = {"v1/models": await _request(http, f"{where}/v1/models")}
     except (aiohttp.ClientError, TimeoutError) as err:
-        raise CommandError(f"{where} does not answer: {str(err) or 'not in time'}", 2) from err
+        raise CommandError(f"{where} does not answer: {connection_problem(err)}", 2) from err
     status = replies["v1/models"].status
     if status in (401, 403):
         raise CommandError(f"{where} refuses the key (status {status}): give the right one with --api-key", 2)

@@ -8,6 +8,8 @@ import typer
 
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.found_workers import (
+    FoundWorker,
+    curl_line,
     describe,
     find_workers,
     settings_of,
@@ -30,25 +32,27 @@ def init() -> None:
 
     The workers are asked for their kind, models and block size. If tenants need keys, the first key is shown once.
     """
-    urls = worker_urls(_ask("Addresses of the workers, separated by spaces", "http://127.0.0.1:8000").split())
-    workers = _look_at(urls)
+    found, silent = _look_at(_addresses())
     remote = typer.confirm("May other machines send requests to the gateway?", default=False)
     tenant = _tenant(required=remote)
-    file = Path(_ask("File to write", "gateway.yaml"))
     tree: dict[str, Any] = {listener: {"port": port} for listener, port in gateway_ports(()).items()}
     if remote:
         tree["listen"] = {"host": ALL_ADDRESSES, **tree.get("listen", {})}
-    tree |= workers
-    _write(file, tree, "x")
+    tree |= settings_of(found)
+    tree["workers"] += [{"id": worker_id_of(url), "url": url} for url in silent]
+    file = _write_new(tree)
+    key = None
     if tenant:
-        key = _new_key(file)
-        tree |= _with_tenant(tenant, key)
-        _write(file, tree, "w")
-    load_settings(file)
+        new = _new_key(file)
+        key = new.text
+        write_settings(file, tree | _with_tenant(tenant, new), "w")
+    port = load_settings(file).settings.listen.port
     print(f"\nwritten to {file}")
-    if tenant:
-        print(f"\nThe key of tenant {tenant}, shown only now:\n\n  {key.text}")
+    if key is not None:
+        print(f"\nThe key of tenant {tenant}, shown only now:\n\n  {key}")
     print(f"\nStart the gateway with:\n\n  radixgate serve --config {file}")
+    if found:
+        print(f"\nand send a first request:\n\n  {curl_line(f'http://127.0.0.1:{port}', found[0], key)}")
 
 
 def _ask(question: str, default: str) -> str:
@@ -56,21 +60,31 @@ def _ask(question: str, default: str) -> str:
     return answer.strip()
 
 
-def _look_at(urls: list[str]) -> dict[str, Any]:
-    """Print what the workers say about themselves, and return the settings made of it.
+def _addresses() -> list[str]:
+    """Ask for the addresses of the workers until all are valid."""
+    while True:
+        given = _ask("Addresses of the workers, separated by spaces", "http://127.0.0.1:8000")
+        try:
+            return worker_urls(given.split())
+        except CommandError as err:
+            print(err)
+
+
+def _look_at(urls: list[str]) -> tuple[list[FoundWorker], list[str]]:
+    """Print what the workers say about themselves; return it, and the addresses that do not answer.
 
     A worker that does not answer is named without its kind, which the gateway asks for when it runs.
     """
-    found, silent = [], []
+    found: list[FoundWorker] = []
+    silent = []
     for url in urls:
         try:
             found += asyncio.run(find_workers([url], None, 0, lambda _: None))
             print("\n".join(describe(found[-1])))
         except CommandError:
             print(f"{url}\n  does not answer now: the gateway will ask for its kind and models")
-            silent.append({"id": worker_id_of(url), "url": url})
-    tree = settings_of(found)
-    return {**tree, "workers": [*tree["workers"], *silent]}
+            silent.append(url)
+    return found, silent
 
 
 def _tenant(*, required: bool) -> str:
@@ -97,11 +111,15 @@ def _with_tenant(tenant: str, key: NewKey) -> dict[str, Any]:
     }
 
 
-def _write(file: Path, tree: dict[str, Any], mode: str) -> None:
-    """Write the file; it must not exist if the mode is `x`. Raises CommandError."""
-    try:
-        write_settings(file, tree, mode)
-    except FileExistsError:
-        raise CommandError(f"{file} exists; choose another name, or remove it first") from None
-    except OSError as err:
-        raise CommandError(f"{file} cannot be written: {err.strerror}") from err
+def _write_new(tree: dict[str, Any]) -> Path:
+    """Ask for the name of the file until a new one can be written, and return it."""
+    while True:
+        file = Path(_ask("File to write", "gateway.yaml"))
+        try:
+            write_settings(file, tree, "x")
+        except FileExistsError:
+            print(f"{file} exists: choose another name")
+        except OSError as err:
+            print(f"{file} cannot be written: {err.strerror}")
+        else:
+            return file

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, find_admin_api
 from gateway.cli.support.columns import format_columns
-from gateway.cli.support.deployment import find_admin_api
 from gateway.cli.support.options import Assignments, ConfigFile
 
 LINES = 20
@@ -33,8 +32,8 @@ def queue(
     had requests waiting in the last minute; evenness is Jain's index of the work that those tenants received over
     their weights.
     """
-    deployment = find_admin_api(config, set_, url)
-    found = call_admin_api(deployment.settings, url or deployment.admin_url, token, "queue")
+    admin = find_admin_api(config, set_, url, token)
+    found = admin.call("queue")
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

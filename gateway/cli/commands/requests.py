@@ -8,13 +8,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 import typer
 
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.admin_access import AdminApi, AdminToken, AdminUrl, find_admin_api
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.cli.support.request_report import milliseconds, report
 from gateway.explorer.request_query import LIMIT, LIMIT_MAX
-from gateway.settings.sources import load_settings
-from gateway.settings.tree import Settings
 
 app = typer.Typer(
     help="Show the latest finished requests that the running gateways remember: failed, slow, refused and all "
@@ -62,8 +60,8 @@ def list_(
     asked = {"tenant": tenant, "model": model, "worker": worker, "code": code, "limit": limit}
     asked |= {"slow": "true" if slow else None, "failed": "true" if failed else None}
     query = urlencode({name: value for name, value in asked.items() if value is not None})
-    settings = load_settings(config, assignments=set_ or (), complete=False).settings
-    found = call_admin_api(settings, url, token, f"requests?{query}")
+    admin = find_admin_api(config, set_, url, token)
+    found = admin.call(f"requests?{query}")
     if as_json:
         _print_json(found)
     else:
@@ -80,15 +78,13 @@ def show(
     set_: Assignments = None,
 ) -> None:
     """Show one request: its steps, why it waited, the ranking of the workers as it was then, its limits."""
-    settings = load_settings(config, assignments=set_ or (), complete=False).settings
-    print_request(settings, request, url, token, as_json=as_json)
+    admin = find_admin_api(config, set_, url, token)
+    print_request(admin, request, as_json=as_json)
 
 
-def print_request(
-    settings: Settings, request: str, url: str | None, token: str | None, *, as_json: bool
-) -> None:
+def print_request(admin: AdminApi, request: str, *, as_json: bool) -> None:
     """Print one request. Raises CommandError."""
-    found = call_admin_api(settings, url, token, f"requests/{quote(request, safe='')}")
+    found = admin.call(f"requests/{quote(request, safe='')}")
     if as_json:
         _print_json(found)
     else:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, find_admin_api
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.command_error import CommandError
-from gateway.cli.support.deployment import find_admin_api
 from gateway.cli.support.options import Assignments, ConfigFile
 
 PROMPT_BYTES_MAX = 200 * 1024
@@ -41,11 +40,11 @@ def route(
     For each worker it shows how much of the prompt is cached there, and why it is the best or not. The command
     calls the admin API of a running gateway; the request is not sent to any worker.
     """
-    deployment = find_admin_api(config, set_, url)
+    admin = find_admin_api(config, set_, url, token)
     body = _body(prompt, model)
     api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
     asked = {"body": body, "tenant": tenant, "api": api}
-    found = call_admin_api(deployment.settings, url or deployment.admin_url, token, "route", asked)
+    found = admin.call("route", asked)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:

@@ -123,7 +123,7 @@ def serve(
             print(f"radixgate ready at {url}", flush=True)
             print(f"  console {admin_url}/ui/  metrics {admin_url}/metrics", flush=True)
             if start is not None:
-                print("\n".join(start.next_steps(url, needs_key=needs_key)), flush=True)
+                print("\n".join(start.next_steps(url, write_config, needs_key=needs_key)), flush=True)
 
         read_settings = partial(_read_settings, config, assignments)
         _run(loaded, _options(config, assignments), one_of_several, read_settings, ready)

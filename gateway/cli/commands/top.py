@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, find_admin_api
 from gateway.cli.support.columns import format_columns
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load_settings
 
 HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 WORKERS = (
@@ -44,9 +43,9 @@ def top(
     set_: Assignments = None,
 ) -> None:
     """Show gateways, workers, tenants and the queue, live; end with Ctrl-C."""
-    settings = load_settings(config, assignments=set_ or (), complete=False).settings
+    admin = find_admin_api(config, set_, url, token)
     while True:
-        state = call_admin_api(settings, url, token, "overview")
+        state = admin.call("overview")
         if as_json:
             print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
             return
@@ -61,12 +60,13 @@ def top(
 def picture_of(state: dict[str, Any], lines: int) -> Iterator[str]:
     """Yield the lines of one picture of the overview, with so many lines for each table."""
     minute = state["all"]["minute"]
+    gateways = len(state["gateways"])
     up = sum(worker["health"] == "up" for worker in state["workers"])
     waiting = sum(queue["waiting"] for queue in state["queue"]["queues"])
     ready = "ready" if state["ready"] else "draining" if state["draining"] else "NOT READY"
     redis = "" if state["redis"] == "shared" else "; Redis is AWAY"
     yield (
-        f"radixgate {state['version']}  {ready}{redis}; {len(state['gateways'])} gateways, {up} of "
+        f"radixgate {state['version']}  {ready}{redis}; {gateways} gateway{'' if gateways == 1 else 's'}, {up} of "
         f"{len(state['workers'])} workers up; policy {state['policy']}"
     )
     yield (

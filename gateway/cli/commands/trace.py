@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from gateway.cli.commands.requests import AsJson, print_request
-from gateway.cli.support.admin_access import AdminToken, AdminUrl, call_admin_api
+from gateway.cli.support.admin_access import AdminToken, AdminUrl, find_admin_api
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import Assignments, ConfigFile
-from gateway.settings.sources import load_settings
 
 TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -25,10 +24,10 @@ def trace(
     set_: Assignments = None,
 ) -> None:
     """Show the request of a trace: its steps, attempts, wait and ranking, as remembered by the gateways."""
-    settings = load_settings(config, assignments=set_ or (), complete=False).settings
+    admin = find_admin_api(config, set_, url, token)
     if TRACE_ID.fullmatch(identity):
-        found = call_admin_api(settings, url, token, f"requests?limit=1&trace={identity}")["data"]
+        found = admin.call(f"requests?limit=1&trace={identity}")["data"]
         if not found:
             raise CommandError("no gateway remembers a request of this trace")
         identity = found[0]["id"]
-    print_request(settings, identity, url, token, as_json=as_json)
+    print_request(admin, identity, as_json=as_json)

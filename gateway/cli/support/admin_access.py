@@ -1,6 +1,7 @@
 """Calls to the admin API of a running gateway, and the options that say where the API is."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import aiohttp
@@ -8,14 +9,18 @@ import msgspec
 import typer
 
 from gateway.cli.support.command_error import CommandError
+from gateway.cli.support.deployment import ADMIN, find_deployment
+from gateway.cli.support.options import Assignments, ConfigFile
+from gateway.settings.sources import load_settings
 from gateway.settings.tree import Settings
+from workers.system_error import reason_of
 
 TOKEN_VARIABLE = "RADIXGATE_ADMIN_TOKEN"  # noqa: S105  (the name of a variable)
 ANSWER_SECONDS_MAX = 30.0
 
 AdminUrl = Annotated[
     str | None,
-    typer.Option("--url", help="URL of the gateway's admin listener.", show_default="from the settings"),
+    typer.Option("--url", help="URL of the gateway's admin listener.", show_default="of the running gateway"),
 ]
 AdminToken = Annotated[
     str | None,
@@ -28,28 +33,43 @@ AdminToken = Annotated[
 ]
 
 
-def call_admin_api(
-    settings: Settings, url: str | None, token: str | None, path: str, body: Any = None
-) -> dict[str, Any]:
-    """Call a path below /admin/v1 and return the JSON object of the answer: GET without a body, POST with one.
+@dataclass(frozen=True, slots=True)
+class AdminApi:
+    """The admin API of a running gateway."""
 
-    Args:
-        settings: give the address and the token where `url` and `token` are None.
-        url: address of the admin listener.
-        token: bearer token of an operator.
-        path: path below /admin/v1.
-        body: JSON body to send.
+    url: str
+    """Address of the admin listener."""
+    token: str | None
+    """Bearer token of an operator."""
 
-    Raises:
-        CommandError: no gateway answers, or the gateway refuses the call.
+    def call(self, path: str, body: Any = None) -> dict[str, Any]:
+        """Call a path below /admin/v1 and return the JSON object of the answer: GET without a body, else POST.
+
+        Raises CommandError: no gateway answers, or the gateway refuses the call.
+        """
+        return asyncio.run(_call(self.url, self.token, path, body))
+
+
+def find_admin_api(
+    config: ConfigFile, assignments: Assignments, url: AdminUrl, token: AdminToken
+) -> AdminApi:
+    """Return the admin API that the options name, else that of the gateway that runs on this machine.
+
+    Raises SettingsProblem, CommandError.
     """
-    return asyncio.run(_call(url or admin_url(settings), token or _admin_token(settings), path, body))
+    if url is None:
+        deployment = find_deployment(config, assignments, ADMIN, must_exist=False)
+        settings, found = deployment.settings, deployment.admin_url
+    else:
+        settings = load_settings(config, assignments=assignments or (), complete=False).settings
+        found = url if "://" in url else f"http://{url}"
+    return AdminApi(found or admin_url(settings), token or _admin_token(settings))
 
 
 def admin_url(settings: Settings) -> str:
     """Return the URL of the admin listener in these settings."""
-    host = settings.admin.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.admin.port}"
+    host, scheme = settings.admin.host, "http" if settings.admin.tls is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.admin.port}"
 
 
 def _admin_token(settings: Settings) -> str | None:
@@ -67,8 +87,25 @@ async def _call(url: str, token: str | None, path: str, body: Any) -> dict[str, 
             address = f"{url.rstrip('/')}/admin/v1/{path}"
             async with http.request(method, address, data=data, headers=headers) as response:
                 answer = msgspec.json.decode(await response.read())
-                if response.status != 200:
-                    raise CommandError(f"{url}: {answer.get('detail', response.status)}")
-                return dict(answer)
-    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as err:
-        raise CommandError(f"no gateway answers at {url}: {type(err).__name__}") from err
+                if response.status == 200:
+                    return dict(answer)
+                raise CommandError(f"{url}: {answer['detail']}")
+    except (aiohttp.ClientError, TimeoutError) as err:
+        raise CommandError(
+            f"no gateway answers at {url}: {connection_problem(err)} (--url names the admin listener)"
+        ) from err
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+    ) as err:  # Not JSON, not an object, or not a problem's description.
+        raise CommandError(
+            f"{url} is not the admin listener of a gateway (--url names it, by default port 8001)"
+        ) from err
+
+
+def connection_problem(err: Exception) -> str:
+    """Return what kept a call from being answered."""
+    if isinstance(err, aiohttp.ClientConnectorError):
+        return reason_of(err.os_error)
+    return str(err) or "not in time"

@@ -15,6 +15,7 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.process.running_gateways import GatewayInfo, running_gateways
 from gateway.process.secrets import FILE_NAME, secret_file
+from gateway.settings.checks import ENVIRONMENT_PREFIX
 from gateway.settings.database_address import sqlite_file
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings, without_credentials
 from gateway.settings.tree import Settings
@@ -69,20 +70,9 @@ def find_deployment(
         listed = "; ".join(f"process {each.pid} with {_file_of(each)}" for each in running.values())
         raise CommandError(f"several gateways run on this machine: name one by --config ({listed})", 2)
     for gateway in running.values():
-        return DeploymentAccess(settings=_settings_of(gateway, given), gateway=gateway)
+        return DeploymentAccess(settings=_settings_of(gateway, given, naming), gateway=gateway)
     if must_exist:
         _check_existence(loaded)
-    return DeploymentAccess(settings=loaded.settings)
-
-
-def find_admin_api(config: ConfigFile, assignments: Assignments, url: str | None) -> DeploymentAccess:
-    """Return the deployment whose admin API a command calls; of a URL that is given, no gateway is looked for.
-
-    Raises SettingsProblem, CommandError.
-    """
-    if url is None:
-        return find_deployment(config, assignments, ADMIN, must_exist=False)
-    loaded = load_settings(config, assignments=list(assignments or ()), complete=False)
     return DeploymentAccess(settings=loaded.settings)
 
 
@@ -97,13 +87,19 @@ def print_deployment(deployment: DeploymentAccess) -> None:
     print(f"deployment: database {database}, secret {named}{found}", file=sys.stderr)
 
 
-def _settings_of(gateway: GatewayInfo, given: list[str]) -> Settings:
-    """Return the settings of a running gateway. Raises CommandError if this process cannot read all of them."""
+def _settings_of(gateway: GatewayInfo, given: list[str], naming: Sequence[str]) -> Settings:
+    """Return the settings of a running gateway.
+
+    Raises CommandError if some are in environment variables that this process lacks; to call the gateway
+    (`ADMIN`), only those of its listener are needed.
+    """
     config = Path(gateway.config) if gateway.config is not None else None
     own = [*gateway.assignments, f"state_directory={gateway.state_directory}", *given]
     loaded = load_settings(config, assignments=own, complete=False)
     here = {source for source in loaded.sources.values() if source.startswith(ENVIRONMENT_SOURCE)}
     missing = sorted(set(gateway.variables) - {source.removeprefix(ENVIRONMENT_SOURCE) for source in here})
+    if naming == ADMIN:
+        missing = [name for name in missing if name.startswith(f"{ENVIRONMENT_PREFIX}ADMIN")]
     if missing:
         raise CommandError(
             f"the gateway of process {gateway.pid} has settings from environment variables that are not set here: "

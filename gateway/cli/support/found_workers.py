@@ -60,9 +60,9 @@ def worker_urls(given: Sequence[str]) -> list[str]:
         url = (text if "://" in text else f"http://{text}").rstrip("/").removesuffix("/v1")
         if not url.startswith(("http://", "https://")) or (problem := url_problem(url)) is not None:
             why = problem if url.startswith("http") else "an address begins with http:// or https://"
-            raise CommandError(f"--worker {text}: {why}", 2)
+            raise CommandError(f"{text}: {why}", 2)
         if url in urls:
-            raise CommandError(f"--worker {text}: is named twice", 2)
+            raise CommandError(f"{text}: is named twice", 2)
         urls.append(url)
     return urls
 
@@ -194,12 +194,14 @@ def as_yaml(settings: dict[str, Any]) -> str:
     )
 
 
-def curl_line(url: str, worker: FoundWorker, *, needs_key: bool) -> str:
-    """Return a command line that sends a first request."""
+def curl_line(url: str, worker: FoundWorker, key: str | None) -> str:
+    """Return a command line that sends a first request, with a key if one is needed."""
     body: dict[str, Any] = {"model": worker.model, "max_tokens": 32}
     if worker.engine.has_chat_template:
         path, body["messages"] = "chat/completions", [{"role": "user", "content": "Hello"}]
     else:
         path, body["prompt"] = "completions", "Hello"
-    key = "-H 'Authorization: Bearer KEY' " if needs_key else ""
-    return f"curl {url}/v1/{path} {key}-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    header = f"-H 'Authorization: Bearer {key}' " if key is not None else ""
+    return (
+        f"curl {url}/v1/{path} {header}-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    )

@@ -84,12 +84,15 @@ class QuickStart:
             raise CommandError(f"--write-config: {file} cannot be written: {err.strerror}", 2) from err
         print(f"written to {file}", flush=True)
 
-    def next_steps(self, url: str, *, needs_key: bool) -> Iterator[str]:
-        """Yield lines that say what to do next."""
+    def next_steps(self, url: str, written: Path | None, *, needs_key: bool) -> Iterator[str]:
+        """Yield lines that say what to do next; `written` is the settings file that was written."""
         yield "\nA first request:\n"
-        yield f"  {curl_line(url, self.found[0], needs_key=needs_key)}"
+        yield f"  {curl_line(url, self.found[0], 'KEY' if needs_key else None)}"
         if needs_key:
             yield "\n  KEY: a key of `radixgate keys create TENANT`"
+        if written is not None:
+            yield f"\nThe next start: radixgate serve --config {written}"
+            return
         yield "\nThe same as a settings file (--write-config gateway.yaml writes it):\n"
         yield from (f"  {line}" for line in as_yaml(self.settings).splitlines())
 

@@ -76,6 +76,9 @@ async def test_a_key_made_in_another_directory_works_at_the_running_gateway(tmp_
         await radixgate(elsewhere, environment, "tenants", "set", "acme", "--plan", "free")
         code, key, _ = await radixgate(elsewhere, environment, "keys", "create", "acme", "--quiet")
         assert code == 0
+        code, picture, errors = await radixgate(elsewhere, environment, "top", "--once")
+        assert (code, errors) == (0, "")
+        assert "1 gateway, 1 of 1 workers up" in picture
         headers = {"Authorization": f"Bearer {key.strip()}"}
         body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         async with aiohttp.ClientSession() as http, asyncio.timeout(SECONDS_MAX):
@@ -107,6 +110,8 @@ async def test_one_of_several_gateways_has_to_be_named(tmp_path, elsewhere, envi
             assert code == 2
             assert f"{one}/gateway.yaml" in errors
             assert f"{other}/gateway.yaml" in errors
+            code, _, errors = await radixgate(elsewhere, environment, "requests", "list")
+            assert (code, "several gateways run on this machine" in errors) == (2, True)
             named = await radixgate(elsewhere, environment, "tenants", "list", "-c", f"{other}/gateway.yaml")
             assert named[0] == 0
             assert f"database {other}/.radixgate/radixgate.db" in named[2]
@@ -118,6 +123,7 @@ async def test_settings_from_the_environment_of_the_gateway_are_asked_for(tmp_pa
         code, _, errors = await radixgate(elsewhere, environment, "tenants", "list")
         assert code == 2
         assert "not set here: RADIXGATE__DEPLOYMENT_SECRET" in errors
+        assert (await radixgate(elsewhere, environment, "top", "--once"))[0] == 0
         assert (await radixgate(elsewhere, secret, "tenants", "list"))[0] == 0
 
 

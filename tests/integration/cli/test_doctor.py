@@ -285,7 +285,7 @@ async def test_a_key_is_sent():
     [
         ([], "Missing argument 'URL'"),
         (["10.0.0.1:30000"], "does not begin with http:// or https://"),
-        (["http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer: "),
+        (["http://127.0.0.1:9"], "http://127.0.0.1:9 does not answer: Connection refused"),
         (["http://127.0.0.1:99999999"], "http://127.0.0.1:99999999"),
         (["http://127.0.0.1:9", "--kind", "gpt"], "there is no kind 'gpt'; there are "),
         (["http://127.0.0.1:9", "--api-key", "a\nb"], "radixgate: "),

@@ -8,7 +8,10 @@ from typer.testing import CliRunner
 
 from gateway.cli.main import app
 from gateway.cli.support import deployment
+from gateway.cli.support.admin_access import admin_url
 from gateway.process import running_gateways
+from gateway.settings.listeners import AdminSettings, ListenerTlsSettings
+from gateway.settings.tree import Settings
 from tests.fakes.scripted_worker import ScriptedWorker
 
 TOKEN = "7be41c0d9a5f4e3288c6d1b0f7a9e253"
@@ -54,9 +57,22 @@ async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
         assert {one["tenant"]: one["due"] for one in queue["tenants"]} == {"acme": 0.0, "globex": 1.0}
 
 
-async def test_it_says_that_no_gateway_answers():
+async def test_it_says_that_no_gateway_answers_and_why():
     result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1
+    assert "no gateway answers at http://127.0.0.1:1: Connection refused" in str(result.exception)
+
+
+async def test_it_says_that_another_server_answers():
+    async with ScriptedWorker() as worker:
+        address = worker.url.removeprefix("http://")
+        result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", "--url", address])
+        assert f"{worker.url} is not the admin listener of a gateway" in str(result.exception)
+
+
+def test_the_listener_of_settings_with_a_certificate_is_called_by_https():
+    tls = ListenerTlsSettings(certificate="a", key="b")
+    assert admin_url(Settings(admin=AdminSettings(tls=tls))) == "https://127.0.0.1:8001"
 
 
 @pytest.mark.parametrize("command", [["queue"], ["route"]], ids=["queue", "route"])

@@ -38,7 +38,7 @@ async def serving(directory, environment, *arguments):
     try:
         async with asyncio.timeout(SECONDS_MAX):
             lines = []
-            while not lines or "settings file (" not in lines[-1]:
+            while not lines or not lines[-1].startswith(("The same as a settings file", "The next start")):
                 line = await process.stdout.readline()
                 assert line, "".join(lines)
                 lines.append(line.decode())
@@ -77,8 +77,9 @@ async def test_a_gateway_starts_by_the_address_of_its_worker_and_prints_a_reques
 async def test_what_was_found_is_written_as_a_file_that_starts_the_same_gateway(tmp_path, environment):
     file = tmp_path / "gateway.yaml"
     async with ScriptedWorker() as worker:
-        async with serving(tmp_path, environment, "--worker", worker.url, "--write-config", file):
+        async with serving(tmp_path, environment, "--worker", worker.url, "--write-config", file) as printed:
             assert load_settings(file).settings.workers[0].url == worker.url
+            assert f"The next start: radixgate serve --config {file}" in printed
         again = await command(
             tmp_path, environment, "serve", "--worker", worker.url, "--write-config", str(file)
         )
@@ -118,17 +119,27 @@ async def test_four_answers_make_a_settings_file_with_a_key_that_is_valid(tmp_pa
         assert [one.kind for one in settings.workers] == ["openai", "auto"]
         assert settings.listen.host == "0.0.0.0"
         key = re.search(r"^  (rg-\S+)$", output, re.M)[1]
+        assert f"curl http://127.0.0.1:{settings.listen.port}/v1/chat/completions" in output
+        assert f"Authorization: Bearer {key}" in output
         hashed = await command(tmp_path, environment, "keys", "hash", "-c", "new.yaml", stdin=f"{key}\n")
         assert settings.tenants[0].keys[0].hash in hashed[1]
 
 
-async def test_a_file_that_exists_is_not_overwritten(tmp_path, environment):
+async def test_a_file_that_exists_is_not_overwritten_but_another_name_is_asked_for(tmp_path, environment):
     (tmp_path / "gateway.yaml").write_text("mine")
-    code, _, errors = await command(
-        tmp_path, environment, "init", stdin="http://127.0.0.1:9\nn\n\ngateway.yaml\n"
-    )
-    assert (code, errors) == (1, "radixgate: gateway.yaml exists; choose another name, or remove it first\n")
+    answers = "http://127.0.0.1:9\nn\n\ngateway.yaml\nno/such/directory.yaml\nother.yaml\n"
+    code, output, _ = await command(tmp_path, environment, "init", stdin=answers)
+    assert code == 0
+    assert "gateway.yaml exists" in output
     assert (tmp_path / "gateway.yaml").read_text() == "mine"
+    assert load_settings(tmp_path / "other.yaml").settings.workers[0].url == "http://127.0.0.1:9"
+
+
+async def test_a_wrong_address_is_asked_for_again(tmp_path, environment):
+    answers = "ftp://x\nhttp://127.0.0.1:9\nn\n\nnew.yaml\n"
+    code, output, _ = await command(tmp_path, environment, "init", stdin=answers)
+    assert code == 0
+    assert "ftp://x: an address begins with http:// or https://" in output
 
 
 async def test_a_worker_may_be_an_address_alone_in_a_file(tmp_path):
