@@ -3,7 +3,8 @@
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -29,10 +30,12 @@ from gateway.cli.support.database_access import (
     validated,
 )
 from gateway.cli.support.deployment import SECRET, find_deployment
+from gateway.cli.support.names_in_file import names_in_file
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.row_conversion import StoredKey
 from gateway.process.secrets import deployment_secret, secret_file
 from gateway.settings.tenants import ApiKeySettings, ModelAccessSettings
+from gateway.settings.tree import Settings
 from gateway.tenants.key_lifecycle import KEY_PLACEHOLDER, KeyLifecycle, KeySelection
 from gateway.tenants.keys import HASH_PREFIX, NewKey, key_digest, key_id, new_key, pepper
 
@@ -130,8 +133,18 @@ def create(
         concurrency=concurrency,
         **more,
     )
-    made = _with_keys(config, set_, lambda life: life.create(tenant, validated(rules)))
-    _show(made, quiet)
+
+    async def work() -> NewKey:
+        settings = load_database_settings(config, set_)
+        async with _key_lifecycle(settings) as life:
+            if tenant in names_in_file(settings, "tenants"):
+                raise CommandError(
+                    f"the tenant {tenant} is in the settings file, and so are its keys: `radixgate keys new` "
+                    "prints an entry for them"
+                )
+            return await life.create(tenant, validated(rules))
+
+    _show(run_async(work()), quiet)
 
 
 @app.command("list")
@@ -223,11 +236,16 @@ def _with_keys(
     """Run work on the keys of the database and return its result. Raises CommandError."""
 
     async def inside() -> Result:
-        settings = load_database_settings(config, assignments)
-        async with open_tenant_store(settings) as store:
-            return await work(KeyLifecycle(store, pepper(deployment_secret(settings))))
+        async with _key_lifecycle(load_database_settings(config, assignments)) as life:
+            return await work(life)
 
     return run_async(inside())
+
+
+@asynccontextmanager
+async def _key_lifecycle(settings: Settings) -> AsyncIterator[KeyLifecycle]:
+    async with open_tenant_store(settings) as store:
+        yield KeyLifecycle(store, pepper(deployment_secret(settings)))
 
 
 def _show(made: NewKey, quiet: bool) -> None:

@@ -35,6 +35,7 @@ from gateway.cli.support.database_access import (
     to_json,
     validated,
 )
+from gateway.cli.support.names_in_file import Kind, note_hidden, note_others
 from gateway.cli.support.options import Assignments, ConfigFile
 from gateway.database.tenant_store import TenantStore
 from gateway.settings.tenants import (
@@ -78,12 +79,14 @@ def set_organisation(
     """Create an organisation, or change the given fields of one."""
 
     async def work() -> None:
-        async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
+        settings = load_database_settings(config, set_)
+        async with open_tenant_store(settings) as store, store.change() as change:
             known = await change.organisation(identity)
             present = clear_fields(known or OrganisationSettings(id=identity), clear, kept=("id",))
             changed = _changed(present, limits=limit, concurrency=concurrency, disabled=disabled)
             await change.put_organisation(changed)
         _print_change(ORGANISATION, _organisation(changed), is_new=known is None)
+        note_hidden(settings, "organisations", identity)
 
     run_async(work())
 
@@ -91,7 +94,7 @@ def set_organisation(
 @organisations.command("list")
 def list_organisations(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the organisations."""
-    found = _read(config, set_, TenantStore.stored_organisations)
+    found = _read(config, set_, "organisations", TenantStore.stored_organisations)
     _print(found, ORGANISATION, [_organisation(each) for each in found], json)
 
 
@@ -116,7 +119,8 @@ def set_plan(
     """Create a plan, or change the given fields of one."""
 
     async def work() -> None:
-        async with open_tenant_store(load_database_settings(config, set_)) as store, store.change() as change:
+        settings = load_database_settings(config, set_)
+        async with open_tenant_store(settings) as store, store.change() as change:
             known = await change.plan(name)
             present = clear_fields(known or PlanSettings(name=name), clear, kept=("name",))
             changed = _changed(
@@ -134,6 +138,7 @@ def set_plan(
             )
             await change.put_plan(changed)
         _print_change(PLAN, _plan(changed), is_new=known is None)
+        note_hidden(settings, "plans", name)
 
     run_async(work())
 
@@ -141,7 +146,7 @@ def set_plan(
 @plans.command("list")
 def list_plans(config: ConfigFile = None, set_: Assignments = None, json: JsonOption = False) -> None:
     """List the plans."""
-    found = _read(config, set_, TenantStore.stored_plans)
+    found = _read(config, set_, "plans", TenantStore.stored_plans)
     _print(found, PLAN, [_plan(each) for each in found], json)
 
 
@@ -207,6 +212,7 @@ def set_tenant(
                 )
             await change.put_tenant(changed)
         _print_change(TENANT, _tenant(changed), is_new=known is None)
+        note_hidden(settings, "tenants", identity)
 
     run_async(work())
 
@@ -218,7 +224,7 @@ def list_tenants(config: ConfigFile = None, set_: Assignments = None, json: Json
     async def every(store: TenantStore) -> list[TenantSettings]:
         return [tenant async for tenant in store.stored_tenants()]
 
-    found = _read(config, set_, every)
+    found = _read(config, set_, "tenants", every)
     _print(found, TENANT, [_tenant(each) for each in found], json)
 
 
@@ -246,11 +252,14 @@ def _print_change(head: Sequence[str], row: Sequence[str], *, is_new: bool) -> N
 
 
 def _read(
-    config: ConfigFile, assignments: Assignments, read: Callable[[TenantStore], Awaitable[Value]]
+    config: ConfigFile, assignments: Assignments, kind: Kind, read: Callable[[TenantStore], Awaitable[Value]]
 ) -> Value:
     async def work() -> Value:
-        async with open_tenant_store(load_database_settings(config, assignments)) as store:
-            return await read(store)
+        settings = load_database_settings(config, assignments)
+        async with open_tenant_store(settings) as store:
+            found = await read(store)
+        note_others(settings, kind)
+        return found
 
     return run_async(work())
 

@@ -63,6 +63,23 @@ def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
     assert (tmp_path / FILE_NAME).exists()
 
 
+def test_what_the_settings_file_has_too_is_said_since_the_file_wins(radixgate, tmp_path):
+    file = tmp_path / "gateway.yaml"
+    file.write_text("plans: [{name: free}]\ntenants: [{id: acme, plan: free}]\n")
+    code, said, note = radixgate("tenants", "set", "acme", "--plan", "free", "-c", str(file))
+    assert (code, "tenant acme created" in said) == (0, True)
+    assert "the settings file has the tenant acme too, and wins" in note
+    assert "the settings file has the plan free too" in radixgate("plans", "set", "free", "-c", str(file))[2]
+    assert (
+        "the settings file has tenants of its own: acme" in radixgate("tenants", "list", "-c", str(file))[2]
+    )
+    code, key, refusal = radixgate("keys", "create", "acme", "-c", str(file))
+    assert (code, key) == (1, "")
+    assert "the tenant acme is in the settings file, and so are its keys" in refusal
+    assert radixgate("tenants", "set", "globex", "-c", str(file))[2] == ""
+    assert radixgate("keys", "create", "globex", "-c", str(file))[0] == 0
+
+
 def test_a_plan_has_its_share_of_the_queue(radixgate):
     assert radixgate("plans", "set", "gold", "--weight", "2.5")[::2] == (0, "")
     assert radixgate("plans", "list")[1].splitlines()[1].split() == ["gold", "-", "-", "2.5", "-", "*"]
