@@ -123,6 +123,7 @@ class Discovery:
                 loops.create_task(self._follow(source))
             loops.create_task(self._follow_drained())
             loops.create_task(self._follow_unknown())
+            loops.create_task(self._compare_kinds())
 
     async def _follow(self, source: WorkerSource) -> None:
         while True:
@@ -172,6 +173,17 @@ class Discovery:
         """Ask workers for their kinds until all have answered, also those that join later."""
         while True:
             await self._ask_kinds()
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def _compare_kinds(self) -> None:
+        """Let each worker be asked once, when it is up, whether it is of the kind that its settings name."""
+        while True:
+            up = [
+                settings
+                for worker, settings in self._joined.items()
+                if worker in self._fleet and self._fleet[worker].health.health is Health.UP
+            ]
+            await self._kinds.compare(up)
             await asyncio.sleep(ASK_SECONDS)
 
     async def _ask_kinds(self) -> None:

@@ -1,4 +1,4 @@
-"""Finds the kinds of workers whose settings leave the kind open (`kind: auto`), by asking them."""
+"""Asks workers for their kinds: those whose settings leave it open (`kind: auto`), and others, to compare."""
 
 import asyncio
 import logging
@@ -17,6 +17,9 @@ ASK_SECONDS = 1.0
 
 ASKED_AT_ONCE_MAX = 32
 
+UNKNOWN_KIND = "openai"
+"""What an engine is called of which only the API is known."""
+
 
 class WorkerKinds:
     """The kinds of workers, as far as they are known.
@@ -29,24 +32,51 @@ class WorkerKinds:
         self._target_of = target_of
         self._known: dict[str, str] = {}
         self._troubles: dict[str, str] = {}
+        self._compared: set[tuple[str, str]] = set()  # address and kind in the settings
         self._asking = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     def resolved(self, settings: WorkerSettings) -> WorkerSettings | None:
         """Return the settings with the worker's kind; None while the kind is not known."""
         if settings.kind != AUTO_KIND:
             return settings
-        kind = "openai" if settings.provider is not None else self._known.get(settings.url)
+        kind = UNKNOWN_KIND if settings.provider is not None else self._known.get(settings.url)
         return replace(settings, kind=kind) if kind is not None else None
 
     def keep_only(self, wanted: Iterable[WorkerSettings]) -> None:
         """Forget workers that are not among these: another engine may serve at their address some day."""
+        wanted = list(wanted)
         urls = {settings.url for settings in wanted if settings.kind == AUTO_KIND}
+        self._compared &= {(settings.url, settings.kind) for settings in wanted}
         self._known = {url: kind for url, kind in self._known.items() if url in urls}
         self._troubles = {url: trouble for url, trouble in self._troubles.items() if url in urls}
 
     async def ask(self, unknown: Sequence[WorkerSettings]) -> None:
         """Ask these workers for their kinds, all at once; those that do not answer stay unknown."""
         await asyncio.gather(*(self._ask(settings) for settings in unknown))
+
+    async def compare(self, workers: Iterable[WorkerSettings]) -> None:
+        """Ask these workers for their kinds, each once, and say where the settings name another one."""
+        new = [
+            settings
+            for settings in workers
+            if settings.kind not in (AUTO_KIND, UNKNOWN_KIND)
+            and (settings.url, settings.kind) not in self._compared
+        ]
+        self._compared.update((settings.url, settings.kind) for settings in new)
+        await asyncio.gather(*map(self._compare, new))
+
+    async def _compare(self, settings: WorkerSettings) -> None:
+        async with self._asking:
+            try:
+                kind = await ask_kind(self._target_of(settings))
+            except (WorkerUnreachable, OSError):
+                return
+        if kind not in (settings.kind, UNKNOWN_KIND):
+            log.warning(
+                "worker %s is of kind %s, but its settings say %s: its load, KV events and cached tokens may be "
+                "missing; leave `kind` out, or correct it",
+                *(settings.id, kind, settings.kind),
+            )
 
     async def _ask(self, settings: WorkerSettings) -> None:
         async with self._asking:

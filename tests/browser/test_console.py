@@ -176,6 +176,49 @@ async def test_an_operator_makes_a_tenant_and_its_key_which_is_shown_once(gatewa
         assert secret not in await page.content()
 
 
+async def test_an_operator_makes_a_plan_and_changes_it(gateway, tmp_path):
+    async with console(gateway, tmp_path) as (running, enter):
+        visit = await enter(await operator_token(running, "operator"))
+        page = visit.page
+        await visit.show("tenants")
+        await page.get_by_label("Plan", exact=True).last.fill("gold")
+        limits = page.get_by_label("Limits, one in each line")
+        await limits.fill("requests=6000/minute\nspend=20/month,reset=calendar")
+        await page.get_by_role("button", name="Save the plan").click()
+        row = page.get_by_text("6,000 requests per minute; 20 spend per month, reset calendar")
+        await row.wait_for(timeout=WAIT_MS)
+        await page.get_by_role("button", name="Change gold").click()
+        assert await limits.input_value() == "requests=6000/minute\nspend=20/month,reset=calendar"
+        await limits.fill("requests=7/hour,models=a b,mode=soft")
+        await page.get_by_role("button", name="Save the plan").click()
+        await page.get_by_text("7 requests per hour, models a b, mode soft").wait_for(timeout=WAIT_MS)
+        await limits.fill("many")
+        await page.get_by_label("Plan", exact=True).last.fill("gold")
+        await page.get_by_role("button", name="Save the plan").click()
+        await page.get_by_text("expected a limit as requests=60/minute").wait_for(timeout=WAIT_MS)
+        await visit.check()
+
+
+async def test_tenants_of_the_settings_file_are_listed_and_their_limits_follow(gateway, tmp_path):
+    limits = [{"requests": 1000, "per": "hour"}]
+    async with console(gateway, tmp_path, limits=limits) as (running, enter):
+        visit = await enter(OWNER)
+        page = visit.page
+        await visit.show("tenants")
+        await page.get_by_role("link", name="acme").click()
+        await page.get_by_text("This tenant is in the settings file").wait_for(timeout=WAIT_MS)
+        assert await page.get_by_role("button", name="Create a key").count() == 0
+        await page.get_by_text("What is left of each now").wait_for(timeout=WAIT_MS)
+        left = page.locator("td[data-head=left]").first
+        before = await left.inner_text()
+        async with running.chat("hello " * 50) as answer:
+            assert answer.status == 200
+        async with asyncio.timeout(30):
+            while await left.inner_text() == before:
+                await asyncio.sleep(0.05)
+        await visit.check()
+
+
 @pytest.mark.parametrize("role", ["viewer", "operator"])
 async def test_every_page_opens_for_every_role(gateway, tmp_path, role):
     async with console(gateway, tmp_path) as (running, enter):

@@ -73,7 +73,7 @@ def _figures(one: dict[str, Any]) -> Iterator[str]:
     cached = "not reported" if one["cached_tokens"] is None else str(one["cached_tokens"])
     yield (
         f"prompt {one['prompt_tokens']} tokens, cached {cached} (predicted {one['predicted_cached_tokens']}), "
-        f"output {one['output_tokens']} tokens, {one['attempts']} attempts"
+        f"output {one['output_tokens']} tokens, {one['attempts']} attempt{'' if one['attempts'] == 1 else 's'}"
     )
     target = f", target {milliseconds(one['ttft_target_ms'])}" if one["ttft_target_ms"] is not None else ""
     yield (

@@ -94,7 +94,7 @@ async function one(id) {
 }
 
 export const limits = (all, caption = "What was left of each") => table(caption, [
-  { head: "limit", cell: (l) => l.limit }, { head: "of", cell: (l) => l.scope },
+  { head: "limit", cell: (l) => l.limit.replace(/^\d+/, (digits) => number(Number(digits))) }, { head: "of", cell: (l) => l.scope },
   { head: "left", n: true, cell: (l) => number(l.remaining), mark: (l) => (l.remaining <= 0 ? "bad" : l.remaining < l.amount / 10 ? "warn" : "") },
   { head: "amount", n: true, cell: (l) => number(l.amount) },
   { head: "used", cell: (l) => bar(l.amount ? Math.max(0, 1 - l.remaining / l.amount) : 0) }], all, "there are none");

@@ -1,13 +1,13 @@
 // A tenant's own page: usage, limits, errors, savings by the cache, and a chat to try a model, all with the tenant's key.
 
 import { ApiError, call, hasToken, setToken } from "./api.js";
-import { clock, field, h, millis, number, table } from "./dom.js";
+import { clock, field, h, millis, number, redraw, table } from "./dom.js";
 import { parts, playground } from "./playground.js";
 import { limits } from "./requests.js";
 import { sums, UsageOverTime } from "./usage.js";
 
 const V1 = { base: "../v1/" };
-const DAY = 86400;
+const DAY = 86400, LIMITS_MS = 3000;
 const main = document.querySelector("#main");
 
 function signIn(why) {
@@ -40,10 +40,14 @@ const COLUMNS = [
   { head: "cached", n: true, cell: (r) => number(r.cached_tokens) }];
 
 async function requests() {
-  const [{ data: found }, { data: left }] = await Promise.all([call("requests?limit=50", V1), call("limits", V1)]);
+  const { data: found } = await call("requests?limit=50", V1);
+  const left = h("div");
+  const drawLimits = async () => redraw(left, limits((await call("limits", V1)).data, "What is left of each now"));
+  await drawLimits();
+  setInterval(() => document.hidden || !hasToken() || drawLimits().catch(() => {}), LIMITS_MS);
   const errors = found.filter((r) => r.outcome === "failed" || r.outcome === "refused");
   return [
-    h("h3", {}, "Limits"), limits(left),
+    h("h3", {}, "Limits"), left,
     h("h3", {}, "Errors"), table("Your latest failed and refused requests", COLUMNS, errors.slice(0, 20), "none"),
     h("h2", {}, "Requests"), table("The latest failed, slow and other ones", COLUMNS, found, "none yet")];
 }

@@ -1,36 +1,49 @@
-// Tenants and plans of the database; one tenant with its usage, its limits and its API keys, which are shown once.
+// All tenants and plans; one tenant with its usage, its limits and its API keys, which are shown once.
 
 import { call } from "./api.js";
-import { facts, field, h, number, notice, options, pager, paused, redraw, table } from "./dom.js";
+import { facts, field, h, notice, options, pager, paused, redraw, table } from "./dom.js";
+import { limitInWords, plansPart } from "./plans.js";
 import { useKey } from "./playground.js";
 import { limits } from "./requests.js";
 import { UsageOverTime } from "./usage.js";
 
-const PAGE = 100, DAY = 86400, DEFAULT_PLAN = "(default)";
+const PAGE = 100, DAY = 86400, DEFAULT_PLAN = "(default)", LIMITS_MS = 3000, IN_FILE_MAX = 5000;
 
-export async function open(tenant, { may }) {
-  return tenant ? one(tenant, may) : list(may);
+export async function open(tenant, { may, signal }) {
+  return tenant ? one(tenant, may, signal) : list(may);
 }
 
-const USUAL = ["reset smooth", "mode enforce"];
-const shownLimit = (l) => Object.entries(l).filter(([name, value]) =>
-  value !== null && !(value instanceof Array && !value.length) && !USUAL.includes(`${name} ${value}`))
-  .map(([name, value]) => (name === "per" ? `per ${value}` : `${typeof value === "number" ? number(value) : value} ${name.replaceAll("_", " ")}`)).join(" ");
+// The tenants of the settings file with their plans, which can be changed there only.
+async function ofFile() {
+  const { data } = await call(`settings?find=${encodeURIComponent("tenants[")}&limit=${IN_FILE_MAX}`);
+  const found = new Map();
+  for (const { setting, value } of data) {
+    const [, at, name] = /^tenants\[(\d+)\]\.(id|organisation|plan|disabled)$/.exec(setting) ?? [];
+    if (name) found.set(at, { ...found.get(at), [name]: JSON.parse(value) });
+  }
+  return [...found.values()];
+}
+
 const USUAL_RULES = ['scopes ["inference","usage"]', 'models {"allow":["*"],"deny":[]}', "disabled false"];
 const planOf = (select) => (select.value === DEFAULT_PLAN ? {} : { plan: select.value });
 
+const TENANTS = [
+  { head: "tenant", cell: (t) => h("a", { href: `#tenants/${encodeURIComponent(t.id)}` }, t.id) },
+  { head: "organisation", cell: (t) => t.organisation ?? "-" }, { head: "plan", cell: (t) => t.plan ?? "-" },
+  { head: "state", cell: (t) => (t.disabled ? "disabled" : "active"), mark: (t) => (t.disabled ? "bad" : "good") }];
+
 async function list(may) {
   const plans = (await call("plans?limit=1000")).data;
-  const fromFile = (await call("settings?find=tenants[&limit=1")).total;
+  const inFile = await ofFile();
   const find = h("input", { type: "search", size: 28 }), rows = h("div");
   let marks = [""];
   const draw = async () => {
     const page = await call(`tenants?${new URLSearchParams({ find: find.value, after: marks.at(-1), limit: PAGE })}`);
-    redraw(rows, table("Tenants of the database", [
-      { head: "tenant", cell: (t) => h("a", { href: `#tenants/${encodeURIComponent(t.id)}` }, t.id) },
-      { head: "organisation", cell: (t) => t.organisation ?? "-" }, { head: "plan", cell: (t) => t.plan ?? "-" },
-      { head: "state", cell: (t) => (t.disabled ? "disabled" : "active"), mark: (t) => (t.disabled ? "bad" : "good") },
-    ], page.data, find.value ? "none has this name" : "none yet"),
+    const named = inFile.filter((t) => t.id.includes(find.value));
+    redraw(rows,
+      table("Tenants of the database", TENANTS, page.data.filter((t) => !inFile.some((other) => other.id === t.id)),
+        find.value ? "none has this name" : "none yet"),
+      named.length ? table("Tenants of the settings file, changed there", TENANTS, named.slice(0, PAGE)) : null,
     marks.length > 1 || page.next ? pager(`page ${marks.length}`, { before: marks.length > 1 ? () => { marks.pop(); draw(); } : null,
       after: page.next ? () => { marks.push(page.next); draw(); } : null }) : null);
   };
@@ -45,21 +58,25 @@ async function list(may) {
       location.hash = `#tenants/${encodeURIComponent(id.value)}`;
     });
   };
+  const part = h("div");
+  const drawPlans = async () => part.replaceChildren(plansPart((await call("plans?limit=1000")).data, may, drawPlans));
+  part.replaceChildren(plansPart(plans, may, drawPlans));
   return { element: h("div", {},
-    fromFile ? h("p", { class: "note" }, "The settings file has tenants too, which cannot be changed here: ",
-      h("a", { href: "#settings?find=tenants%5B" }, "see the settings"), ".") : null,
     may("operator") ? h("form", { onsubmit: make }, field("New tenant", id), field("Plan", plan), h("button", { class: "main" }, "Create")) : null,
-    h("form", { onsubmit: (event) => event.preventDefault() }, field("Find a tenant", find)), rows,
-    h("h3", {}, "Plans"), table("Plans of the database", [
-      { head: "plan", cell: (p) => p.name }, { head: "at one time", n: true, cell: (p) => number(p.concurrency) },
-      { head: "weight", n: true, cell: (p) => p.weight ?? 1 },
-      { head: "limits", text: true, cell: (p) => (p.limits ?? []).map(shownLimit).join("; ") || "-" }], plans, "none yet")) };
+    h("form", { onsubmit: (event) => event.preventDefault() }, field("Find a tenant", find)), rows, part) };
 }
 
-async function settingsOf(tenant, may) {
-  const named = (await call(`tenants?${new URLSearchParams({ find: tenant, limit: 1000 })}`)).data;
-  const found = named.find((t) => t.id === tenant);
-  if (!found) return h("p", { class: "note" }, "This tenant comes from the settings file: its plan and its keys are changed there.");
+const IN_FILE = "This tenant is in the settings file: its plan and its keys are changed there, and take effect with a reload.";
+
+// The tenant as the database has it; null if it has none, or the settings file has it, which wins.
+async function stored(tenant) {
+  const [named, inFile] = await Promise.all([call(`tenants?${new URLSearchParams({ find: tenant, limit: 1000 })}`), ofFile()]);
+  const found = named.data.find((t) => t.id === tenant);
+  return !found || inFile.some((t) => t.id === tenant) ? null : found;
+}
+
+async function settingsOf(found, may) {
+  const tenant = found.id;
   const plans = (await call("plans?limit=1000")).data.map((p) => p.name);
   const plan = h("select", {}, options([...new Set([DEFAULT_PLAN, ...plans, ...(found.plan ? [found.plan] : [])])], found.plan ?? DEFAULT_PLAN));
   const put = (change) => act(async () => {
@@ -73,13 +90,14 @@ async function settingsOf(tenant, may) {
     toggle.textContent = found.disabled ? "Enable" : "Disable";
   } }, found.disabled ? "Enable" : "Disable");
   return h("div", {}, facts([["organisation", found.organisation ?? "-"], ["plan", found.plan ?? "default"],
-    ["state", found.disabled ? "disabled" : "active"], ["limits of its own", (found.limits ?? []).map(shownLimit).join("; ") || "none"]]),
+    ["state", found.disabled ? "disabled" : "active"], ["limits of its own", (found.limits ?? []).map(limitInWords).join("; ") || "none"]]),
   may("operator") ? h("form", { class: "pager", onsubmit: (event) => { event.preventDefault(); put({ plan: null, ...planOf(plan) }); } },
     field("Plan", plan), h("button", {}, "Set the plan"), toggle) : null);
 }
 
-async function one(tenant, may) {
-  const once = h("div", { role: "status" }), keys = h("div"), over = new UsageOverTime();
+async function one(tenant, may, signal) {
+  const found = await stored(tenant), changes = found && may("operator");
+  const once = h("div", { role: "status" }), left = h("div"), keys = h("div"), over = new UsageOverTime();
   const path = (id, action) => `keys/${encodeURIComponent(id)}/${action}`;
   const shown = (made) => once.replaceChildren(h("p", {}, `This is the only time that the key ${made.id} is shown:`),
     h("p", { class: "secret" }, made.key),
@@ -97,19 +115,22 @@ async function one(tenant, may) {
       { head: "rules", text: true, cell: (k) => Object.entries(k.rules).filter(([, v]) => v !== null && !(v instanceof Array && !v.length))
         .map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`)
         .filter((rule) => !USUAL_RULES.includes(rule)).join("; ") || "none" },
-      ...(may("operator") ? [{ head: "actions", cell: (k) => (k.state === "active" ? [
+      ...(changes ? [{ head: "actions", cell: (k) => (k.state === "active" ? [
         h("button", { class: "act", onclick: () => rotate(k.id), "aria-label": `Rotate ${k.id}` }, "rotate"),
         h("button", { class: "act", onclick: () => revoke(k.id), "aria-label": `Revoke ${k.id}` }, "revoke")] : "-") }] : [])],
     page.data, "none yet"));
   }
   const since = Math.floor(Date.now() / 1000 / DAY - 29) * DAY;
-  const [days, left, own] = await Promise.all([
+  const drawLimits = async () => redraw(left, limits((await call(`tenants/${encodeURIComponent(tenant)}/limits`)).data, "What is left of each now"));
+  const timer = setInterval(() => document.hidden || drawLimits().catch(() => {}), LIMITS_MS);
+  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
+  const [days, own] = await Promise.all([
     call(`usage?by=day&tenant=${encodeURIComponent(tenant)}&since=${new Date(1000 * since).toISOString().slice(0, 10)}`),
-    call(`tenants/${encodeURIComponent(tenant)}/limits`).catch(() => ({ data: [] })), settingsOf(tenant, may), draw()]);
+    found ? settingsOf(found, may) : h("p", { class: "note" }, IN_FILE), found && draw(), drawLimits().catch(() => {})]);
   return { element: h("div", {}, h("p", { class: "crumb" }, h("a", { href: "#tenants" }, "All tenants"), ` / ${tenant}`),
-    own, h("h3", {}, "Keys"), may("operator") ? h("p", {}, h("button", { class: "main", onclick: create }, "Create a key")) : null, once, keys,
+    own, found && h("h3", {}, "Keys"), changes && h("p", {}, h("button", { class: "main", onclick: create }, "Create a key")), once, keys,
     h("h3", {}, "The last 30 days"), over.element,
-    h("h3", {}, "Limits"), limits(left.data),
+    h("h3", {}, "Limits"), left,
     h("p", {}, h("a", { href: `#requests?${new URLSearchParams({ tenant })}` }, "Its latest requests"))),
   start: () => over.show(days.data, since) };
 }

@@ -46,7 +46,8 @@ export async function open(_, { watch }) {
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); start(); }, oninput: paused(start) },
     field("Isolation group", group), field("Model", model), field("Worker", worker));
   return { element: h("div", {}, h("p", { class: "dim" },
-    "Which worker holds which prefixes. Hashes and counts only; prompts cannot be read from them."), form, drawing), start };
+    "Which worker holds which prefixes. Each bar is a run of prompt tokens, from one position to another, that follows the bar above it; "
+      + "behind it are the workers with the blocks that they hold. Hashes and counts only; prompts cannot be read from them."), form, drawing), start };
 }
 
 function row(node, widest) {
