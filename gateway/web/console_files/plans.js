@@ -36,8 +36,9 @@ export function limitInWords(limit) {
   return [`${number(limit[unit])} ${unit.replaceAll("_", " ")}${unit === "concurrency" ? "" : ` per ${limit.per}`}`, ...more].join(", ");
 }
 
-// The table of plans, and a form that makes or changes one; `changed` is called after a change.
-export function plansPart(plans, may, changed) {
+// The table of plans, and a form that makes or changes one. `inFile`: names of the settings file's plans; `changed` is
+// called after a change.
+export function plansPart(plans, inFile, may, changed) {
   const name = h("input", { required: true, size: 16 }), concurrency = h("input", { type: "number", min: 1, size: 8 });
   const weight = h("input", { type: "number", min: 0.01, step: "any", size: 6 });
   const limits = h("textarea", { rows: 3, placeholder: "requests=60/minute\nspend=20/month,reset=calendar" });
@@ -71,7 +72,9 @@ export function plansPart(plans, may, changed) {
       h("button", { class: "act", type: "button", onclick: () => fill(p), "aria-label": `Change ${p.name}` }, "change")] }] : [])],
   found, "none yet"));
   draw(plans);
-  return h("div", {}, h("h3", {}, "Plans"), rows, may("operator") ? h("form", { onsubmit: save }, field("Plan", name),
-    field("Requests at one time", concurrency), field("Weight in the queue", weight), field("Limits, one in each line", limits),
-    h("button", { class: "main" }, "Save the plan")) : null);
+  return h("div", {}, h("h3", {}, "Plans"), rows,
+    inFile.length ? h("p", { class: "dim" }, `The settings file has plans, too, which are changed there: ${inFile.join(", ")}.`) : null, may("operator") ? [h("h3", {}, "New or changed plan"),
+    h("form", { onsubmit: save, class: "tall" }, h("div", { class: "row" }, field("Plan", name),
+      field("Requests at one time", concurrency), field("Weight in the queue", weight)),
+    field("Limits, one in each line", limits), h("p", {}, h("button", { class: "main" }, "Save the plan")))] : null);
 }

@@ -13,12 +13,12 @@ export async function open(tenant, { may, signal }) {
   return tenant ? one(tenant, may, signal) : list(may);
 }
 
-// The tenants of the settings file with their plans, which can be changed there only.
-async function ofFile() {
-  const { data } = await call(`settings?find=${encodeURIComponent("tenants[")}&limit=${IN_FILE_MAX}`);
+// The `tenants` or `plans` of the settings file, which can be changed there only.
+async function ofFile(kind) {
+  const { data } = await call(`settings?find=${encodeURIComponent(`${kind}[`)}&limit=${IN_FILE_MAX}`);
   const found = new Map();
   for (const { setting, value } of data) {
-    const [, at, name] = /^tenants\[(\d+)\]\.(id|organisation|plan|disabled)$/.exec(setting) ?? [];
+    const [, at, name] = /^(?:tenants|plans)\[(\d+)\]\.(id|name|organisation|plan|disabled)$/.exec(setting) ?? [];
     if (name) found.set(at, { ...found.get(at), [name]: JSON.parse(value) });
   }
   return [...found.values()];
@@ -27,6 +27,8 @@ async function ofFile() {
 const USUAL_RULES = ['scopes ["inference","usage"]', 'models {"allow":["*"],"deny":[]}', "disabled false"];
 const planOf = (select) => (select.value === DEFAULT_PLAN ? {} : { plan: select.value });
 
+const planNamesOfFile = async () => (await ofFile("plans")).map((p) => p.name);
+
 const TENANTS = [
   { head: "tenant", cell: (t) => h("a", { href: `#tenants/${encodeURIComponent(t.id)}` }, t.id) },
   { head: "organisation", cell: (t) => t.organisation ?? "-" }, { head: "plan", cell: (t) => t.plan ?? "-" },
@@ -34,7 +36,7 @@ const TENANTS = [
 
 async function list(may) {
   const plans = (await call("plans?limit=1000")).data;
-  const inFile = await ofFile();
+  const [inFile, filePlans] = await Promise.all([ofFile("tenants"), planNamesOfFile()]);
   const find = h("input", { type: "search", size: 28 }), rows = h("div");
   let marks = [""];
   const draw = async () => {
@@ -50,7 +52,7 @@ async function list(may) {
   find.addEventListener("input", paused(() => { marks = [""]; draw(); }));
   await draw();
   const id = h("input", { required: true, size: 20 });
-  const plan = h("select", {}, options([DEFAULT_PLAN, ...plans.map((p) => p.name)]));
+  const plan = h("select", {}, options([...new Set([DEFAULT_PLAN, ...filePlans, ...plans.map((p) => p.name)])]));
   const make = (event) => {
     event.preventDefault();
     return act(async () => {
@@ -59,8 +61,8 @@ async function list(may) {
     });
   };
   const part = h("div");
-  const drawPlans = async () => part.replaceChildren(plansPart((await call("plans?limit=1000")).data, may, drawPlans));
-  part.replaceChildren(plansPart(plans, may, drawPlans));
+  const drawPlans = async () => part.replaceChildren(plansPart((await call("plans?limit=1000")).data, filePlans, may, drawPlans));
+  part.replaceChildren(plansPart(plans, filePlans, may, drawPlans));
   return { element: h("div", {},
     may("operator") ? h("form", { onsubmit: make }, field("New tenant", id), field("Plan", plan), h("button", { class: "main" }, "Create")) : null,
     h("form", { onsubmit: (event) => event.preventDefault() }, field("Find a tenant", find)), rows, part) };
@@ -70,14 +72,14 @@ const IN_FILE = "This tenant is in the settings file: its plan and its keys are 
 
 // The tenant as the database has it; null if it has none, or the settings file has it, which wins.
 async function stored(tenant) {
-  const [named, inFile] = await Promise.all([call(`tenants?${new URLSearchParams({ find: tenant, limit: 1000 })}`), ofFile()]);
+  const [named, inFile] = await Promise.all([call(`tenants?${new URLSearchParams({ find: tenant, limit: 1000 })}`), ofFile("tenants")]);
   const found = named.data.find((t) => t.id === tenant);
   return !found || inFile.some((t) => t.id === tenant) ? null : found;
 }
 
 async function settingsOf(found, may) {
   const tenant = found.id;
-  const plans = (await call("plans?limit=1000")).data.map((p) => p.name);
+  const plans = [...await planNamesOfFile(), ...(await call("plans?limit=1000")).data.map((p) => p.name)];
   const plan = h("select", {}, options([...new Set([DEFAULT_PLAN, ...plans, ...(found.plan ? [found.plan] : [])])], found.plan ?? DEFAULT_PLAN));
   const put = (change) => act(async () => {
     const { keys: _, ...kept } = await call(`tenants/${encodeURIComponent(tenant)}`);
