@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.app import ENCODING_THREADS
 from gateway.kv_index.shared_index_parts import FOLLOWERS_SHARE, OWN_SHARE
 from gateway.planning.costs import MEASURED
 from gateway.settings.models import ModelSettings
 from gateway.settings.tree import Settings
 from gateway.tokenization.encoder_child import MEMORY_BYTES_MAX
+from gateway.wiring.fleet_parts import ENCODING_THREADS
 from helm.tests.rendering import helm, render
 from helm.tests.test_chart_settings import settings_of
 
