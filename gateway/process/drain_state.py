@@ -3,6 +3,8 @@
 A gateway stops in steps:
 
     SIGTERM -> not ready, `notice_seconds` -> new requests refused, at most `seconds` -> all cancelled -> closed
+
+Answers that begin while it is not ready close their connections, so that clients open new ones elsewhere.
 """
 
 import asyncio

@@ -98,6 +98,8 @@ class HttpExchange:
         """What the HTTP handler returns once the request has been served."""
         self.moved = False
         """Whether another cell serves the request."""
+        self.closes_connection = False
+        """Whether the answer is the last of its connection: the gateway will stop, others serve new connections."""
         self._cells = cells
         self._cell_headers = NO_CELL_HEADERS
         self._http = http
@@ -178,6 +180,8 @@ class HttpExchange:
                 status=answer.status, reason=answer.reason, headers=answer_headers(answer.headers, cell)
             )
             self.response = response
+            if self.closes_connection:
+                response.force_close()
             await response.prepare(self._http)
             async for chunk in relayed_chunks(answer, self._http):
                 await self._await_client_read(response.write(chunk), len(chunk))
@@ -247,6 +251,8 @@ class HttpExchange:
     async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         of_stream = {**STREAM_HEADERS, "content-type": content_type}
         self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_stream))
+        if self.closes_connection:
+            self.response.force_close()
         await self.response.prepare(self._http)
 
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
@@ -262,6 +268,8 @@ class HttpExchange:
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         of_answer = {"content-type": content_type, "content-length": str(len(body))}
         self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_answer))
+        if self.closes_connection:
+            self.response.force_close()
         # Sent here: the records that are written afterwards do not keep the client waiting.
         await self.response.prepare(self._http)
         await self._await_client_read(self.response.write_eof(body), len(body))

@@ -26,6 +26,7 @@ def exchange_handler(
 
     async def handle(http: web.Request) -> web.StreamResponse:
         exchange = new_exchange(http)
+        exchange.closes_connection = not drain_state.ready
         task = asyncio.current_task()
         assert task is not None
         try:

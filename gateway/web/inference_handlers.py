@@ -79,6 +79,7 @@ class InferenceHandlers:
     async def _serve_response(self, http: web.Request) -> web.StreamResponse:
         """Serve POST /v1/responses in a task that may outlive this handler."""
         exchange = ResponsesExchange(http, self._stores, **self._exchange_options)
+        exchange.closes_connection = not self._drain_state.ready
         try:
             if not self._drain_state.accepting:
                 await exchange.fail(ShuttingDown())

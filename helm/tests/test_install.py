@@ -201,8 +201,11 @@ class Load:
                 try:
                     async with http.post(f"{self._url}/v1/chat/completions", json=body) as answer:
                         text = await answer.text()
-                        whole = answer.status != 200 or text.rstrip().endswith("data: [DONE]")
-                        self.statuses[answer.status if whole else f"cut after {text[-80:]!r}"] += 1
+                        if answer.status != 200:
+                            self.statuses[f"{answer.status} {text[:300]}"] += 1
+                        else:
+                            whole = text.rstrip().endswith("data: [DONE]")
+                            self.statuses[200 if whole else f"cut after {text[-80:]!r}"] += 1
                 except aiohttp.ClientError as err:
                     self.statuses[f"{type(err).__name__}: {err}"] += 1
                 await asyncio.sleep(0.05)
