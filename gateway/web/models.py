@@ -76,7 +76,13 @@ class ModelHandlers:
 
 def _anthropic(card: ModelCard) -> dict[str, Any]:
     created = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
-    return {"type": "model", "id": card.id, "display_name": card.id, "created_at": created}
+    return {
+        "type": "model",
+        "id": card.id,
+        "display_name": card.id,
+        "created_at": created,
+        "lifecycle": "active",
+    }
 
 
 def _json(value: object) -> web.Response:

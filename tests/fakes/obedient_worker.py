@@ -5,6 +5,8 @@ For tests of clients that loop: a model of random weights never calls the right 
     user  use Bash {"command": "echo hi"}        a call of the tool Bash with these arguments
     user  think about it                         reasoning, then a text
     user  count slowly                           a text, half a second for each word
+    user  refuse this                            a refusal
+    user  say too much                           a text that reaches the length limit
     tool  hi                                     the text "The tool said: hi"
     response_format, a forced tool_choice        the smallest value that the schema allows
     anything else                                the text "You said: .."
@@ -22,6 +24,10 @@ from tests.fakes.scripted_worker import Script, ScriptedWorker, Seen
 
 COMMAND = re.compile(r"\buse ([\w-]+) (\{.*?\})\s*$", re.M)
 ECHOED_LENGTH_MAX = 80
+ENDINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "refuse this": ({"content": None, "refusal": "I will not do that. "}, "stop"),
+    "say too much": ({"content": "and so on "}, "length"),
+}
 
 
 class ObedientWorker(ScriptedWorker):
@@ -50,6 +56,7 @@ class ObedientWorker(ScriptedWorker):
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"reasoning_content": piece} for piece in _pieces(message.get("reasoning_content"))]
         deltas += [{"content": piece} for piece in _pieces(message["content"])]
+        deltas += [{"refusal": piece} for piece in _pieces(message.get("refusal"))]
         for at, call in enumerate(message.get("tool_calls", ())):
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             first = {"id": f"call_{at}", "type": "function", "function": {"name": name, "arguments": ""}}
@@ -77,6 +84,8 @@ def answer_of(body: dict[str, Any]) -> tuple[dict[str, Any], str]:
     last = next(message for message in reversed(messages) if message["role"] in ("user", "tool"))
     said = text_of(last["content"])
     choice = body.get("tool_choice")
+    if said in ENDINGS:
+        return ENDINGS[said]
     if last["role"] == "tool":
         return {"content": f"The tool said: {said.strip()[:ECHOED_LENGTH_MAX]}"}, "stop"
     if (found := COMMAND.search(said)) and found[1] in tools:

@@ -23,6 +23,9 @@ STOP_REASONS = {
 MAX_TOKENS, CONTEXT_EXCEEDED = "max_tokens", "model_context_window_exceeded"
 """`stop_reason` of an answer that reached the client's bound, or the end of the model's context."""
 
+SIGNATURE = "unsigned"
+"""The signature of thinking. Workers need none, but several clients send only signed thinking back to the model."""
+
 NO_CONTENT: Json = {"content": [], "stop_reason": MAX_TOKENS, "stop_sequence": None}
 """The answer to a request that only warms the cache: the generated token is counted, but not shown."""
 
@@ -46,7 +49,7 @@ def message_object(
     calls = message.tool_calls or []
     content: list[Json] = []
     if message.reasoning_text:
-        content.append({"type": "thinking", "thinking": message.reasoning_text, "signature": ""})
+        content.append({"type": "thinking", "thinking": message.reasoning_text, "signature": SIGNATURE})
     if message.has_text:
         content.append({"type": "text", "text": message.text})
     content += _tool_uses(calls)

@@ -3,6 +3,7 @@
     chat                                        events
       (status 200)                       ->       message_start, ping
       delta {"reasoning_content": ".."}  ->       content_block_start (thinking), content_block_delta ..
+                                                  and one with its signature
       delta {"content": ".."}            ->       content_block_stop, content_block_start (text), ..
       delta {"tool_calls": [..]}         ->       content_block_stop, content_block_start (tool_use), ..
       finish_reason, usage, [DONE]       ->       content_block_stop, message_delta, message_stop
@@ -19,7 +20,7 @@ import msgspec
 from gateway.domain.errors import StreamInterrupted
 from gateway.domain.token_usage import TokenUsage
 from gateway.relay.sse_payloads import SsePayloadReader
-from gateway.web.anthropic.answers import MAX_TOKENS, new_message, stop_fields, usage_object
+from gateway.web.anthropic.answers import MAX_TOKENS, SIGNATURE, new_message, stop_fields, usage_object
 from gateway.web.openai import chat_completions
 
 Json = dict[str, Any]
@@ -151,8 +152,11 @@ class MessageEvents:
     def _close_block(self) -> bytes:
         if self._open is None:
             return b""
+        signed = b""
+        if self._open == "thinking":
+            signed = self._delta_event("signature_delta", "signature", SIGNATURE)
         self._open = None
-        return event("content_block_stop", {"index": self._index})
+        return signed + event("content_block_stop", {"index": self._index})
 
 
 def event(kind: str, fields: Json) -> bytes:

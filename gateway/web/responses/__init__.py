@@ -7,7 +7,8 @@ worker. Here responses belong to a tenant and are stored in the gateway's databa
 - What does a request look like, and how does it become a chat completion request? wire.py, items.py,
   request_translation.py
 - How do tools become functions, and which stored items does a reference name? tools.py, references.py
-- How does a chat completion become a response, or a stream of events? answers.py, events.py
+- How does a chat completion become a response, or a stream of events? answers.py, events.py,
+  streamed_items.py
 - How do these work together in one exchange, also in the background? dialect.py, exchange.py
 - How are stored responses shown, cancelled and deleted? stored_responses.py
 - How are conversations kept, continued and compacted? conversations.py, continued_conversation.py, compaction.py

@@ -9,7 +9,7 @@ from gateway.domain.errors import GatewayError, WorkerError
 from gateway.domain.token_usage import TokenUsage
 from gateway.web.openai.chat_completions import ChatChoice, ChatCompletion
 from gateway.web.responses import wire
-from gateway.web.responses.items import new_item_id
+from gateway.web.responses.items import encoded_text, new_item_id
 from gateway.web.responses.tools import ChatTools, ClientTool, input_text_of
 
 Json = dict[str, Any]
@@ -119,10 +119,19 @@ def failed_response(response: Json, error: GatewayError) -> Json:
     return response | {"status": "failed", "error": {"code": code, "message": message}}
 
 
-def output_items(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple[list[Json], ChatChoice]:
+def output_items(
+    chat: ChatCompletion, response: str, tools: ChatTools, *, encodes_reasoning: bool = False
+) -> tuple[list[Json], ChatChoice]:
     """Return the output items of a whole chat completion, and the choice that they come from.
 
-    `response` is the id of the response. Raises WorkerError for a chat completion without a message.
+    Args:
+        chat: The chat completion.
+        response: Id of the response.
+        tools: The tools of the request.
+        encodes_reasoning: Whether reasoning items have `encrypted_content`.
+
+    Raises:
+        WorkerError: The chat completion has no message.
     """
     if not chat.choices or chat.choices[0].message is None:
         raise WorkerError
@@ -131,18 +140,27 @@ def output_items(chat: ChatCompletion, response: str, tools: ChatTools) -> tuple
     assert message is not None
     output = []
     if message.reasoning_text:
-        output.append(reasoning_item(new_item_id("reasoning", response), message.reasoning_text))
+        identity = new_item_id("reasoning", response)
+        output.append(reasoning_item(identity, message.reasoning_text, encoded=encodes_reasoning))
     if message.has_text:
-        output.append(
-            message_item(new_item_id("message", response), [text_part(message.text, choice.token_logprobs)])
-        )
+        refuses = message.refusal and not message.content
+        part = refusal_part(message.text) if refuses else text_part(message.text, choice.token_logprobs)
+        output.append(message_item(new_item_id("message", response), [part]))
     for index, call in enumerate(message.tool_calls or ()):
         tool = tools.find(call.function.name or "")
         identity = new_item_id(tool.item_type, response)
         output.append(
             tool_call_item(identity, call.id or f"call_{index}", tool, call.function.arguments or "")
         )
+    output[-1:] = [ended_item(item, choice.finish_reason) for item in output[-1:]]
     return output, choice
+
+
+def ended_item(item: Json, finish_reason: str | None) -> Json:
+    """Return the last output item of an answer, marked as incomplete if the answer is."""
+    return (
+        item | {"status": "incomplete"} if finish_reason in INCOMPLETE_REASONS and "status" in item else item
+    )
 
 
 def message_item(identity: str, content: list[Json], status: str = "completed") -> Json:
@@ -155,13 +173,23 @@ def text_part(text: str, logprobs: list[Any] | None = None) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
-def reasoning_item(identity: str, text: str) -> Json:
-    """Return a reasoning item; without a text it has no content yet."""
+def refusal_part(text: str) -> Json:
+    """Return the content part of a message in which the model refuses."""
+    return {"type": "refusal", "refusal": text}
+
+
+def reasoning_item(identity: str, text: str, *, encoded: bool = False) -> Json:
+    """Return a reasoning item; without a text it has no content yet.
+
+    `encoded`: whether the item has its text as `encrypted_content` too, which clients send back that keep the
+    conversation themselves.
+    """
     return {
         "id": identity,
         "type": "reasoning",
         "summary": [],
         "content": [reasoning_part(text)] if text else [],
+        **({"encrypted_content": encoded_text(text)} if encoded else {}),
     }
 
 

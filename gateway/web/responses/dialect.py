@@ -95,7 +95,9 @@ class ResponsesDialect:
         if self._conversation is not None:
             self._response["conversation"] = {"id": self._conversation.id}
         if self.background:
-            self._events = ResponseEvents(self._response, asked.tools)
+            self._events = ResponseEvents(
+                self._response, asked.tools, encodes_reasoning=asked.encodes_reasoning
+            )
         return asked.chat
 
     def stored_response(self) -> StoredResponse:
@@ -128,7 +130,9 @@ class ResponsesDialect:
         self._response = self._response | {"status": "in_progress"}
         if self._events is None:
             assert self._asked is not None
-            self._events = ResponseEvents(self._response, self._asked.tools)
+            self._events = ResponseEvents(
+                self._response, self._asked.tools, encodes_reasoning=self._asked.encodes_reasoning
+            )
             return self._events.begin()
         return self._events.in_progress(self._response)
 
@@ -146,9 +150,12 @@ class ResponsesDialect:
 
     async def answer_body(self, body: bytes) -> bytes:
         """Return the response of a whole chat completion; the response has been stored."""
-        assert self._asked is not None
+        asked = self._asked
+        assert asked is not None
         chat = chat_completions.decode_chat_completion(body)
-        output, choice = answers.output_items(chat, self._id, self._asked.tools)
+        output, choice = answers.output_items(
+            chat, self._id, asked.tools, encodes_reasoning=asked.encodes_reasoning
+        )
         return msgspec.json.encode(await self._finished(output, choice.finish_reason, chat.parsed_usage))
 
     def error_body(self, error: GatewayError) -> bytes:

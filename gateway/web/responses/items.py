@@ -178,7 +178,10 @@ def chat_messages(
             case wire.CompactionItem(encrypted_content=content):
                 turns.append({"role": "user", "content": _summary(content, f"{field}[{at - own_from}]")})
             case wire.ReasoningItem():
-                texts = [part.text for part in read.content or read.summary or ()]
+                encoded = decoded_text(read.encrypted_content or "")
+                texts = [part.text for part in read.content or ()] or (
+                    [encoded] if encoded else [part.text for part in read.summary or ()]
+                )
                 if texts:
                     _assistant_turn(turns, new_field="reasoning_content")["reasoning_content"] = "\n".join(
                         texts
@@ -194,18 +197,31 @@ def compaction_item(identity: str, summary: str) -> Json:
     return {
         "id": identity,
         "type": "compaction",
-        "encrypted_content": base64.b64encode(summary.encode()).decode(),
+        "encrypted_content": encoded_text(summary),
     }
+
+
+def encoded_text(text: str) -> str:
+    """Return a text as `encrypted_content`: encoded, not encrypted, since it is the tenant's own."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def decoded_text(content: str) -> str | None:
+    """Return the text of an `encrypted_content`; None for one of another server."""
+    try:
+        return base64.b64decode(content, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None
 
 
 def _summary(content: str, where: str) -> str:
     """Return the text that a compaction item stands for. Raises BadRequest for one of another server."""
-    try:
-        return SUMMARY + base64.b64decode(content, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError) as err:
+    text = decoded_text(content)
+    if text is None:
         raise BadRequest(
             f"{where}: this compaction was not made by this gateway.", param=f"{where}.encrypted_content"
-        ) from err
+        )
+    return SUMMARY + text
 
 
 def _unsupported(kind: str, where: str) -> BadRequest:

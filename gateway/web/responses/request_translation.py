@@ -19,6 +19,8 @@ _NOT_PASSED = wire.TRANSLATED_FIELDS | wire.IGNORED_FIELDS
 _BODY = msgspec.json.Decoder(wire.ResponsesBody)
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for log probabilities."""
+ENCODED_REASONING = "reasoning.encrypted_content"
+"""The value of `include` that asks for reasoning in a form that the client can send back."""
 
 
 class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +33,11 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     """All items of the conversation, up to the request's own input."""
     own_from: int
     """Index in `context` of the first item of the request's own input."""
+
+    @property
+    def encodes_reasoning(self) -> bool:
+        """Whether reasoning items have `encrypted_content`."""
+        return ENCODED_REASONING in (self.body.include or ())
 
 
 def decode_responses_body(body: bytes) -> tuple[wire.ResponsesBody, dict[str, msgspec.Raw]]:

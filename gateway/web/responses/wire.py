@@ -93,6 +93,8 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag="reasoning", tag_field="typ
 
     content: list[ReasoningTextPart] | None = None
     summary: list[ReasoningTextPart] | None = None
+    encrypted_content: str | None = None
+    """The same text, encoded, for a client that keeps the conversation itself and has no place for `content`."""
 
 
 class CompactionItem(msgspec.Struct, frozen=True, tag="compaction", tag_field="type"):
@@ -121,7 +123,7 @@ class FunctionTool(msgspec.Struct, frozen=True, tag="function", tag_field="type"
     strict: bool | None = None
 
 
-class CustomToolFormat(msgspec.Struct, frozen=True):
+class CustomToolFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     """The format of a custom tool's input: any text, or text that follows a grammar."""
 
     type: Literal["text", "grammar"]
@@ -129,7 +131,7 @@ class CustomToolFormat(msgspec.Struct, frozen=True):
     definition: str | None = None
 
 
-class CustomTool(msgspec.Struct, frozen=True, tag="custom", tag_field="type"):
+class CustomTool(msgspec.Struct, frozen=True, omit_defaults=True, tag="custom", tag_field="type"):
     """A tool of the client that takes a text."""
 
     name: str

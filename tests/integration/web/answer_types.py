@@ -8,17 +8,21 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 
-def mistakes(kind: str, value: Any) -> Iterator[str]:
+@cache
+def type_of(kind: str) -> TypeAdapter[Any]:
     module, name = kind.split(":")
+    return TypeAdapter(getattr(importlib.import_module(module), name))
+
+
+def mistakes(kind: str, value: Any) -> Iterator[str]:
     try:
-        read = TypeAdapter(getattr(importlib.import_module(module), name)).validate_json(
-            json.dumps(value), strict=True
-        )
+        read = type_of(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as err:
         yield from (f"{kind} {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in err.errors())
     else:

@@ -11,10 +11,14 @@ import pytest
 from tests.fakes.obedient_worker import ObedientWorker
 
 ROOT = Path(__file__).parents[3]
-PROMPTS = ("Hello", "think first", 'use add {"a": 2, "b": 3}')
+PROMPTS = ("Hello", "think first", 'use add {"a": 2, "b": 3}', "refuse this", "say too much")
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-UNTYPED = (".store: the type has no such field", ".name: the type has no such field")
-"""OpenAI's answers have these fields (`name` at the end of a function's arguments), the SDK's types do not."""
+UNTYPED = tuple(
+    f"{field}: the type has no such field"
+    for field in (".store", ".name", ".item.status", ".output[].status")
+)
+"""OpenAI's answers have these fields (`name` at the end of a function's arguments, the status of a custom tool's
+call), the SDK's types do not."""
 DATABASE = {"database.url": "sqlite:///radixgate.db"}
 """Where responses are kept."""
 
@@ -23,6 +27,37 @@ RESPONSE = {
     "model": "m",
     "tools": [{"type": "function", "name": "add", "parameters": PARAMETERS, "strict": False}],
 }
+
+MORE_RESPONSES = (
+    {
+        "model": "m",
+        "input": "think first",
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"verbosity": "low"},
+        "metadata": {"a": "b"},
+    },
+    {"model": "m", "input": 'use patch {"input": "a"}', "tools": [{"type": "custom", "name": "patch"}]},
+    {
+        "model": "m",
+        "input": 'use n__f {"a": 1}',
+        "tools": [
+            {
+                "type": "namespace",
+                "name": "n",
+                "description": "d",
+                "tools": [{"type": "function", "name": "f"}],
+            },
+            {"type": "web_search"},
+        ],
+    },
+    {
+        "model": "m",
+        "input": "Hello",
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": PARAMETERS, "strict": True}},
+    },
+)
 
 
 async def mistakes(installed, answers):
@@ -62,8 +97,12 @@ async def answers_of(running, path, bodies, whole_type, event_type):
 async def test_messages_have_the_types_of_the_anthropic_sdk(gateway):
     async with ObedientWorker() as worker, gateway(worker) as running:
         bodies = [{**MESSAGE, "messages": [{"role": "user", "content": prompt}]} for prompt in PROMPTS]
+        bodies.append({**bodies[0], "stop_sequences": ["a"], "max_tokens": 0})
         types = "anthropic.types:Message", "anthropic.types:RawMessageStreamEvent"
         answers = await answers_of(running, "/v1/messages", bodies, *types)
+        headers = {**running.headers(), "anthropic-version": "2023-06-01"}
+        async with running.http.get(f"{running.url}/v1/models", headers=headers) as response:
+            answers += [("anthropic.types:ModelInfo", model) for model in (await response.json())["data"]]
     assert await mistakes(ROOT / ".tools" / "anthropic", answers) == set()
 
 
@@ -81,7 +120,7 @@ async def test_a_text_without_citations_has_no_field_for_them(gateway):
 @pytest.mark.parametrize("major", ["2", "3"])
 async def test_responses_have_the_types_of_the_openai_sdk(gateway, major):
     async with ObedientWorker() as worker, gateway(worker, **DATABASE) as running:
-        bodies = [{**RESPONSE, "input": prompt} for prompt in PROMPTS]
+        bodies = [*({**RESPONSE, "input": prompt} for prompt in PROMPTS), *MORE_RESPONSES]
         types = "openai.types.responses:Response", "openai.types.responses:ResponseStreamEvent"
         answers = await answers_of(running, "/v1/responses", bodies, *types)
     found = await mistakes(ROOT / ".tools" / f"openai-{major}", answers)

@@ -81,7 +81,7 @@ def test_events_come_in_the_order_that_clients_rely_on():
     got = translated(*STREAM)
     assert [name for name, _ in got] == [
         *("message_start", "ping"),
-        *("content_block_start", "content_block_delta", "content_block_stop"),
+        *("content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"),
         *("content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"),
         *("content_block_start", "content_block_delta", "content_block_delta", "content_block_stop"),
         *("content_block_start", "content_block_delta", "content_block_stop"),
@@ -95,6 +95,16 @@ def test_events_come_in_the_order_that_clients_rely_on():
         (3, "tool_use"),
     ]
     assert [start["content_block"].get("id") for start in starts[2:]] == ["c0", "c1"]
+
+
+def test_thinking_is_signed_since_clients_send_no_other_back():
+    deltas = [data["delta"] for name, data in translated(*STREAM) if name == "content_block_delta"]
+    assert deltas[:2] == [
+        {"type": "thinking_delta", "thinking": "hm"},
+        {"type": "signature_delta", "signature": answers.SIGNATURE},
+    ]
+    (block,) = message(reasoning="hm", finish="length")["content"]
+    assert block == {"type": "thinking", "thinking": "hm", "signature": answers.SIGNATURE}
 
 
 def test_the_first_event_has_the_gateways_count_and_the_last_the_workers():

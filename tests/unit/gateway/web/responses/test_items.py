@@ -39,8 +39,8 @@ STREAM = [
 ]
 
 
-def translated(*pieces, tools=None):
-    stream = ResponseEvents({"id": "resp_1"}, tools or ChatTools(None))
+def translated(*pieces, tools=None, **more):
+    stream = ResponseEvents({"id": "resp_1"}, tools or ChatTools(None), **more)
     text = stream.begin() + b"".join(map(stream.feed, pieces))
     closing, output = stream.close()
     text += closing + stream.last(
@@ -78,6 +78,59 @@ def test_an_answer_that_ends_in_its_reasoning_says_nothing_else():
     streamed = translated(STREAM[1], chunk({}, "length"))[-1]["response"]
     assert [item["type"] for item in output] == ["reasoning"]
     assert without_ids(streamed["output"]) == without_ids(output)
+
+
+def whole(said, finish="stop", **more):
+    body = {"choices": [{"message": said, "finish_reason": finish}]}
+    chat = chat_completions.decode_chat_completion(json.dumps(body).encode())
+    return answers.output_items(chat, "resp_1", ChatTools(None), **more)[0]
+
+
+def test_a_refusal_is_a_part_of_its_own_kind():
+    output = whole({"content": None, "refusal": "I will not."})
+    assert [item["content"] for item in output] == [[{"type": "refusal", "refusal": "I will not."}]]
+    events = translated(chunk({"refusal": "I will "}), chunk({"refusal": "not."}), chunk({}, "stop"))
+    assert without_ids(events[-1]["response"]["output"]) == without_ids(output)
+    said = [(event["type"], event.get("delta") or event.get("refusal")) for event in events[4:7]]
+    assert said == [
+        ("response.refusal.delta", "I will "),
+        ("response.refusal.delta", "not."),
+        ("response.refusal.done", "I will not."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finish", "status"), [("stop", "completed"), ("length", "incomplete"), ("content_filter", "incomplete")]
+)
+def test_the_last_item_of_an_incomplete_response_is_incomplete(finish, status):
+    assert [item["status"] for item in whole({"content": "a"}, finish)] == [status]
+    events = translated(chunk({"content": "a"}), chunk({}, finish))
+    assert [item["status"] for item in events[-1]["response"]["output"]] == [status]
+    (done,) = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done["status"] == status
+
+
+def test_reasoning_goes_back_encoded_where_a_client_keeps_the_conversation():
+    body = {"model": "m", "input": "a", "store": False, "include": ["reasoning.encrypted_content"]}
+    read, fields = decode_responses_body(json.dumps(body).encode())
+    asked = to_chat_request(read, fields, [], items.input_items("a", "resp_1"))
+    assert asked.encodes_reasoning
+    reasoning, _ = whole({"reasoning": "hm", "content": "b"}, encodes_reasoning=True)
+    streamed, _ = translated(*STREAM[1:4], chunk({}, "stop"), encodes_reasoning=True)[-1]["response"][
+        "output"
+    ]
+    assert streamed["encrypted_content"] == reasoning["encrypted_content"]
+    back = {"type": "reasoning", "summary": [], "encrypted_content": reasoning["encrypted_content"]}
+    assert items.chat_messages([back], None) == [
+        {"content": "", "role": "assistant", "reasoning_content": "hm"}
+    ]
+    assert "encrypted_content" not in whole({"reasoning": "hm", "content": "b"})[0]
+
+
+def test_reasoning_that_another_server_has_encrypted_is_left_out():
+    for content in ("gAAAAABn_x8=", "/////w=="):
+        back = {"type": "reasoning", "summary": [], "encrypted_content": content}
+        assert items.chat_messages([back], None) == []
 
 
 def test_each_item_is_added_said_and_done_at_its_place():
