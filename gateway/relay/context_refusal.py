@@ -15,7 +15,12 @@ CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        # vLLM
+        # vLLM, which does not count the tokens of a text that has far too many characters
+        r"maximum context length is (?P<context>\d+) tokens.*requested (?P<answer>\d+) output tokens and your "
+        r"prompt contains \d+ characters",
+        r"passed \d+ input characters and requested (?P<answer>\d+) output tokens.*context length is only "
+        r"(?P<context>\d+) tokens",
+        r"max_\w*tokens=(?P<answer>\d+) ?cannot be greater than max_model_len=\D*(?P<context>\d+)",
         r"maximum context length is (?P<context>\d+) tokens.*requested (?P<answer>\d+) output tokens and your "
         r"prompt contains (?:at least )?(?P<prompt>\d+)",
         r"maximum context length is (?P<context>\d+) tokens.*has (?P<prompt>\d+) input tokens \((?P<answer>\d+) >",

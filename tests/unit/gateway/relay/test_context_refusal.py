@@ -43,6 +43,24 @@ VLLM = [
         (5000, None, 4096),
     ),
     ("max_tokens must be at least 1, got -904.", (None, None, None)),
+    (
+        "This model's maximum context length is 32768 tokens. However, you requested 512 output tokens and your "
+        "prompt contains 5290998 characters (more than 4128768 characters, which is the upper bound for 32256 "
+        "input tokens). Please reduce the length of the input prompt or the number of requested output tokens. "
+        "(parameter=input_text, value=5290998)",
+        (None, 512, 32768),
+    ),
+    (
+        "You passed 74655 input characters and requested 32000 output tokens. However, the model's context "
+        "length is only 32000 tokens, resulting in a maximum input length of 0 tokens (at most 0 characters). "
+        "Please reduce the length of the input prompt. (parameter=input_text, value=74655)",
+        (None, 32000, 32000),
+    ),
+    (
+        "max_tokens=5000cannot be greater than max_model_len=max_total_tokens=4096. Please request fewer output "
+        "tokens. (parameter=max_tokens, value=5000)",
+        (None, 5000, 4096),
+    ),
 ]
 SGLANG = [
     (
