@@ -36,7 +36,7 @@ from gateway.web.openai.deployments import DEPLOYMENT_SURFACES
 from gateway.web.openai.files import FileHandlers
 from gateway.web.openapi.document import tenant_api_document
 from gateway.web.own_usage_handlers import OwnUsageHandlers
-from gateway.web.path_spellings import AZURE_DEPLOYMENTS, PREFIXES, spellings
+from gateway.web.path_spellings import AZURE_PREFIXES, PREFIXES, spellings
 from gateway.web.request_identity import SERVER, presented_key, set_caller
 from gateway.web.responses.conversations import ConversationHandlers
 from gateway.web.responses.stored_responses import StoredResponseHandlers
@@ -129,7 +129,8 @@ def tenant_app(
     for prefix in PREFIXES:
         routes.add_exact("GET", f"{prefix}/models/{{model:.*}}", models.show)
     for surface in DEPLOYMENT_SURFACES:
-        routes.add_exact("POST", f"{AZURE_DEPLOYMENTS}/{surface.value}", inference.at_deployment(surface))
+        for prefix in AZURE_PREFIXES:
+            routes.add_exact("POST", f"{prefix}/{surface.value}", inference.at_deployment(surface))
     routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
     routes.add_exact("GET", "/openapi.json", _describe)
     routes.add_exact("*", "/{anything:.*}", routes.not_found)

@@ -126,6 +126,8 @@ async def test_both_prefixes_and_both_kinds_of_key_are_accepted(gateway):
         "//v1/chat/completions",
         "/v1//chat/completions",
         "/v1/v1/chat/completions",
+        "//chat/completions",
+        "//openai/deployments/m/chat/completions?api-version=2024-10-21",
         "/openai/v1/chat/completions?api-version=preview",
     ],
 )
