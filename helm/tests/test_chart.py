@@ -4,14 +4,17 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from helm.tests.rendering import (
     CHART,
     EVERY_EXAMPLE,
+    HELM,
     PRODUCTION,
     Objects,
     cluster,
@@ -110,6 +113,22 @@ def test_tables_are_upgraded_by_a_job_before_anything_else_if_wanted() -> None:
     assert "upgrade-tables" not in json.dumps(template(objects)["spec"])
     config = yaml.safe_load(one(objects, "ConfigMap")["data"]["gateway.yaml"])
     assert config["database"]["upgrade"] == "never"
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("", None), ("fast", "fast"), ("-", ""), ("on", "on")])
+def test_a_claim_has_the_clusters_default_class_another_or_none(given: str, wanted: str | None) -> None:
+    objects = render({"gateway": {"persistence": {"storageClassName": given}}})
+    (claim,) = one(objects, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert claim["spec"].get("storageClassName") == wanted
+
+
+def test_names_are_valid_for_a_release_with_a_dot() -> None:
+    done = subprocess.run(
+        [HELM, "template", "llm.eu", str(CHART)], capture_output=True, text=True, check=True, timeout=60
+    )
+    names = {o["metadata"]["name"] for o in yaml.safe_load_all(done.stdout) if o and o["kind"] == "Service"}
+    assert "llm-eu-radixgate" in names
+    assert not [name for name in names if "." in name]
 
 
 def test_a_claim_of_ones_own_is_used() -> None:

@@ -143,6 +143,8 @@ OWN_SECRET = {"deploymentSecret": {"existingSecret": "a"}}
         ({"gateway": {"ingress": {"enabled": True}}}, "needs gateway.ingress.hosts"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "this cluster has no ServiceMonitor"),
         ({"metrics": {"prometheusRule": {"enabled": True}}}, "this cluster has no PrometheusRule"),
+        ({"fullnameOverride": "Gate"}, "the Services would be named Gate"),
+        ({"fullnameOverride": "9gate"}, "the Services would be named 9gate"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:
@@ -169,6 +171,11 @@ HUB = {"name": "m", "path": "a/b"}
             [{"name": "a", "model": HUB, "tensorParallel": 4, "nodes": 2}],
             "this cluster has no LeaderWorkerSet",
         ),
+        (
+            [{"name": "a", "model": HUB, "lora": [{"name": "l", "path": "x"}, {"name": "l", "path": "y"}]}],
+            "two models by the name l",
+        ),
+        ([{"name": "a", "model": HUB, "lora": [{"name": "m", "path": "x"}]}], "two models by the name m"),
         ([{"name": "a", "model": HUB, "extraArgs": ["--api-key=x"]}], "name it in workers.apiKey"),
         (
             [{"name": "a", "model": HUB, "role": "decode"}],

@@ -107,6 +107,9 @@ def test_an_ingress_has_the_paths_and_certificates_that_it_is_given() -> None:
         ({"config": {"admin": {"host": "127.0.0.1"}}}, "config.admin.host is 127.0.0.1"),
         ({"config": {"listen": {"host": "localhost"}}}, "config.listen.host is localhost"),
         ({"config": {"listen": {"unix_socket": "/run/s"}}}, "config.listen.unix_socket"),
+        ({"config": {"admin": {"port": 8000}}}, "the same port"),
+        ({"gateway": {"endpointPicker": {"enabled": True, "port": 8001}}}, "the same port"),
+        ({"networkPolicy": {"egress": {"enabled": True}}}, "restricts nothing without networkPolicy.enabled"),
         ({"config": {"admin": {"metrics_token": "x"}}}, "would appear in a ConfigMap; set metricsToken"),
     ],
 )

@@ -114,8 +114,11 @@ def test_a_quantity_of_memory_is_read_in_each_of_its_forms(limit: object, tmp_pa
     assert 1.9e9 < needed(settings_of(render(values), tmp_path)) <= 2 * GIB
 
 
-def test_without_a_limit_the_gateway_has_its_own_defaults(tmp_path: Path) -> None:
-    settings = settings_of(render({"gateway": {"resources": {"limits": None}}}), tmp_path)
+@pytest.mark.parametrize("resources", [None, {"limits": None}])
+def test_without_a_limit_the_gateway_has_its_own_defaults(
+    resources: dict[str, None] | None, tmp_path: Path
+) -> None:
+    settings = settings_of(render({"gateway": {"resources": resources}}), tmp_path)
     assert settings.index == Settings().index
     assert settings.listen.memory_bytes_max == Settings().listen.memory_bytes_max
 

@@ -17,7 +17,7 @@ what Redis does not have yet), and requests. What the settings leave is divided 
 Valkey has the index once more. The index stays below the memory of a bundled Valkey.
 */}}
 {{- define "radixgate.memory" -}}
-{{- with dig "limits" "memory" "" .Values.gateway.resources -}}
+{{- with dig "limits" "memory" "" (default dict .Values.gateway.resources) -}}
 {{- $mib := 1048576 -}}
 {{- $limit := include "radixgate.bytes" . | int64 -}}
 {{- $config := $.Values.config -}}
@@ -38,7 +38,7 @@ Valkey has the index once more. The index stays below the memory of a bundled Va
 {{- $indexes := add (mul 2 $processes) $inner -}}
 {{- $index := dig "index" "memory_bytes_max" -1 $config | int64 -}}
 {{- $requests := dig "listen" "memory_bytes_max" -1 $config | int64 -}}
-{{- $redis := dig "limits" "memory" "" $.Values.redis.bundled.resources -}}
+{{- $redis := dig "limits" "memory" "" (default dict $.Values.redis.bundled.resources) -}}
 {{- $largest := $limit -}}
 {{- if and (eq $.Values.redis.mode "bundled") $redis -}}
 {{- $largest = sub (include "radixgate.bytes" $redis | int64) (mul 64 $mib) -}}

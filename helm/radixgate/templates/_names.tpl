@@ -4,9 +4,9 @@
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trimSuffix "-" -}}
 {{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 44 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 44 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 44 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | replace "." "-" | trunc 44 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 

@@ -71,7 +71,7 @@ topologySpreadConstraints:
 accessModes:
   {{- toYaml .accessModes | nindent 2 }}
 {{- with .storageClassName }}
-storageClassName: {{ . }}
+storageClassName: {{ ternary "" . (eq . "-") | quote }}
 {{- end }}
 resources:
   requests:

@@ -6,6 +6,10 @@
 {{- $many := include "radixgate.many" . -}}
 {{- $database := include "radixgate.databaseMode" . -}}
 
+{{- $name := include "radixgate.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "radixgate: the Services would be named %s, and a name has lower case letters, digits and hyphens, and begins with a letter; set fullnameOverride." $name) -}}
+{{- end -}}
 {{- if and $many (eq $redis.mode "embedded") -}}
 {{- fail "radixgate: redis.mode embedded keeps quotas inside one gateway, so it requires gateway.replicas 1 and no autoscaling; use bundled or external." -}}
 {{- end -}}
@@ -100,7 +104,7 @@
 {{- fail "radixgate: gateway.autoscaling has no metric to scale by: set cpuPercent, memoryPercent or metrics." -}}
 {{- end -}}
 {{- range $name, $percent := dict "cpu" .cpuPercent "memory" .memoryPercent -}}
-{{- if and (int $percent) (not (dig "requests" $name "" $gateway.resources)) -}}
+{{- if and (int $percent) (not (dig "requests" $name "" (default dict $gateway.resources))) -}}
 {{- fail (printf "radixgate: gateway.autoscaling.%sPercent is a share of gateway.resources.requests.%s, which is not set." $name $name) -}}
 {{- end -}}
 {{- end -}}
@@ -197,6 +201,13 @@
 {{- if and .cache.size (not .cache.existingClaim) -}}
 {{- fail (printf "radixgate: %s is spread over several nodes, whose cache cannot be a claim of the chart's: name one that all can mount in cache.existingClaim." $at) -}}
 {{- end -}}
+{{- end -}}
+{{- $served := list $model.name -}}
+{{- range .lora -}}
+{{- if has .name $served -}}
+{{- fail (printf "radixgate: %s would serve two models by the name %s; give each adapter in lora a name of its own." $at .name) -}}
+{{- end -}}
+{{- $served = append $served .name -}}
 {{- end -}}
 {{- range .extraArgs -}}
 {{- if hasPrefix "--api-key" . -}}

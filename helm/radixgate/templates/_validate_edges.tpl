@@ -34,7 +34,17 @@
 {{- fail (printf "radixgate: config.%s.tls.certificate is %s, which no volume has; name a Secret in gateway.tls.%s.existingSecret." $listener $files $name) -}}
 {{- end -}}
 {{- end -}}
+{{- $ports := list (int $config.listen.port) (int $config.admin.port) -}}
+{{- if $gateway.endpointPicker.enabled -}}
+{{- $ports = append $ports (int $gateway.endpointPicker.port) -}}
+{{- end -}}
+{{- if ne (len $ports) (len (uniq $ports)) -}}
+{{- fail (printf "radixgate: two listeners of the gateway have the same port: config.listen.port, config.admin.port and gateway.endpointPicker.port are %s." (join ", " $ports)) -}}
+{{- end -}}
 {{- with $values.networkPolicy -}}
+{{- if and .egress.enabled (not .enabled) -}}
+{{- fail "radixgate: networkPolicy.egress.enabled restricts nothing without networkPolicy.enabled." -}}
+{{- end -}}
 {{- if and .enabled .egress.enabled (not .egress.ports.workers) -}}
 {{- range $at, $source := $values.workers.discovery -}}
 {{- if not $source.port -}}
