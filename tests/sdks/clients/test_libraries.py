@@ -78,6 +78,15 @@ async def run_script(folder, script, api, directory, url, key, spent_key):
     return json.loads(output.decode().splitlines()[-1])
 
 
+def thoughts_sent_back(worker):
+    """Return the last words of each conversation in which the model gets its reasoning back."""
+    return {
+        seen.body["messages"][-1]["content"]
+        for seen in worker.seen
+        if any("reasoning_content" in message for message in seen.body["messages"])
+    }
+
+
 def read(results):
     """Return results with a schema's answer as an object, whatever form the library gives it."""
     schema = results.get("schema")
@@ -97,6 +106,8 @@ async def test_a_library_works_as_directly_and_knows_every_error(gateway, tmp_pa
         await running.until(lambda: running.idle)
         left = [seen for seen in worker.seen if "slowly" in json.dumps(seen.body["messages"])]
         assert all(seen.ended == "aborted" for seen in left)
+        if folder.startswith("ai-sdk") and api in ("anthropic", "responses"):
+            assert "And then?" in thoughts_sent_back(worker)
         directly = {}
         if api in CHAT_COMPLETIONS:
             directly = read(await run_script(folder, script, api, tmp_path, worker.url, *keys))

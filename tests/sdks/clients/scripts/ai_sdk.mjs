@@ -63,6 +63,11 @@ results.image = (await generateText({ model: chat, messages: [{ role: "user", co
 
 const thought = await generateText({ model: chat, prompt: "think first" });
 results.thought = thought.text;
+const asked = { role: "user", content: "think first" };
+const thinking = streamText({ model: chat, messages: [asked] });
+for await (const _ of thinking.textStream);
+const { messages: said } = await thinking.response;
+await generateText({ model: chat, messages: [asked, ...said, { role: "user", content: "And then?" }] });
 
 const left = new AbortController();
 const slow = streamText({ model: chat, prompt: "count slowly one two three", abortSignal: left.signal, onError() {} });
