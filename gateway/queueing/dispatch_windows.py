@@ -49,14 +49,17 @@ class DispatchWindows:
         target_seconds: float,
         tenant: str,
         *,
+        tokens: int = 1,
         crowds: bool = False,
         flood: WaitingTotals = NONE_WAITING,
     ) -> None:
         """Note that a request of this tenant came, of a service class with this TTFT target.
 
-        `crowds`: the tenant has requests waiting. `flood`: see TrafficInSight.see.
+        `tokens`: its uncached prompt tokens. `crowds`: the tenant has requests waiting. `flood`: see
+        TrafficInSight.see.
         """
-        if self._in_sight.see(model, target_seconds, tenant, self._clock(), crowds=crowds, flood=flood):
+        now = self._clock()
+        if self._in_sight.see(model, target_seconds, tenant, now, tokens=tokens, crowds=crowds, flood=flood):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
     def of(self, model: str) -> DispatchWindow:

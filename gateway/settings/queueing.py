@@ -47,11 +47,12 @@ class QueueingSettings(Branch, frozen=True, kw_only=True):
     release_window_tokens: Annotated[
         Positive,
         Meta(
-            description="Uncached prompt tokens that may be sent to one worker and not be computed yet, at most; "
-            "further requests wait. While several classes send requests, or a tenant has requests waiting beside "
-            "one that has none, it is fewer: what a worker computes in 0.3 of the tightest `ttft_ms` for batch "
-            "requests (in 0.2 for tenants with several requests waiting, beside others of their class), and in 0.6 "
-            "of it for others."
+            description="Uncached prompt tokens that may be sent to one worker and not be computed yet, at "
+            "most; further requests wait. While several classes send requests, or tenants with most "
+            "of the recent work have requests waiting beside one that has none, it is fewer: what a "
+            "worker computes in 0.3 of the tightest `ttft_ms` for batch requests (in 0.2 for "
+            "tenants with several requests waiting, beside others of their class), and in 0.6 of it "
+            "for others."
         ),
     ] = 16384
     waiting_requests_max: Annotated[

@@ -8,14 +8,15 @@ at most a window of uncached prompt tokens at a time; what has no space in the w
     |- open -|                         ahead of another worker at most, when a prompt longer than its window starts
                                        on an idle one
 
-While the requests that come are all of one class, and of one tenant or of tenants that are all served at once, the
-window has a fixed number of tokens. It becomes a time while there are several classes, or a tenant that has
-requests waiting beside one that has none: an engine cannot let a request overtake what it has been sent. The time
-is a share of the tightest TTFT target in sight, at the workers' learnt speed. In this time an engine computes the
-prompts ahead of the next urgent request; the rest of the target is left for the step under way and the request's
-own. Preempting is not enough: a step under way goes on to its end. A prompt that is longer than its window holds an
-engine for its whole length, so it leaves another worker open. A tenant that has no more requests waiting takes
-another worker then, at up to twice the cost: its best one is kept busy by the others.
+While the requests that come are all of one class, and no tenant crowds out another one, the window has a fixed
+number of tokens. It becomes a time while there are several classes, or tenants that have requests waiting and most
+of the recent work, beside one that has none waiting (traffic_in_sight.py): an engine cannot let a request overtake
+what it has been sent. The time is a share of the tightest TTFT target in sight, at the workers' learnt speed. In
+this time an engine computes the prompts ahead of the next urgent request; the rest of the target is left for the
+step under way and the request's own. Preempting is not enough: a step under way goes on to its end. A prompt that
+is longer than its window holds an engine for its whole length, so it leaves another worker open. A tenant that has
+no more requests waiting takes another worker then, at up to twice the cost: its best one is kept busy by the
+others.
 
 Voice, code and chat at 70 % load beside an endless flood of short batch prompts, two engines as processes
 (tests/benchmarks/fairness/classes.py): 1.4 %, 0.5 % and 0 % late or refused (all with a fixed window of 16,384
@@ -32,10 +33,22 @@ KV is scarce 7 % of mean TTFT. No gain had: victims that pay no price of compute
 short prompts and a narrow one for long ones. Victims' own requests do not wait for what a crowding tenant waits for
 (ClosedWorkers): with `vtc` and `dlpm` their p99 beside a flood was 193 and 158 ms, now 112 and 106; with `sfq` 107.
 
-What the queue costs in the mean is the narrow window: drifting prompts and stampedes past saturation have 183 and
-319 ms of mean TTFT, 164 and 288 without a queue, 160 and 284 with a queue and a fixed window. Tried: narrow windows
-beside a tenant with STANDING_WINDOWS of the settings waiting alone. 172 and 285 ms, victims of long prompts have
-what they had, but the p99 of chats while a flood of short prompts begins doubles (246 to 419 ms, 159 to 325).
+A narrow window costs compute: its steps are short, and between two of them lies one without any prompt, since the
+next prompts are sent when the first tokens have come. Near saturation that alone makes a queue last. So it has to
+gain something for tenants that have none waiting, and what they gain is the share of the work that is held back: a
+tenant with a quarter of all work does not hold up the others much. Mean TTFT (three seeds that nothing was chosen
+on) with windows that were narrow beside every tenant that waits; now; and without a queue:
+
+    drifting prompts past saturation, much KV         121   113   116
+    drifting prompts past saturation, little KV       185   165   159
+    stampedes past saturation, much KV                347   305   296
+    stampedes past saturation, little KV              679   468   419
+
+Victims of floods of long, short and mixed prompts have the same median and p99 as before. A fixed window there
+would be best for the mean (149, 320, 421), and doubles to multiplies by eight the p99 of chats beside a flood.
+Tried: narrow windows once a number of tokens wait of a tenant (p99 of chats while a flood of short prompts begins
+275 in place of 139); the share of work that came while requests waited already (326); work of the last 10 or 16 s
+in place of 4 s (the p99 of conversations up to 15 % worse).
 
 A gateway that gives turns by itself follows these rules, and so does gateway/queueing/shared/lua/queue.lua, which
 gives the turns of all gateways inside Redis. Only there, and in the simulation, is the work of other cells told

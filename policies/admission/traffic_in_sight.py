@@ -1,7 +1,12 @@
-"""What requests came lately, of which service classes and tenants: the dispatch window is set for them."""
+"""What requests came lately, of which service classes and tenants: the dispatch window is set for them.
+
+A tenant crowds if it had requests waiting when its last one came. Tenants contend if those that crowd have most of
+the work of the last seconds (recent_work.py), while another one, when its last request came, had none waiting.
+"""
 
 from collections.abc import Iterable
 
+from policies.admission.recent_work import RecentWork
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 SIGHT_SECONDS = 10.0
@@ -10,9 +15,12 @@ SIGHT_SECONDS = 10.0
 STANDING_SECONDS = 2.0
 """A tenant that has had most of all waiting requests for so long is a flood, and no burst."""
 
+CROWDING_SHARE = 0.5
+"""Tenants that crowd hold others up if they have more than this share of the work of the last seconds together."""
+
 
 class TenantPair:
-    """The two tenants whose requests came last."""
+    """Of the tenants that had none waiting, the two whose requests came last."""
 
     __slots__ = ("last", "last_at", "other", "other_at")
 
@@ -20,6 +28,20 @@ class TenantPair:
         self.last: str | None = None
         self.other: str | None = None
         self.last_at = self.other_at = 0.0
+
+    def note(self, tenant: str, now: float) -> None:
+        """Note that a request of this tenant came, and that it had none waiting."""
+        if tenant != self.last:
+            self.other, self.other_at = self.last, self.last_at
+            self.last = tenant
+        self.last_at = now
+
+    def forget(self, tenant: str) -> None:
+        """Leave out a tenant of which a request came while it had others waiting."""
+        if tenant == self.last:
+            self.last = None
+        if tenant == self.other:
+            self.other = None
 
     def in_sight(self, now: float) -> set[str]:
         """Return the tenants that are in sight."""
@@ -30,15 +52,14 @@ class TenantPair:
 class SeenRequests:
     """What was seen of the requests for one model."""
 
-    __slots__ = ("crowding", "flood", "flood_at", "flood_since", "others", "targets")
+    __slots__ = ("flood", "flood_at", "flood_since", "others", "targets", "work")
 
     def __init__(self) -> None:
         self.targets: dict[float, float] = {}
         """By TTFT target in seconds: when the last request came."""
-        self.crowding = TenantPair()
-        """Tenants that had a request waiting when the next one came."""
         self.others = TenantPair()
         """Tenants that had none waiting."""
+        self.work = RecentWork()
         self.flood = NONE_WAITING
         """What waited of a tenant that had most of all waiting requests, when its last request came."""
         self.flood_since = self.flood_at = -SIGHT_SECONDS
@@ -58,13 +79,14 @@ class TrafficInSight:
         tenant: str,
         now: float,
         *,
+        tokens: int,
         crowds: bool,
         flood: WaitingTotals = NONE_WAITING,
     ) -> bool:
         """Note that a request for this model came; return whether its class comes into sight.
 
-        `target_seconds`: the TTFT target of its class. `crowds`: its tenant has requests waiting.
-        `flood`: what waits of its tenant, if that is most of all that waits.
+        `target_seconds`: the TTFT target of its class. `tokens`: its uncached prompt tokens. `crowds`:
+        its tenant has requests waiting. `flood`: what waits of its tenant, if that is most of all that waits.
         """
         seen = self._seen.get(model)
         if seen is None:
@@ -73,11 +95,11 @@ class TrafficInSight:
             if now - seen.flood_at > STANDING_SECONDS:
                 seen.flood_since = now
             seen.flood, seen.flood_at = flood, now
-        tenants = seen.crowding if crowds else seen.others
-        if tenant != tenants.last:
-            tenants.other, tenants.other_at = tenants.last, tenants.last_at
-            tenants.last = tenant
-        tenants.last_at = now
+        seen.work.add(tenant, tokens, now, crowds=crowds)
+        if crowds:
+            seen.others.forget(tenant)
+        else:
+            seen.others.note(tenant, now)
         last = seen.targets.get(target_seconds)
         seen.targets[target_seconds] = now
         return last is None or now - last > SIGHT_SECONDS
@@ -96,11 +118,18 @@ class TrafficInSight:
         return found
 
     def contended(self, models: Iterable[str], now: float) -> bool:
-        """Return whether one tenant has requests waiting for these models while another one has none."""
+        """Return whether tenants with requests waiting for these models crowd out one that has none waiting."""
         seen = [found for model in models if (found := self._seen.get(model)) is not None]
-        crowding = set[str]().union(*(of.crowding.in_sight(now) for of in seen))
-        others = set[str]().union(*(of.others.in_sight(now) for of in seen))
-        return bool(crowding) and bool(others) and len(crowding | others) > 1
+        of_crowding = in_all = 0
+        crowding: set[str] = set()
+        others: set[str] = set()
+        for of in seen:
+            tokens, tokens_in_all = of.work.tokens(now)
+            of_crowding += tokens
+            in_all += tokens_in_all
+            crowding |= of.work.crowding
+            others |= of.others.in_sight(now)
+        return bool(others - crowding) and of_crowding > CROWDING_SHARE * in_all
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""

@@ -115,6 +115,7 @@ class TurnTaking:
             service_class.ttft_seconds,
             request.tenant,
             now,
+            tokens=uncached_tokens,
             crowds=crowds,
             flood=queue.flood_of(request.tenant),
         )

@@ -137,14 +137,16 @@ class WorkerAcquisition:
 
     async def _take_turn(self, pending: PendingRequest) -> Placement:
         room, tenant = self._rooms.of(pending.queue_name), pending.ctx.tenant.id
+        decision = self._ranking.rank(pending)
+        asked = queued_request(pending, decision.routes)
         self._window.of_all_gateways.note_request(
             pending.ctx.model.name,
             pending.service_class.ttft_seconds,
             tenant,
+            tokens=asked.uncached_tokens,
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
-        decision = self._ranking.rank(pending)
         preempts = (
             self.limits.preempts
             and not pending.background
@@ -154,7 +156,7 @@ class WorkerAcquisition:
             pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
         ):
             self._targets.check(pending, decision.routes, room)
-        ticket = pending.ticket = room.ticket(queued_request(pending, decision.routes), pending.ticket)
+        ticket = pending.ticket = room.ticket(asked, pending.ticket)
         placement: Placement | None
         if (self._only or self._queue.membership_of(pending.queue_name)).shared:
             placement = await room.wait_with_all(

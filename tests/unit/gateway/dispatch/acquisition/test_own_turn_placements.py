@@ -69,8 +69,8 @@ def contended(*names):
     stage = DispatchStage(*names, limits=with_limits(hold=0.0, release_window_tokens=16_384))
     for name in names:
         learnt_as(stage, name, 0.02)
-    stage.window.of_all_gateways.note_request("m", CHAT.ttft_seconds, "flood", crowds=True)
-    stage.window.of_all_gateways.note_request("m", CHAT.ttft_seconds, "victim", crowds=False)
+    stage.window.of_all_gateways.note_request("m", CHAT.ttft_seconds, "flood", tokens=100_000, crowds=True)
+    stage.window.of_all_gateways.note_request("m", CHAT.ttft_seconds, "victim", tokens=1000, crowds=False)
     return stage
 
 

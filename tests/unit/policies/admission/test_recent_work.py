@@ -1,0 +1,36 @@
+"""How much of the work of the last seconds is of tenants that crowd."""
+
+from policies.admission.recent_work import PART_SECONDS, TENANTS_MAX, RecentWork
+
+
+def test_all_recent_tokens_of_a_tenant_count_as_its_own_once_it_crowds():
+    work = RecentWork()
+    work.add("flood", 300, 0.0, crowds=False)
+    work.add("other", 100, 0.1, crowds=False)
+    assert work.tokens(0.1) == (0, 400)
+    work.add("flood", 200, 0.2, crowds=True)
+    assert work.tokens(0.2) == (500, 600)
+
+
+def test_a_tenant_whose_last_request_found_none_waiting_crowds_no_more():
+    work = RecentWork()
+    work.add("a", 300, 0.0, crowds=True)
+    work.add("a", 300, 0.1, crowds=False)
+    assert work.tokens(0.1) == (0, 600)
+
+
+def test_what_came_long_ago_is_forgotten():
+    work = RecentWork()
+    work.add("flood", 300, 0.0, crowds=True)
+    work.add("other", 100, 1.5 * PART_SECONDS, crowds=False)
+    assert work.tokens(1.5 * PART_SECONDS) == (300, 400)
+    assert work.tokens(2.6 * PART_SECONDS) == (0, 100)
+    assert work.tokens(9 * PART_SECONDS) == (0, 0)
+
+
+def test_tenants_beyond_the_bound_count_in_the_sum_alone():
+    work = RecentWork()
+    for number in range(TENANTS_MAX):
+        work.add(f"t{number}", 1, 0.0, crowds=False)
+    work.add("one more", 1000, 0.0, crowds=True)
+    assert work.tokens(0.0) == (0, TENANTS_MAX + 1000)
