@@ -212,7 +212,7 @@ class BatchRun:
         """Serve a row, again after refusals and failures, until its result is stored."""
         failures = {True: 0, False: 0}  # by whether other rows would be refused too
         while True:
-            exchange = await self._serve_in_turn(row)
+            exchange = await self._serve_row(row)
             error = exchange.error
             if error is None:
                 break
@@ -236,7 +236,7 @@ class BatchRun:
         self._services.counts.done += 1
         self._services.counts.failed += not good
 
-    async def _serve_in_turn(self, row: InputRow) -> RowExchange:
+    async def _serve_row(self, row: InputRow) -> RowExchange:
         """Serve a row once.
 
         After a refusal that other rows would meet too, one row at a time until one is served.

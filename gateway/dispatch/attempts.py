@@ -8,7 +8,7 @@
     end         the placement is freed, on every ending
 
 How many attempts all requests together may make is bounded, see policies/admission/retry_budget: beyond that the
-first failure is the answer. Where hedged_opening.py says so, two attempts run side by side until the first byte.
+failure so far is the answer. Where hedged_opening.py says so, two attempts run side by side until the first byte.
 """
 
 import asyncio

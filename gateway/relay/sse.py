@@ -10,9 +10,11 @@ strings quotes are escaped, so that generated text cannot look like one.
 
 Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
 asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers. A frame
-that reports an error ends the stream: it is kept, and no frame after it passes.
+that reports an error ends the stream: it is withheld from the client and noted in `error`, and no frame after it
+passes.
 
-A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes, and is not looked into.
+A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes and is not decoded, unless its beginning
+has an error.
 """
 
 import re
@@ -27,6 +29,7 @@ from gateway.relay.error_redaction import (
     MAY_COUNT_CACHED,
     TRANSFER_FIELD,
     StreamError,
+    WorkerErrorFields,
     error_in_frame,
     without_cached_tokens,
     without_transfers,
@@ -38,6 +41,11 @@ DONE_MARK = b"[DONE]"
 USAGE_FIELD = b'"usage"'
 
 _ERROR = re.compile(re.escape(ERROR_FIELD))
+
+_LONG_ERROR = re.compile(rb'"error"\s*:\s*[{"]')
+"""Found in a frame that is too long to be decoded, where it reports an error."""
+
+TOO_LONG_TO_READ = StreamError(None, WorkerErrorFields(message="The worker reported a very long error."))
 _TRANSFER = re.compile(re.escape(TRANSFER_FIELD))
 _DONE = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -126,6 +134,8 @@ class FrameFilter:
         assert end is not None
         cut = end.end() - len(self._last)
         self._passing, self._last = False, b""
+        if self.error is not None:
+            return b""
         self.frames += 1
         return chunk[:cut] + self._whole_frames(chunk[cut:])
 
@@ -178,7 +188,7 @@ class FrameFilter:
         """Take a chunk in which no frame ends; return what of it passes."""
         self._last = (self._last + chunk[-2:])[-2:]
         if self._passing:
-            return chunk
+            return chunk if self.error is None else b""
         self._tail.append(chunk)
         self._tail_bytes += len(chunk)
         return self._give_up_tail() if self._tail_bytes > FRAME_BYTES_MAX else b""
@@ -187,13 +197,18 @@ class FrameFilter:
         self._tail, self._tail_bytes, self._last = [rest] if rest else [], len(rest), rest[-2:]
 
     def _give_up_tail(self) -> bytes:
-        """Return the beginning of a frame that is too long to be kept; the rest of it passes as it comes."""
-        tail, self._tail, self._tail_bytes = self._tail, [], 0
-        self._passing = True
-        return b"".join(tail)
+        """Return the beginning of a frame that is too long to be kept; the rest of it passes as it comes.
+
+        If it reports an error, nothing of it passes.
+        """
+        tail = b"".join(self._tail)
+        self._tail, self._tail_bytes, self._passing = [], 0, True
+        if _LONG_ERROR.search(tail) is not None:
+            self.error = self.error or TOO_LONG_TO_READ
+        return tail if self.error is None else b""
 
     def _before_error(self, chunk: bytes) -> bytes:
-        """Return the frames before one that reports an error, which is kept; no frame after it passes."""
+        """Return the frames before one that reports an error, which is withheld; no frame after it passes."""
         if self.error is not None:
             return b""
         for start, end in _frames_with(_ERROR, chunk):

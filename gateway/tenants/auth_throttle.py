@@ -1,4 +1,4 @@
-"""Throttling of clients that present wrong credentials, by address.
+"""Refuses clients that have presented many wrong credentials, by address, for a while.
 
 Each address has a bucket of failures (GCRA) that refills within a minute. A valid key is accepted whatever its
 address: many clients may share one. A secret that people choose is not even compared meanwhile, see

@@ -64,3 +64,23 @@ def test_the_usage_of_each_choice_is_read_of_the_frame_that_it_stands_in():
 def test_events_without_data_have_no_payload(event):
     reader = SsePayloadReader()
     assert reader.feed(event * (FRAME_BYTES_MAX // len(event)) + b"data: {}\n\n") == [b"{}"]
+
+
+@pytest.mark.parametrize("step", [4096, 2 * FRAME_BYTES_MAX], ids=["in pieces", "at once"])
+def test_an_error_that_is_too_long_to_be_read_does_not_reach_the_client(step):
+    sent = (
+        b'data: {"error": {"message": "http://10.0.0.1 '
+        + b"x" * (FRAME_BYTES_MAX + 10)
+        + b'"}}\n\ndata: {}\n\n'
+    )
+    frames = FrameFilter(wants_usage=True)
+    assert b"".join(frames.feed(sent[at : at + step]) for at in range(0, len(sent), step)) == b""
+    assert frames.error is not None
+    assert not frames.ended
+
+
+def test_a_long_frame_that_reports_no_error_passes():
+    sent = b'data: {"error": null, "choices": ["' + b"x" * FRAME_BYTES_MAX + b'"]}\n\n'
+    frames = FrameFilter(wants_usage=True)
+    assert b"".join(frames.feed(sent[at : at + 4096]) for at in range(0, len(sent), 4096)) == sent
+    assert frames.error is None
