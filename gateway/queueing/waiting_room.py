@@ -101,8 +101,8 @@ class WaitingRoom(Generic[Placed]):
     ) -> None:
         """`give_back` ends a placement that was given in the moment in which its request left.
 
-        `goes_first` returns whether this room may give turns: a room of batch work may while no request waits in the
-        other rooms of its workers. None: always.
+        `goes_first` returns whether this room may give turns: a room of batch work may while no request waits in
+        the other rooms of its workers. None: always.
         `has_room` returns whether a worker outside the given set may have room for so many uncached tokens.
         """
         self.model = model

@@ -13,8 +13,8 @@ asked for it too. So are counts of cached tokens that the client must not know, 
 that reports an error ends the stream: it is withheld from the client and noted in `error`, and no frame after it
 passes.
 
-A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes and is not decoded, unless its beginning
-has an error.
+A frame longer than FRAME_BYTES_MAX is not waited for: it passes as it comes and is not decoded, unless its
+beginning has an error.
 """
 
 import re
