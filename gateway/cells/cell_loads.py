@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.cells.cell_report import CellReport, read, written
+from gateway.cells.cell_report import CellReport, decode_report, encode_report
 from gateway.cells.home_workers import HomeWorkers
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Loads
@@ -133,10 +133,10 @@ class CellLoads:
         Raises RedisDown.
         """
         arguments: list[CommandArgument] = [self._cell, self._queue.gateway, LEASE_MS]
-        arguments.append(written(own, self._fleet))
+        arguments.append(encode_report(own, self._fleet))
         answer = await self._scripts.call(_SHARE, [self._key], arguments)
         self._heard_at, self._away = self._clock(), False
-        return [read(cast(bytes, text)) for text in answer] if isinstance(answer, list) else None
+        return [decode_report(cast(bytes, text)) for text in answer] if isinstance(answer, list) else None
 
     def _bounds(self, own: CellState, others: Sequence[CellReport]) -> dict[str, TurnBounds]:
         """Return the bounds of this cell's turns, by queue."""

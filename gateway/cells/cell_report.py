@@ -1,4 +1,4 @@
-"""What one cell tells the others: its loads on workers, and how far its queues have come with their turns."""
+"""The report of one cell to the others: its loads on workers, and how far its queues have come with their turns."""
 
 import logging
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class CellLoad(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CellReport(msgspec.Struct, frozen=True, array_like=True):
-    """What one cell tells of itself."""
+    """The loads and the progress of one cell, as the other cells get them."""
 
     loads: list[CellLoad] = []
     progress: dict[str, QueueProgress] = {}
@@ -39,13 +39,13 @@ class CellReport(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(CellReport)
 
 
-def written(own: CellState, fleet: WorkerLookup) -> bytes:
-    """Return the report of a cell with this state as text."""
+def encode_report(own: CellState, fleet: WorkerLookup) -> bytes:
+    """Return the report of a cell with this state, as MessagePack."""
     begun = [(queue, progress) for queue, progress in own.progress.items() if progress.virtual_time > 0]
     return msgspec.msgpack.encode(CellReport(list(_loads(own, fleet)), dict(begun[:QUEUES_MAX])))
 
 
-def read(text: bytes) -> CellReport:
+def decode_report(text: bytes) -> CellReport:
     """Return the report of one cell; an empty one if a gateway of another version has written it differently."""
     try:
         return _decoder.decode(text)
