@@ -1,13 +1,13 @@
 """Operations on API keys: list and show (without the secret), create, rotate, expire, revoke one or many."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse, page_limit
+from gateway.adminapi.operation import Handle, Operation, OperationRequest, OperationResponse, page_limit
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.resources import PAGING, AdminPage
 from gateway.database.row_conversion import KeyState, StoredKey, disabled_key, key_from_row, read_or_disable
@@ -74,8 +74,8 @@ class Revoked(msgspec.Struct, kw_only=True):
     dry_run: bool
 
 
-def operations() -> list[Operation]:
-    """Return the operations on API keys."""
+def operations(file_tenants: Callable[[], Collection[str]]) -> list[Operation]:
+    """Return the operations on API keys. `file_tenants`: tenants of the settings file, which wins."""
     return [
         Operation(
             method="GET",
@@ -91,7 +91,7 @@ def operations() -> list[Operation]:
             path="/keys",
             role="operator",
             summary="Create an API key. Its secret is shown once.",
-            handle=_create,
+            handle=_create(file_tenants),
             response_type=KeyMade,
             request_type=KeyCreation,
             status=201,
@@ -161,10 +161,20 @@ async def _show(request: OperationRequest) -> OperationResponse:
     return OperationResponse(value=await _one(request))
 
 
-async def _create(request: OperationRequest) -> OperationResponse:
-    body = await request.body(KeyCreation)
-    made = await request.key_lifecycle.create(body.tenant, _rules(body.rules))
-    return OperationResponse(value=KeyMade(id=made.id, tenant=body.tenant, key=made.text), status=201)
+def _create(file_tenants: Callable[[], Collection[str]]) -> Handle:
+    async def handle(request: OperationRequest) -> OperationResponse:
+        body = await request.body(KeyCreation)
+        rules = _rules(body.rules)
+        if body.tenant in file_tenants():
+            raise Problem(
+                409,
+                f"The tenant {body.tenant!r} is in the settings file, which wins: a key in the database would "
+                "be refused. Put the key into the settings file (`radixgate keys new` prints an entry).",
+            )
+        made = await request.key_lifecycle.create(body.tenant, rules)
+        return OperationResponse(value=KeyMade(id=made.id, tenant=body.tenant, key=made.text), status=201)
+
+    return handle
 
 
 async def _rotate(request: OperationRequest) -> OperationResponse:

@@ -72,6 +72,8 @@ class AdminApiServices:
     in_force: SettingsInForce
     file_plans: Callable[[], Collection[str]]
     """Names of the settings file's plans."""
+    file_tenants: Callable[[], Collection[str]]
+    """Identities of the settings file's tenants."""
 
 
 def add_routes(app: web.Application, services: AdminApiServices, authorization: Authorization) -> None:
@@ -99,7 +101,7 @@ def all_operations(services: AdminApiServices) -> list[Operation]:
     """Return every operation of the admin API."""
     return [
         *resources.operations(services.file_plans),
-        *keys.operations(),
+        *keys.operations(services.file_tenants),
         *reports.operations(
             services.usage,
             services.audit,

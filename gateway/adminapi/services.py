@@ -88,4 +88,5 @@ def _api_services(gateway: Gateway, secret: bytes, decode: Decode) -> AdminApiSe
         activity=gateway.activity,
         in_force=gateway.in_force,
         file_plans=directory.file_plans,
+        file_tenants=directory.file_tenants,
     )

@@ -175,6 +175,10 @@ class SqlDirectory:
         """Return the names of the plans that the settings file has now."""
         return self._file_names["plans"]
 
+    def file_tenants(self) -> set[str]:
+        """Return the identities of the tenants that the settings file has now."""
+        return self._file_names["tenants"]
+
     def groups(self) -> Sequence[str]:
         """Return the isolation groups of all tenants that were ever known."""
         return self._register.groups()

@@ -250,6 +250,13 @@ async def test_what_is_wrong_is_said_as_rfc_9457_has_it(api):
             (
                 "POST",
                 "/keys",
+                {"tenant": "acme"},
+                409,
+                "The tenant 'acme' is in the settings file, which wins",
+            ),
+            (
+                "POST",
+                "/keys",
                 {"tenant": "a", "rules": {"hash": "x"}},
                 400,
                 "$.rules.hash: the gateway makes this value itself",
