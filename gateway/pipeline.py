@@ -167,7 +167,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                 attempts.reports.completed(pending)
                 return
             except WorkerUnreachable as err:
-                attempts.failed(pending, err)  # Nothing has been sent, so the next worker may try.
+                attempts.retry_or_raise(pending, err)  # Nothing has been sent, so the next worker may try.
             except Preempted:
                 continue  # The request waits for another turn.
             except StreamInterrupted:
@@ -180,7 +180,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         if pending.attempt is not None:
             prices = pending.attempt.placement.prices(ctx.model)
         # An error that is kept knows the frames that it passed through, and they know this request.
-        pending.failed.clear()
+        pending.failed_workers.clear()
         dispatch.reservations.settle(ctx, lease, progress, prices)
 
 

@@ -1,12 +1,13 @@
 """What becomes of each attempt, reported to all that learn from it: the fleet, the index and the placements.
 
-sent        the index's feedback notes what was known of the worker's cache
-answered    the first bytes came: the worker is up, and the prompt's blocks are computed
-completed   the answer came to its end; broke_off: it did not
-failed      no answer came: the worker is at fault, and is not tried again for this request
-learn       how long the first token took for so many tokens, once the worker has said what it had cached; of a
-            worker with few samples this is learnt when it has answered
-free        the placement is given back; this follows every other report, on every ending
+begin_attempt   the index's feedback notes what was known of the worker's cache
+answered        the first bytes came: the worker is up, and the prompt's blocks are computed
+completed       the answer came to its end
+broke_off       it did not
+record_failure  no answer came: the worker is at fault, and is not tried again for this request
+learn           how long the first token took for so many tokens, once the worker has said what it had cached; of a
+                worker with few samples this is learnt when it has answered
+free            the placement is given back; this follows every other report, on every ending
 """
 
 import logging
@@ -71,7 +72,7 @@ class AttemptReports:
         progress.answered = True
         if placement.prefill_worker is not placement.worker:
             fleet.answer_began(placement.prefill_worker)
-        for worker, cause in pending.failed.items():
+        for worker, cause in pending.failed_workers.items():
             # A refusal would prove nothing: a request that is refused here may well have failed there.
             if cause.failure is FailureKind.SERVER_ERROR and worker in fleet:
                 fleet.blame(fleet[worker], cause)
@@ -107,12 +108,12 @@ class AttemptReports:
         assert pending.attempt is not None
         self._fleet.answer_broke_off(pending.attempt.placement.worker)
 
-    def failed(self, pending: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
+    def record_failure(self, pending: PendingRequest, placement: Placement, cause: WorkerUnreachable) -> None:
         """Note the worker at fault, which is not tried again."""
         worker = placement.worker
         if cause.worker == placement.prefill_worker.id:
             worker = placement.prefill_worker
-        pending.failed[worker.id] = cause
+        pending.failed_workers[worker.id] = cause
         pending.progress.attempt_failed(
             worker.id, "timed_out" if cause.timed_out else cause.failure.name.lower()
         )

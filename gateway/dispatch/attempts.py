@@ -1,11 +1,11 @@
 """The attempts of a request to get its answer from a worker, each on a placement of its own.
 
-    begin       a placement: ranked, in its turn if it must wait
-    open        the request is sent; the first bytes of the answer came, or WorkerUnreachable
-    ...         the answer is relayed; gateway/relay/relay.py decides what becomes of one that breaks off
-    close       the worker's stream is ended, or hung up on
-    failed      no answer came: the next attempt is another worker's
-    end         the placement is freed, on every ending
+    begin           a placement: ranked, in its turn if it must wait
+    open            the request is sent; the first bytes of the answer came, or WorkerUnreachable
+    ...             the answer is relayed; gateway/relay/relay.py decides what becomes of one that breaks off
+    close           the worker's stream is ended, or hung up on
+    retry_or_raise  no answer came: the next attempt is another worker's, if the request may have one more
+    end             the placement is freed, on every ending
 
 How many attempts all requests together may make is bounded, see policies/admission/retry_budget: beyond that the
 failure so far is the answer. Where hedged_opening.py says so, two attempts run side by side until the first byte.
@@ -111,7 +111,7 @@ class Attempts:
         if placement is None:
             last = pending.attempt
             raise no_worker_left(
-                pending.failed.values(), at_provider=last is not None and last.placement.at_provider
+                pending.failed_workers.values(), at_provider=last is not None and last.placement.at_provider
             )
         progress = pending.progress
         if progress.trace is not None:
@@ -148,7 +148,7 @@ class Attempts:
         stream = placement.call_target.stream(call)
         limits = self._acquisition.limits
         # What a carrier has taken cannot be called back.
-        if limits.preempts and pending.background and not pending.failed and call.carrier is None:
+        if limits.preempts and pending.background and not pending.failed_workers and call.carrier is None:
             answer = await self._open_preemptible(pending, placement, stream)
         else:
             answer = await stream.__aenter__()
@@ -163,24 +163,26 @@ class Attempts:
             stream, attempt.stream = attempt.stream, None
             await stream.__aexit__(None, None, None)
 
-    def failed(self, pending: PendingRequest, cause: WorkerUnreachable) -> None:
-        """Note that no answer came.
+    def retry_or_raise(self, pending: PendingRequest, cause: WorkerUnreachable) -> None:
+        """Note that no answer came, and return if another worker may be tried.
 
-        Raises WorkerTimeout, WorkerError or Overloaded if no other worker may be tried.
+        Raises WorkerTimeout, WorkerError or Overloaded if not.
         """
         attempt = pending.attempt
         assert attempt is not None
         if pending.progress.trace is not None:
             pending.progress.mark("failed_attempt")
         pending.progress.discard_attempt()
-        self.reports.failed(pending, attempt.placement, cause)
+        self.reports.record_failure(pending, attempt.placement, cause)
         if cause.timed_out:
             # A client that has waited that long will not wait that long again.
             raise WorkerTimeout(attempt.first_byte_seconds_max) from cause
-        server_errors = sum(each.failure is FailureKind.SERVER_ERROR for each in pending.failed.values())
-        if server_errors >= SERVER_ERRORS_MAX or len(pending.failed) >= pending.limits.attempts_max:
+        server_errors = sum(
+            each.failure is FailureKind.SERVER_ERROR for each in pending.failed_workers.values()
+        )
+        if server_errors >= SERVER_ERRORS_MAX or len(pending.failed_workers) >= pending.limits.attempts_max:
             raise no_worker_left(
-                pending.failed.values(), at_provider=attempt.placement.at_provider
+                pending.failed_workers.values(), at_provider=attempt.placement.at_provider
             ) from cause
 
     def end(self, pending: PendingRequest) -> None:
@@ -210,7 +212,7 @@ class Attempts:
         self, pending: PendingRequest, keep_alive: KeepAlive | None
     ) -> Placement | None:
         """Return a placement in the request's turn; also again, after providers alone have failed at it."""
-        if pending.failed and not self._retries.try_spend(self._clock()):
+        if pending.failed_workers and not self._retries.try_spend(self._clock()):
             return None
         placement = None
         try:
@@ -220,7 +222,7 @@ class Attempts:
                 async with keep_alive():
                     placement = await self._acquisition.acquire(pending)
         except NoWorker:
-            if not pending.failed:
+            if not pending.failed_workers:
                 raise
             return None  # The provider's failure tells the client more.
         except asyncio.CancelledError:
@@ -239,7 +241,7 @@ class Attempts:
             return None
         placement = None
         # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
-        if len(pending.failed) + 1 >= pending.limits.attempts_max:
+        if len(pending.failed_workers) + 1 >= pending.limits.attempts_max:
             placement = await acquisition.at_provider_after_failure(pending, why)
         placement = placement or acquisition.own_turns.place_now(pending)
         placement = placement or await acquisition.at_provider_after_failure(pending, why)

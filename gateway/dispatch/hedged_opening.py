@@ -45,7 +45,7 @@ class HedgedOpenings:
             or pending.hedged
             or pending.background
             or pending.prompt.prompt_tokens > rules.prompt_tokens_max
-            or len(pending.failed) + 2 > pending.limits.attempts_max
+            or len(pending.failed_workers) + 2 > pending.limits.attempts_max
             or not bears_twice(lease)
         ):
             return None
@@ -79,11 +79,11 @@ class HedgedOpenings:
             running[opening] = second
             return opening
 
-        def failed(opening: OpeningStream, err: WorkerUnreachable | None) -> None:
+        def on_failure(opening: OpeningStream, err: WorkerUnreachable | None) -> None:
             nonlocal outcome
             gone = running[opening]
             if err is not None:
-                self._reports.failed(pending, gone.placement, err)
+                self._reports.record_failure(pending, gone.placement, err)
             if gone is attempt:
                 pending.lead_by(next(other for other in running.values() if other is not attempt))
             else:
@@ -93,7 +93,7 @@ class HedgedOpenings:
         first = OpeningStream(attempt.placement.call_target.stream(call))
         running[first] = attempt
         try:
-            winner = await first_of(first, after_seconds, open_second, failed)
+            winner = await first_of(first, after_seconds, open_second, on_failure)
             leading = running.pop(winner)
             leading.stream = winner.stream
             if leading is not pending.attempt:

@@ -77,14 +77,14 @@ async def first_of(
     first: OpeningStream,
     after_seconds: float,
     open_second: Callable[[], Awaitable[OpeningStream | None]],
-    failed: Callable[[OpeningStream, WorkerUnreachable | None], None],
+    on_failure: Callable[[OpeningStream, WorkerUnreachable | None], None],
 ) -> OpeningStream:
     """Return the stream that has the first bytes, and leave the other as it is.
 
-    `open_second` is called if the first stream has no bytes in time. `failed` is called for a stream that brought
-    nothing while the other goes on; with None if the second one has refused, which is no answer as long as the
-    first may have one. Raises the last stream's WorkerUnreachable; the first stream's at once, if that one timed
-    out.
+    `open_second` is called if the first stream has no bytes in time. `on_failure` is called for a stream that
+    brought nothing while the other goes on; with None if the second one has refused, which is no answer as long as
+    the first may have one. Raises the last stream's WorkerUnreachable; the first stream's at once, if that one
+    timed out.
     """
     await asyncio.wait([first.task], timeout=after_seconds)
     second = None if first.task.done() else await open_second()
@@ -99,7 +99,7 @@ async def first_of(
             if err is not None and (alone or (opening is first and err.timed_out)):
                 raise _copy_of(err)
             running.remove(opening)
-            failed(opening, err)
+            on_failure(opening, err)
 
 
 def _copy_of(err: WorkerUnreachable) -> WorkerUnreachable:

@@ -51,7 +51,7 @@ class PendingRequest:
         "by_shadow",
         "charged_units",
         "ctx",
-        "failed",
+        "failed_workers",
         "hedged",
         "limits",
         "output_tokens",
@@ -101,7 +101,7 @@ class PendingRequest:
         self.ticket: Ticket | None = None
         self.charged_units = 0.0
         """Cost units that the queue has charged its tenant for it."""
-        self.failed: dict[WorkerId, WorkerUnreachable] = {}
+        self.failed_workers: dict[WorkerId, WorkerUnreachable] = {}
         """The workers that failed at it, and why."""
         self.providers_tried: set[WorkerId] = set()
         self.provider_full_until: dict[WorkerId, float] = {}
@@ -123,7 +123,7 @@ class PendingRequest:
     @property
     def worker_failed(self) -> bool:
         """Whether a worker, not only providers, has failed at it: it has waited its turn, and takes any place."""
-        return bool(self.failed) and not self.failed.keys() <= self.providers_tried
+        return bool(self.failed_workers) and not self.failed_workers.keys() <= self.providers_tried
 
     @property
     def kv_tokens(self) -> int:

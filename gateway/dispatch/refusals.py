@@ -13,7 +13,7 @@ from gateway.domain.errors import (
     WorkerRateLimited,
 )
 from gateway.quotas.quota_store import Refusal
-from gateway.relay.error_redaction import read_error
+from gateway.relay.worker_errors import read_error
 from workers.adapter import FailureKind, WorkerUnreachable
 
 BUSY_SECONDS = 1.0

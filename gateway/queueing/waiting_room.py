@@ -96,13 +96,13 @@ class WaitingRoom(Generic[Placed]):
         rules: RoomRules,
         give_back: Callable[[Placed], None],
         clock: Callable[[], float],
-        goes_first: Callable[[], bool] | None = None,
+        may_give_turns: Callable[[], bool] | None = None,
         has_room: Callable[[set[WorkerId], int], bool] = lambda closed, tokens: True,
     ) -> None:
         """`give_back` ends a placement that was given in the moment in which its request left.
 
-        `goes_first` returns whether this room may give turns: a room of batch work may while no request waits in
-        the other rooms of its workers. None: always.
+        `may_give_turns`: a room of batch work may give turns while no request waits in the other rooms of its
+        workers. None: always.
         `has_room` returns whether a worker outside the given set may have room for so many uncached tokens.
         """
         self.model = model
@@ -113,7 +113,7 @@ class WaitingRoom(Generic[Placed]):
         """The tenants that have requests waiting."""
         self._give_back = give_back
         self._clock = clock
-        self._goes_first = goes_first
+        self._may_give_turns = may_give_turns
         self._has_room = has_room
         self._counters = RoomCounters(rules.policy)
         self.waiters = Waiters[Placed]()
@@ -176,9 +176,9 @@ class WaitingRoom(Generic[Placed]):
         return self.account.evenness(self._clock())
 
     @property
-    def goes_first(self) -> bool:
-        """Whether no request in another room goes before those that wait here."""
-        return self._goes_first is None or self._goes_first()
+    def may_give_turns(self) -> bool:
+        """Whether this room may give turns now; false while requests in another room go before those here."""
+        return self._may_give_turns is None or self._may_give_turns()
 
     @property
     def tokens(self) -> int:
@@ -195,7 +195,7 @@ class WaitingRoom(Generic[Placed]):
 
         Raises NoWorker, and what `place` raises.
         """
-        if self.waiters.by_number or not (self._goes_first is None or self._goes_first()):
+        if self.waiters.by_number or not (self._may_give_turns is None or self._may_give_turns()):
             return None
         now = self._clock()
         turn = self._counters.next((ticket,), now)
@@ -312,7 +312,7 @@ class WaitingRoom(Generic[Placed]):
         while (
             given != turns_max
             and self.waiters.by_number
-            and self.goes_first
+            and self.may_give_turns
             and self._has_room(closed, self.waiters.least_tokens())
         ):
             if line is None:

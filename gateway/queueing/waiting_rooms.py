@@ -47,7 +47,7 @@ class WaitingRooms(Generic[Placed]):
                 rules=self.rules,
                 give_back=self._give_back_and_go_on,
                 clock=self._clock,
-                goes_first=partial(self._none_waits_beside, model) if queue != model else None,
+                may_give_turns=partial(self._none_waits_beside, model) if queue != model else None,
                 has_room=partial(self._has_room, model, queue != model),
             )
         return room

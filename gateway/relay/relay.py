@@ -13,19 +13,17 @@ from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.answer_memory import AnswerMemory
-from gateway.relay.error_redaction import (
+from gateway.relay.frame_filter import FrameFilter
+from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
+from gateway.relay.sse_payloads import SsePayloadReader
+from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
+from gateway.relay.worker_errors import (
     ERROR_FIELD,
-    TRANSFER_FIELD,
     StreamError,
     WorkerErrorFields,
     error_in_answer,
     read_error,
-    without_cached_tokens,
-    without_transfers,
 )
-from gateway.relay.sse import FrameFilter
-from gateway.relay.sse_payloads import SsePayloadReader
-from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
 from gateway.telemetry.request_record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
 

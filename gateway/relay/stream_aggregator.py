@@ -30,7 +30,7 @@ from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.fleet.response_shape import ObjectShape
 from gateway.relay.chunk_template import ChunkTemplate, chunk_template, only_text_field
-from gateway.relay.error_redaction import read_error
+from gateway.relay.worker_errors import read_error
 
 STREAMABLE_FIELDS = frozenset(
     {

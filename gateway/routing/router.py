@@ -208,7 +208,7 @@ class Router:
         try:
             return self._rank(self.shadow.policy, query, candidates, now)
         except PolicyContractBroken as err:
-            self.shadow.failed(err)
+            self.shadow.count_failure(err)
             return None
 
     def _rank(

@@ -39,7 +39,7 @@ class ShadowPolicy:
         self.failures = 0
         """Rankings that it failed to make."""
 
-    def failed(self, err: PolicyContractBroken) -> None:
+    def count_failure(self, err: PolicyContractBroken) -> None:
         """Count a failure. Only the first is logged: a line for each request would fill a disk."""
         self.failures += 1
         if self.failures == 1:

@@ -339,7 +339,7 @@ class DispatchStage:
                     attempts.reports.completed(request)
                     return body
                 except WorkerUnreachable as err:
-                    attempts.failed(request, err)
+                    attempts.retry_or_raise(request, err)
                 except Preempted:
                     continue
                 except StreamBroken:
@@ -348,7 +348,7 @@ class DispatchStage:
                 finally:
                     attempts.end(request)
         finally:
-            request.failed.clear()
+            request.failed_workers.clear()
             self.reservations.settle(request.ctx, lease, progress, None)
 
     def begin(self, request: PendingRequest | None = None) -> "asyncio.Task[bytes]":

@@ -38,7 +38,7 @@ class FirstWorkerWait:
         `requests_max` bounds how many requests may wait. Raises Overloaded, and what `close` was given.
         """
         model, ticket = pending.ctx.model, pending.ticket
-        if not model.first_worker_seconds_max or pending.failed or ticket is None:
+        if not model.first_worker_seconds_max or pending.failed_workers or ticket is None:
             return False
         if self._fleet.serving(model.name):
             return False  # It has workers, but none that could take this request.

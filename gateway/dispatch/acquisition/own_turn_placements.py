@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.dispatch.acquisition.request_ranking import RequestRanking
-from gateway.dispatch.acquisition.ttft_target import TtftTargets, uncached_tokens
+from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
@@ -124,7 +124,7 @@ class OwnTurnPlacements:
         `tokens_max`: prompt tokens that may be ahead of the worker. `open_tokens`: those of a worker that is open
         for short prompts; None if no worker has to stay open.
         """
-        uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
+        uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
         return fits_window(self._fleet[worker].load.all_tokens_queued, uncached, tokens_max) and (
             uncached <= tokens_max
             or open_tokens is None
@@ -135,7 +135,7 @@ class OwnTurnPlacements:
         self, route: Route, pending: PendingRequest, decision: Decision, ticket: SharedTicket | None = None
     ) -> Placement:
         """Take a place on the worker of a route; `ticket`: of another placement for the same request."""
-        uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
+        uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
         if ticket is None:
             assert pending.ticket is not None
             ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens)

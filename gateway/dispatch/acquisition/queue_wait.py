@@ -49,7 +49,7 @@ def waiting_reason(
     shared: bool,
 ) -> str:
     """Return why a request with so many uncached tokens waits while so many requests came before it."""
-    if not room.goes_first:
+    if not room.may_give_turns:
         return "others go before batch work"
     able = fleet.serving(room.model)
     if not able:

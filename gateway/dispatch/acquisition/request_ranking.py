@@ -26,14 +26,14 @@ class RequestRanking:
 
         A service class that prefers another worker to being late gets the workers in time, if there are any.
         """
-        failed = pending.failed
+        tried = pending.failed_workers
         decision = self.router.ranked(
             pending.ctx,
             pending.prompt,
             sequence=pending.sequence,
             output_tokens=pending.output_tokens,
             session=pending.session,
-            without={*failed, *without} if without else failed,
+            without={*tried, *without} if without else tried,
             waits=pending.waits,
             by_shadow=pending.by_shadow,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_request
-from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, uncached_tokens
+from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, tokens_to_compute
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
 from gateway.domain.errors import GatewayError, NoWorker
@@ -124,7 +124,7 @@ class SharedTurnPlacements:
         queued = self._fleet[worker].load.all_tokens_queued
         return SharedRoute(
             worker,
-            uncached_tokens(pending.prompt.prompt_tokens, route),
+            tokens_to_compute(pending.prompt.prompt_tokens, route),
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
         )

@@ -17,7 +17,7 @@ class Demoted(Exception):
     """The request goes on as a batch request."""
 
 
-def uncached_tokens(prompt_tokens: int, route: Route) -> int:
+def tokens_to_compute(prompt_tokens: int, route: Route) -> int:
     """Return the prompt tokens that the route's worker has to compute, at least 1."""
     return max(1, prompt_tokens - route.matched_tokens)
 
@@ -83,7 +83,7 @@ class TtftTargets:
     def _meets(self, meets: MeetsTarget, pending: PendingRequest, route: Route, due_at: float) -> bool:
         worker = self._fleet[route.prefill_worker or route.worker]
         ahead = worker.load.all_tokens_queued - worker.load.computed(worker.speed)
-        tokens = ahead + uncached_tokens(pending.prompt.prompt_tokens, route)
+        tokens = ahead + tokens_to_compute(pending.prompt.prompt_tokens, route)
         return meets(worker.speed, worker.learnt.fit, tokens, 1000 * (due_at - self._clock()))
 
 

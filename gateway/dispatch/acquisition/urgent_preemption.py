@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from gateway.dispatch.acquisition.ttft_target import TtftTargets, uncached_tokens
+from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import in_fleet, prefill_worker_of
 from gateway.dispatch.preemption import Preemption
@@ -45,7 +45,7 @@ class UrgentPreemption:
         needs = [
             Need(
                 prefill_worker_of(route),
-                uncached_tokens(pending.prompt.prompt_tokens, route),
+                tokens_to_compute(pending.prompt.prompt_tokens, route),
                 self._fleet[prefill_worker_of(route)].load.all_tokens_queued,
                 window_of(route),
             )

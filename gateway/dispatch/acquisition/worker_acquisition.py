@@ -17,7 +17,7 @@ from gateway.dispatch.acquisition.provider_overflow import REFUSALS, OverflowDue
 from gateway.dispatch.acquisition.queue_wait import queue_wait
 from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_request
 from gateway.dispatch.acquisition.shared_turn_placements import SharedTurnPlacements
-from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, uncached_tokens
+from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, tokens_to_compute
 from gateway.dispatch.acquisition.urgent_preemption import UrgentPreemption
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
@@ -119,7 +119,9 @@ class WorkerAcquisition:
                 waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
                 if no_worker and await self.first_worker.wait(pending, waiting_max):
                     continue
-                seconds = self._overflow.back_in_seconds(pending, pending.failed) if no_worker else None
+                seconds = (
+                    self._overflow.back_in_seconds(pending, pending.failed_workers) if no_worker else None
+                )
                 if seconds is not None:
                     raise Overloaded(seconds, reported_by_workers=True) from err
                 raise
@@ -202,12 +204,12 @@ class WorkerAcquisition:
         """Return a placement at a provider, which takes no turn here; None without room or the tenant's consent."""
         if not pending.ctx.tenant.may_overflow:
             return None
-        taken = await self._overflow.take(pending, why, pending.failed)
+        taken = await self._overflow.take(pending, why, pending.failed_workers)
         if taken is None:
             return None
         route, lease = taken
         pending.providers_tried.add(route.worker)
-        uncached = uncached_tokens(pending.prompt.prompt_tokens, route)
+        uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
         if pending.ticket is None:
             pending.ticket = self._rooms.of(pending.queue_name).ticket(queued_request(pending, ()))
         ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens, cost=0.0)
@@ -252,7 +254,7 @@ class WorkerAcquisition:
         ends = self._targets.wait_end(pending, room, ticket)
         if pending.service_class.background:
             return ends
-        at = self._overflow.overflows_at(pending, ticket.arrived_at, pending.failed)
+        at = self._overflow.overflows_at(pending, ticket.arrived_at, pending.failed_workers)
         if at is None or (ends is not None and ends.until <= at):
             return ends
         return WaitEnd(at, lambda _: OverflowDue())

@@ -66,7 +66,7 @@ def room_for(
         ),
         give_back=worker.give_back,
         clock=clock,
-        goes_first=first,
+        may_give_turns=first,
         has_room=room_left,
     )
 

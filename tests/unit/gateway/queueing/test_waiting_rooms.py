@@ -80,9 +80,9 @@ async def test_batch_work_gets_what_the_others_leave(stage):
 
 async def test_batch_work_waits_while_another_model_of_its_worker_has_requests(stage):
     tasks = await wait_in(stage, StubWorker(), "n")
-    assert not stage.rooms.of("m#batch").goes_first
+    assert not stage.rooms.of("m#batch").may_give_turns
     await leave(tasks)
-    assert stage.rooms.of("m#batch").goes_first
+    assert stage.rooms.of("m#batch").may_give_turns
 
 
 async def test_batch_work_that_waits_does_not_count_as_waiting_beside(stage):

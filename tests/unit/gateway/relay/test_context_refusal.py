@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.relay.context_refusal import context_refusal
-from gateway.relay.error_redaction import error_in_frame, read_error
+from gateway.relay.worker_errors import error_in_frame, read_error
 from gateway.web.error_response import anthropic_error_body
 
 VLLM = [

@@ -74,6 +74,6 @@ def test_of_a_pair_the_worker_that_computes_the_prompt_is_compared():
 def test_failures_are_counted_and_the_first_is_logged(caplog):
     seen = shadow()
     for _ in range(3):
-        seen.failed(PolicyContractBroken("policy x failed"))
+        seen.count_failure(PolicyContractBroken("policy x failed"))
     assert seen.failures == 3
     assert caplog.text.count("policy x failed") == 1

@@ -84,5 +84,5 @@ async def test_no_more_requests_wait_than_a_waiting_room_holds(stage):
 
 async def test_after_a_failure_no_first_worker_is_waited_for(stage):
     request = stage.pending(stage.context(model=SCALED))
-    request.failed[WorkerId("gone")] = WorkerUnreachable("gone")
+    request.failed_workers[WorkerId("gone")] = WorkerUnreachable("gone")
     assert not await stage.acquisition.first_worker.wait(request, 100)

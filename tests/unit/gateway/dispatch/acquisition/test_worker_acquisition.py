@@ -50,7 +50,7 @@ def acquire(stage, *, request=None, **context):
 
 def fail_at(request, *names):
     for name in names:
-        request.failed[WorkerId(name)] = WorkerUnreachable("gone")
+        request.failed_workers[WorkerId(name)] = WorkerUnreachable("gone")
 
 
 def learnt_as(stage, name, ms_per_token):
@@ -515,5 +515,5 @@ async def test_ending_a_turn_twice_changes_nothing(stage):
 
 async def test_a_failure_of_another_kind_leaves_the_worker_out_of_the_ranking(stage):
     request = stage.pending()
-    request.failed[WorkerId("a")] = WorkerUnreachable("busy", failure=FailureKind.BUSY)
+    request.failed_workers[WorkerId("a")] = WorkerUnreachable("busy", failure=FailureKind.BUSY)
     assert (await acquire(stage, request=request)).worker.id == "b"

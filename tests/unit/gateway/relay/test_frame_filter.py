@@ -6,7 +6,7 @@ The frames are as long as frames may be. Work that grows with the square of thei
 import pytest
 
 from gateway.domain.answer_tally import AnswerTally
-from gateway.relay.sse import FRAME_BYTES_MAX, FrameFilter
+from gateway.relay.frame_filter import FRAME_BYTES_MAX, FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.token_usage import read_usage
-from gateway.relay import sse
-from gateway.relay.sse import FrameFilter
+from gateway.relay import frame_filter
+from gateway.relay.frame_filter import FrameFilter
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
@@ -108,7 +108,7 @@ def test_frames_that_are_too_long_pass_as_they_are_and_the_others_are_read(strea
     frames, done = stream
     chunks = cut(b"".join(frames) + done, places)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sse, "FRAME_BYTES_MAX", longest)
+        patch.setattr(frame_filter, "FRAME_BYTES_MAX", longest)
         passed, read = run(chunks, wants_usage=True)
     assert passed == b"".join(chunks)
     assert read.frames - len(frames) in (
@@ -122,7 +122,7 @@ def test_of_an_endless_frame_little_is_kept():
     for _ in range(2000):
         passed += len(frames.feed(b"x" * 10_000))
         sent += 10_000
-        assert sent - passed <= sse.FRAME_BYTES_MAX + 10_000
+        assert sent - passed <= frame_filter.FRAME_BYTES_MAX + 10_000
     rest = frames.feed(
         b'\n\ndata: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}\n\ndata: x'
     )
@@ -135,9 +135,9 @@ def test_a_long_frame_in_small_pieces_is_put_together_once():
     """A copy of all that came with each piece would take ten seconds."""
     frames, piece = FrameFilter(wants_usage=False), b"x" * 16
     started = time.perf_counter()
-    for _ in range(sse.FRAME_BYTES_MAX // len(piece)):
+    for _ in range(frame_filter.FRAME_BYTES_MAX // len(piece)):
         assert frames.feed(piece) == b""
-    assert len(frames.feed(b"\n\n")) == sse.FRAME_BYTES_MAX + 2
+    assert len(frames.feed(b"\n\n")) == frame_filter.FRAME_BYTES_MAX + 2
     assert time.perf_counter() - started < 2
 
 

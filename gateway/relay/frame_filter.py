@@ -24,16 +24,13 @@ import msgspec
 
 from gateway.domain.answer_tally import RUNNING_USAGE, UNREAD_BYTES_MAX, AnswerTally
 from gateway.domain.token_usage import TokenUsage, read_usage
-from gateway.relay.error_redaction import (
-    ERROR_FIELD,
+from gateway.relay.redaction import (
     MAY_COUNT_CACHED,
     TRANSFER_FIELD,
-    StreamError,
-    WorkerErrorFields,
-    error_in_frame,
     without_cached_tokens,
     without_transfers,
 )
+from gateway.relay.worker_errors import ERROR_FIELD, StreamError, WorkerErrorFields, error_in_frame
 
 FRAME_BYTES_MAX = 1024**2
 
