@@ -18,37 +18,23 @@ is longer than its window holds an engine for its whole length, so it leaves ano
 no more requests waiting takes another worker then, at up to twice the cost: its best one is kept busy by the
 others.
 
-Voice, code and chat at 70 % load beside an endless flood of short batch prompts, two engines as processes
-(tests/benchmarks/fairness/classes.py): 1.4 %, 0.5 % and 0 % late or refused (all with a fixed window of 16,384
-tokens), at 1.4 times the tokens/s. Tenants with short prompts beside one that asks for ten times its share, four
-simulated workers: median TTFT 1.7 to 1.9 times that alone (6 times with a fixed window). Tried: a CONTENDED_SHARE
-of 0.3 costs them a tenth more; long prompts on all workers cost them up to three times the TTFT, or ten times.
-
-Most of the p99 TTFT of tenants beside a flooding one (the victims) is the engine's step that is under way, and then
-the flood's short prompts in the engines' own lists, ahead of the victims'. So the narrow window is half as wide
-beside a standing flood of long prompts: median and p99 of chats 63 and 152 ms, 77 and 162 without; of drifting
-prompts 90 and 307, 107 and 345 without; of tiny ones 52 and 90, 59 and 123 without. Beside short prompts or a burst
-it is not, since they would lose 5 to 10 %; the flood loses up to 3 % of its throughput, a burst of documents where
-KV is scarce 7 % of mean TTFT. No gain had: victims that pay no price of compute and no harm; a wide window for
-short prompts and a narrow one for long ones. Victims' own requests do not wait for what a crowding tenant waits for
-(ClosedWorkers): with `vtc` and `dlpm` their p99 beside a flood was 193 and 158 ms, now 112 and 106; with `sfq` 107.
-
 A narrow window costs compute: its steps are short, and between two of them lies one without any prompt, since the
 next prompts are sent when the first tokens have come. Near saturation that alone makes a queue last. So it has to
-gain something for tenants that have none waiting, and what they gain is the share of the work that is held back: a
-tenant with a quarter of all work does not hold up the others much. Mean TTFT (three seeds that nothing was chosen
-on) with windows that were narrow beside every tenant that waits; now; and without a queue:
+gain something for tenants that have none waiting: the share of the work that is held back. Beside a standing flood
+of long prompts it is half as wide, since the engine's step under way is most of the p99 TTFT of the others.
 
-    drifting prompts past saturation, much KV         139   121   118
-    drifting prompts past saturation, little KV       213   176   162
-    stampedes past saturation, much KV                323   306   296
-    stampedes past saturation, little KV              691   484   427
+docs/pages/measures/policy-experiments.md has every experiment with its workload. TTFT in ms:
 
-Victims of floods of long, short and mixed prompts have the same median and p99 to 2 %. A fixed window there
-would be better for the mean, and makes the p99 of chats beside a flood two to eight times as long. Tried: narrow
-windows once a number of tokens wait of a tenant (p99 of chats while a flood of short prompts begins 275 in place of
-139); the share of work that came while requests waited already (326); work of the last 10 or 16 s in place of 4 s
-(the p99 of conversations up to 15 % worse).
+    taken   a time in place of 16,384 tokens: late beside a flood of batch work: voice 100 -> 1.4 %, code 0.5 %
+            beside a tenant that asks for ten times its share: median of the others 6 -> 1.7 to 1.9 x that alone
+            narrow only beside tenants that crowd: drift past saturation 139 -> 121, stampedes 323 -> 306
+            half as wide beside a flood of long prompts: p99 of chats 162 -> 152, of drifting prompts 345 -> 307
+            closed workers only for the crowding tenant (`vtc`): p99 of the others 193 -> 112
+    lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
+            half as wide beside short prompts or a burst: +5 to +10 %
+            narrow by waiting tokens: p99 of chats while a flood begins 275, not 139; by the share of late work: 326
+            recent work of 10 or 16 s in place of 4: p99 of conversations up to +15 %
+    level   victims that pay no price and no harm; a wide window for short prompts beside a narrow one for long ones
 
 A gateway that gives turns by itself follows these rules, and so does gateway/queueing/shared/lua/queue.lua, which
 gives the turns of all gateways inside Redis. Only there, and in the simulation, is the work of other cells told

@@ -46,51 +46,21 @@ Slow start: a worker that has just joined or come back counts as slower, and get
 that the index is not sure of (lost events, hybrid models) are left out of `matched`, so that more has to be
 computed.
 
-Measured by `make bench-routing`, on public and generated traces. What paid: Q without what has been computed by
-now (3 % of mean TTFT), `room` instead of a whole backlog as the penalty for a full KV (half of the TTFT of
-agents), a random choice among equal costs alone (a tenth of TPOT near saturation), copies by demand (one prompt
-of 32k that all share: 59 ms in place of 278; a stampede of 64 requests with a new prefix: 271 ms in place of
-324). What lost: a share of c / (c + h + 1) once there is any excess (Claude Code sessions +7 % of mean TTFT);
-copies that pay the price of compute (one shared prompt, +7 % to +14 %); the least or the median backlog as the
-price (agents near saturation +30 %); a price on the memory that a copy takes (conversations where KV is scarce
-+15 %); a `decode_weight` of 0.1 where KV is scarce; slow start that multiplies the price, too (workers that
-restart every minute, +10 %). What did not matter: half or twice the `harm`, a `price_max` of 3, `backlog_ms` of
-50 or 200.
+Measured by `make bench-routing`; docs/pages/measures/policy-experiments.md has every experiment with its workload.
+Mean TTFT in ms, unless it says otherwise:
 
-Copies that waits pay for (copy_regrets.py), in the mean of three to seven seeds: one shared prompt at light load
-on eight workers 59 ms in place of 65; agents on eight workers with little KV 151 ms in place of 163 near
-saturation, 152 in place of 176 past it. What lost there: the whole difference in cost as the regret, not the wait
-(one shared prompt 57 ms, but agents at light load +4 % to +8 %); no fading (the same, +12 %); waits counted under
-backlog, too (stampedes past saturation on little KV +14 %, conversations past it +13 %), at an uncapped price
-(+5 % to +15 %); a payback time of 30 s (agents past saturation without gain); the wait at a worker without the
-part as if it had that part alone (agents: half the gain).
-
-With four gateways that each count their own requests alone, as many times as there are gateways: one shared
-prompt 57.9 ms, 61.1 if counted once (62.8 without such copies).
-
-Where another rule is ahead: agents on workers with little KV, by up to a tenth before waits paid for copies. A full
-worker keeps a few long prompts waiting for seconds, where `room` expects half a second, since a stream that ends
-frees only what no other one uses. No gain had: cached blocks that no stream uses counted as taken by the request;
-a backlog that waits for KV left out of the price; queued tokens that should be computed by now counted again.
-Stampedes past saturation, 298 ms in place of 277 by session: the price keeps a third copy away while a burst
-lasts; to pay for it by the waits of the burst gains nothing (296 ms) and costs KV (see above).
-
-Several gateways whose loads are told 500 ms late (policies/others_load.py; four gateways, mean TTFT over that of
-one): conversations 1.06, Claude Code sessions 1.05, tool agents 0.99 and 1.04; by late reports alone 1.24 to
-1.49. Subtracting reported prompts once they must have been computed lost (conversations 1.11).
-
-One of four workers known to be at half the speed (`radixgate simulate --speeds 0.5,1`; agents near saturation, ms
-of mean TTFT / goodput): 197 / .833, and 194 / .836 where the speed has to be learnt; at a quarter of the speed
-211 / .698. Without `light` the fast workers kept all prefixes: 719 / .529. A worker that joins after a minute:
-173 / .989 in place of 377 / .631. What lost: relief for workers without any stream alone (344 / .729); the price
-without copies for the requests that are lacking (318 / .746); `light` where chance would not leave a worker so
-few requests (a quarter of the speed: 297 / .666).
-
-What others do about shared prefixes: Preble (ICLR'25) replicates a prefix once its holders' load exceeds a
-threshold, and SkyWalker (EuroSys'26) pushes a request on when its best worker has more than a number of requests
-pending: both wait for the overload that a copy would have prevented, so demand is counted here instead. DualMap
-gives each prefix two places by hashing, whatever its demand. llm-d's predictor learns TTFT from running traffic;
-the terms here are learnt too (policies/latency_model.py), and their sum can be explained to an operator.
+    taken   Q without tokens computed by now: 3 % less.  `room` for a full KV, not a whole backlog: agents 50 % less
+            copies by demand: one prompt of 32k for all 278 -> 59, a stampede of 64 requests 324 -> 271
+            copies paid for by waits: one shared prompt 65 -> 59, agents with little KV 163 -> 151
+            `light`: one of four workers at half the speed 719 -> 197, a worker that joins 377 -> 173
+            a random choice among equal costs alone: TPOT near saturation 10 % less
+    lost    the price on copies, too: +7 to +14 %.  a price on the memory of copies, little KV: +15 %
+            share c / (c + h + 1) after any excess: Claude Code +7 %.  `decode_weight` 0.1: worse with little KV
+            the least or median backlog as the price: +30 %.  slow start of the price, too: +10 %
+            the whole difference in cost as the regret: agents +4 to +8 %; no fading of it: +12 %
+            waits under backlog as regret: past saturation +13 %.  no copies where requests lack: 318, not 197
+    level   half or twice the `harm`; a `price_max` of 3; `backlog_ms` of 50 or 200
+    behind  stampedes past saturation 298 (`session` 277): the price keeps a third copy away while a burst lasts
 """
 
 from collections.abc import Sequence
