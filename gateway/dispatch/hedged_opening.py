@@ -68,52 +68,26 @@ class HedgedOpenings:
 
         The attempt that answers, or is left alone, leads; the other's placement is freed. Raises WorkerUnreachable.
         """
-        running = dict[OpeningStream, Attempt]()
-        outcome = "left"
+        first = OpeningStream(attempt.placement.call_target.stream(call))
+        race = _Race(self._reports, pending, attempt, first)
 
         async def open_second() -> OpeningStream | None:
             second = await self._second_attempt(pending, attempt, first)
             if second is None:
                 return None
-            opening = OpeningStream(second.placement.call_target.stream(make_call(second.placement)))
-            running[opening] = second
-            return opening
+            stream = second.placement.call_target.stream(make_call(second.placement))
+            return race.add(second, OpeningStream(stream))
 
-        def on_failure(opening: OpeningStream, err: WorkerUnreachable | None) -> None:
-            nonlocal outcome
-            gone = running[opening]
-            if err is not None:
-                self._reports.record_failure(pending, gone.placement, err)
-            if gone is attempt:
-                pending.lead_by(next(other for other in running.values() if other is not attempt))
-            else:
-                outcome = "failed"
-            self._reports.free(pending, gone)
-
-        first = OpeningStream(attempt.placement.call_target.stream(call))
-        running[first] = attempt
         try:
-            winner = await first_of(first, after_seconds, open_second, on_failure)
-            leading = running.pop(winner)
-            leading.stream = winner.stream
-            if leading is not pending.attempt:
-                pending.lead_by(leading)
-            if leading is not attempt:
-                outcome = "won"
-            elif outcome != "failed":
-                outcome = "lost"
+            winner = await first_of(first, after_seconds, open_second, race.drop)
+            race.win(winner)
         except WorkerUnreachable:
-            outcome = "failed"
+            race.outcome = "failed"
             raise
         finally:
-            # Their placements are free at once, and then they are hung up on.
-            for other in running.values():
-                if other is not pending.attempt and not other.ended:
-                    self._reports.free(pending, other)
-            for opening in running:
-                await opening.close()
+            await race.end()
             if pending.hedged:
-                self._rules.outcomes[outcome] += 1
+                self._rules.outcomes[race.outcome] += 1
         return winner.task.result()
 
     async def _second_attempt(
@@ -136,3 +110,52 @@ class HedgedOpenings:
         second.recorded = attempt.recorded
         second.first_byte_seconds_max = attempt.first_byte_seconds_max
         return second
+
+
+class _Race:
+    """The attempts of one hedged request until one of them answers; frees the placements of those that do not."""
+
+    def __init__(
+        self, reports: AttemptReports, pending: PendingRequest, attempt: Attempt, opening: OpeningStream
+    ) -> None:
+        self._reports = reports
+        self._pending = pending
+        self._first = attempt
+        self._running = {opening: attempt}
+        self.outcome = "left"
+        """One of OUTCOMES."""
+
+    def add(self, attempt: Attempt, opening: OpeningStream) -> OpeningStream:
+        """Take the second attempt in, and return its stream."""
+        self._running[opening] = attempt
+        return opening
+
+    def drop(self, opening: OpeningStream, err: WorkerUnreachable | None) -> None:
+        """Free the placement of an attempt that brought no answer; the other one leads from now on."""
+        gone, pending = self._running[opening], self._pending
+        if err is not None:
+            self._reports.record_failure(pending, gone.placement, err)
+        if gone is self._first:
+            pending.lead_by(next(other for other in self._running.values() if other is not gone))
+        else:
+            self.outcome = "failed"
+        self._reports.free(pending, gone)
+
+    def win(self, opening: OpeningStream) -> None:
+        """Let the attempt lead whose stream has answered."""
+        leading = self._running.pop(opening)
+        leading.stream = opening.stream
+        if leading is not self._pending.attempt:
+            self._pending.lead_by(leading)
+        if leading is not self._first:
+            self.outcome = "won"
+        elif self.outcome != "failed":
+            self.outcome = "lost"
+
+    async def end(self) -> None:
+        """Hang up on the streams that have not won; their placements are free at once, before that."""
+        for other in self._running.values():
+            if other is not self._pending.attempt and not other.ended:
+                self._reports.free(self._pending, other)
+        for opening in self._running:
+            await opening.close()

@@ -1,1 +1,5 @@
-"""Chooses workers: `router` ranks them by the routing policy; `shadow_policy` compares a second policy with it."""
+"""Ranks the workers for a request; gateway/dispatch/acquisition takes one of them.
+
+`router` asks the routing policy, with what each worker holds of the prompt. `shortlist` leaves out most workers of
+a large fleet, `shadow_policy` compares a second policy with the first.
+"""

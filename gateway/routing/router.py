@@ -1,4 +1,8 @@
-"""Ranks the workers for one request, from copies in the process: no I/O."""
+"""Ranks the workers for one request by the routing policy, from copies in the process: no I/O.
+
+The router decides no more than the order. gateway/dispatch/acquisition takes the first worker of it that has room,
+in the request's turn.
+"""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -49,7 +53,7 @@ class GatewaysAlive(Protocol):
 
 
 class Router:
-    """Ranks workers by the routing policy of the settings."""
+    """Ranks the workers for each request by the routing policy of the settings; it reserves and sends nothing."""
 
     def __init__(
         self,

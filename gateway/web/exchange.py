@@ -54,6 +54,22 @@ class HttpExchange:
     One timer watches a whole answer for a client that does not read it; `close` ends the timer.
     """
 
+    caller: None = None
+    """None: the tenant of an HTTP request follows from its API key."""
+    batch = ""
+    """Empty: an HTTP request is no row of a batch."""
+    carrier: None = None
+    """None: the gateway relays the request itself."""
+    response: web.StreamResponse | None = None
+    """What the HTTP handler returns once the request has been served."""
+    moved = False
+    """Whether another cell serves the request."""
+    closes_connection = False
+    """Whether the answer is the last of its connection: the gateway will stop, others serve new connections."""
+    _queue_headers: QueueHeaders | None = None
+    _blocked_since: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         http: web.Request,
@@ -86,27 +102,14 @@ class HttpExchange:
         """The API that was called."""
         self.set_prompt_tokens = self._dialect.set_prompt_tokens
         """Records the prompt's token count for the answer, and the bound of the answer if it is the gateway's."""
-        self.caller = None
-        """None: the tenant of an HTTP request follows from its API key."""
-        self.batch = ""
-        """Empty: an HTTP request is no row of a batch."""
-        self.carrier = None
-        """None: the gateway relays the request itself."""
         self.traceparent: str | None = http.headers.get("traceparent")
         """The caller's W3C trace context."""
-        self.response: web.StreamResponse | None = None
-        """What the HTTP handler returns once the request has been served."""
-        self.moved = False
-        """Whether another cell serves the request."""
-        self.closes_connection = False
-        """Whether the answer is the last of its connection: the gateway will stop, others serve new connections."""
         self._cells = cells
         self._cell_headers = NO_CELL_HEADERS
         self._http = http
         self._logged = logged
         if logged:
             http[REQUEST_ID] = self.id
-        self._queue_headers: QueueHeaders | None = None
         self._find_address = find_address
         self._received_at = time.monotonic()
         self.memory = MemoryLease(memory)
@@ -114,8 +117,6 @@ class HttpExchange:
         self._body_bytes_max = body_bytes_max
         self._body_seconds_max = body_seconds_max
         self._unread_seconds_max = unread_seconds_max
-        self._blocked_since: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def tracestate(self) -> str | None:

@@ -287,22 +287,10 @@ class CostPolicy:
         if lacking_streams > 0:
             price *= streams / (streams + lacking_streams)
         copy = free = 0.0
-        for part in wanted:
-            if part.end > matched:
-                share = part.share
-                if lacking_streams > 0:
-                    lack = part.requests if part.requests < lacking_streams else lacking_streams
-                    from_lack = lack / (lack + part.holders + 1)
-                    share = from_lack if from_lack > share else share
-                if share or part.regret_ms:
-                    ms = speed.ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
-                    saved = ms * options.copy_share * share
-                    if share:
-                        free += ms
-                    if part.regret_ms > saved:
-                        whole = ms if share else ms * (1 + price + options.harm * streams)
-                        saved = part.regret_ms if part.regret_ms < whole else whole
-                    copy -= saved
+        if wanted:
+            copy, free = self._copy_terms(
+                wanted, matched, speed.ms_per_token, price, streams, lacking_streams
+            )
         decode = room = youth = 0.0
         if kv_tokens_max and kv_tokens:
             full = kv_tokens / kv_tokens_max if kv_tokens < kv_tokens_max else 1.0
@@ -327,6 +315,40 @@ class CostPolicy:
             off_gpu_tokens=off_gpu,
             doubted_tokens=candidate.doubted_tokens,
         )
+
+    def _copy_terms(
+        self,
+        wanted: Sequence[WantedCopy],
+        matched: int,
+        ms_per_token: float,
+        price: float,
+        streams: int,
+        lacking_streams: float,
+    ) -> tuple[float, float]:
+        """Return `copy`, and the time of parts that pay neither price nor harm: s sum(part).
+
+        `matched`: tokens of the prompt that the worker holds. `lacking_streams`: how many it has less than `light`.
+        """
+        options, copy, free = self.options, 0.0, 0.0
+        for part in wanted:
+            if part.end <= matched:
+                continue
+            share = part.share
+            if lacking_streams > 0:
+                lack = part.requests if part.requests < lacking_streams else lacking_streams
+                from_lack = lack / (lack + part.holders + 1)
+                share = from_lack if from_lack > share else share
+            if not share and not part.regret_ms:
+                continue
+            ms = ms_per_token * (part.end - (part.begin if part.begin > matched else matched))
+            saved = ms * options.copy_share * share
+            if share:
+                free += ms
+            if part.regret_ms > saved:
+                whole = ms if share else ms * (1 + price + options.harm * streams)
+                saved = part.regret_ms if part.regret_ms < whole else whole
+            copy -= saved
+        return copy, free
 
 
 def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:

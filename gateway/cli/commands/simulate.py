@@ -254,14 +254,8 @@ def simulate(
     except PolicyContractBroken as err:
         raise CommandError(f"simulate: {err}") from err
     groups = mean_by_subject(trials, results)
-    for group, runs in groups.items():
-        title = f"{len(first):,} requests on {workers:,} workers of {kv_tokens:,} tokens, {group}"
-        console.print(policies_table(title, runs))
-        leading = next(iter(runs))
-        if runs[leading]["tenants"]:
-            console.print(tenants_table(leading, runs[leading]))
-        if classes:
-            console.print(classes_table(runs))
+    title = f"{len(first):,} requests on {workers:,} workers of {kv_tokens:,} tokens"
+    _print_tables(console, title, groups, classes)
     if json_file is not None:
         _write(json_file, source, scenario, len(first), range(seed, seed + seeds), groups)
         console.print(f"written to {json_file}", soft_wrap=True)
@@ -271,6 +265,19 @@ def simulate(
         except PlotError as err:
             raise CommandError(f"--plot: {err}") from err
         console.print(f"drawn in {plot_file}", soft_wrap=True)
+
+
+def _print_tables(
+    console: Console, title: str, groups: Mapping[str, Mapping[str, Any]], classes: bool
+) -> None:
+    """Print the figures of each group of runs: of all policies, of tenants, with `classes` of service classes."""
+    for group, runs in groups.items():
+        console.print(policies_table(f"{title}, {group}", runs))
+        leading = next(iter(runs))
+        if runs[leading]["tenants"]:
+            console.print(tenants_table(leading, runs[leading]))
+        if classes:
+            console.print(classes_table(runs))
 
 
 def _trials(

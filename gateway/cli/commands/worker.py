@@ -1,12 +1,16 @@
 """`radixgate worker`: runs one worker, which is the embedded PyTorch engine or a launched SGLang or vLLM."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import refuse_options
+
+if TYPE_CHECKING:
+    from gateway.cli.support.worker_registration import WorkerRegistration
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install it with: pip install 'radixgate[engine]' (in a clone: '.[engine]'); "
@@ -275,17 +279,8 @@ def worker(
     modules = [*lora_modules, *context.args] if lora_modules else []
     if context.args and not modules:
         raise CommandError(f"unexpected arguments: {' '.join(context.args)}", 2)
-    checkpoint = Path(model)
-    if not (checkpoint / "config.json").is_file():
-        raise CommandError(f"--model: there is no config.json in {model!r}", 2)
-    try:
-        from workers.engine.errors import ConfigInvalid
-        from workers.engine_server import main
-        from workers.engine_server.options import WorkerOptions, parse_lora_module
-    except ImportError as err:
-        raise CommandError(f"{ENGINE_MISSING} ({err})") from err
     chosen: dict[str, Any] = {
-        "model": checkpoint,
+        "model": Path(model),
         "host": host,
         "port": port,
         "api_key": api_key,
@@ -325,14 +320,27 @@ def worker(
         "max_lora_rank": max_lora_rank,
         "lora_bytes_max": lora_bytes_max,
     }
+    return _serve_embedded(chosen, modules, registration)
+
+
+def _serve_embedded(
+    chosen: dict[str, Any], modules: Sequence[str], registration: "WorkerRegistration | None"
+) -> int:
+    """Serve the embedded engine with these options and LoRA adapters (NAME=PATH); return the exit code."""
+    if not (chosen["model"] / "config.json").is_file():
+        raise CommandError(f"--model: there is no config.json in {str(chosen['model'])!r}", 2)
+    try:
+        from workers.engine.errors import ConfigInvalid
+        from workers.engine_server import main
+        from workers.engine_server.options import WorkerOptions, parse_lora_module
+    except ImportError as err:
+        raise CommandError(f"{ENGINE_MISSING} ({err})") from err
     try:
         chosen["lora_modules"] = tuple(map(parse_lora_module, modules))
         options = WorkerOptions(**chosen)
         options.engine_config()
     except ConfigInvalid as err:
         raise CommandError(str(err), 2) from err
-    return (
-        main.run(options, while_serving=registration.open_for_embedded)
-        if registration is not None
-        else main.run(options)
-    )
+    if registration is not None:
+        return main.run(options, while_serving=registration.open_for_embedded)
+    return main.run(options)
