@@ -23,12 +23,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import pagination, schema
 from gateway.database.batch_result_lines import read_result_lines
-from gateway.database.database import Database
+from gateway.database.database import Database, dialect_insert
 from gateway.database.file_batch_tables import batch_rows, batches, files
 from gateway.database.file_store import GONE, MESSAGE_BATCH
 from gateway.database.pagination import PageRequest
 from gateway.database.storable_text import is_storable
-from gateway.database.usage_store import dialect_insert
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Table, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -205,3 +205,17 @@ def _begin_sqlite(connection: Any) -> None:
     # however long it would have waited. So a transaction that will write takes the lock before it reads.
     writes = connection.get_execution_options().get(_WRITES)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def dialect_insert(dialect: str, table: Table) -> Any:
+    """Return an INSERT that knows ON CONFLICT, which each database has in a dialect of its own.
+
+    Only the dialect in use is imported: PostgreSQL's takes a part of every gateway's start.
+    """
+    if dialect == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)

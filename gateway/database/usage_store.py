@@ -13,11 +13,10 @@ from itertools import chain
 from typing import Any
 
 from sqlalchemy import Dialect, Table, bindparam, delete, func, insert, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import webhook_outbox
-from gateway.database.database import Database
+from gateway.database.database import Database, dialect_insert
 from gateway.database.usage_tables import (
     DIMENSIONS,
     MEASURES,
@@ -237,8 +236,3 @@ def split_powers_of_two(rows: Sequence[UsageRow]) -> Iterator[Sequence[UsageRow]
         length = 1 << (len(rows) - at).bit_length() - 1
         yield rows[at : at + length]
         at += length
-
-
-def dialect_insert(dialect: str, table: Table) -> Any:
-    """Return an INSERT that knows ON CONFLICT, which each database has in a dialect of its own."""
-    return (sqlite if dialect == "sqlite" else postgresql).insert(table)

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.database.database import Database
+from gateway.database.database import Database, dialect_insert
 from gateway.database.usage_tables import outbox
 
 log = logging.getLogger(__name__)
@@ -32,9 +31,9 @@ async def put(connection: AsyncConnection, events: Sequence[Mapping[str, Any]]) 
     if waiting + len(events) > WAITING_MAX:
         log.error("%d events for webhooks are dropped: %d wait already", len(events), waiting)
         return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    insert = dialect_insert(connection.dialect.name, outbox)
     ordered = sorted(events, key=lambda row: (row["id"], row["hook"]))
-    await connection.execute(dialect.insert(outbox).on_conflict_do_nothing(), ordered)
+    await connection.execute(insert.on_conflict_do_nothing(), ordered)
 
 
 class Outbox:

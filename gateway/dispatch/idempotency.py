@@ -2,6 +2,7 @@
 
 Refused are a repeat that comes while another is being answered, one with another content, and one too many. Each
 attempt is computed anew, and charged for what was computed: at one price for all, the key would be a discount.
+The quota store decides, with the reservation: gateway/quotas/lua/reserve.lua, or local_store.py without Redis.
 """
 
 from hashlib import blake2b

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from urllib.parse import urlsplit
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from gateway.discovery.discovery import Discovery
@@ -84,6 +83,9 @@ def tracing_of(settings: Settings, discovery: Discovery) -> Tracing:
     telemetry = settings.telemetry
     exporter = None
     if telemetry.otlp_endpoint is not None:
+        # Only here: its import takes a part of every gateway's start.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
         url = f"{telemetry.otlp_endpoint.rstrip('/')}/v1/traces"
         exporter = OTLPSpanExporter(url, timeout=EXPORT_SECONDS_MAX)
 
