@@ -59,13 +59,13 @@ hypothesis.settings.load_profile("any machine")
 def pytest_collection() -> Iterator[Any]:
     """Exempt the collected tests and their modules from garbage collection, as a gateway does with its settings.
 
-    They are a million objects that stay: each full collection would take most of a second to look at them.
+    They are a million objects that stay: each full collection would take most of a second to look at them, also
+    one here.
     """
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         gc.enable()

@@ -132,13 +132,13 @@ def test_of_an_endless_frame_little_is_kept():
 
 
 def test_a_long_frame_in_small_pieces_is_put_together_once():
-    """A copy of all that came with each piece would take ten seconds."""
+    """A copy of all that came with each piece would take ten seconds of CPU."""
     frames, piece = FrameFilter(wants_usage=False), b"x" * 16
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(frame_filter.FRAME_BYTES_MAX // len(piece)):
         assert frames.feed(piece) == b""
     assert len(frames.feed(b"\n\n")) == frame_filter.FRAME_BYTES_MAX + 2
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(

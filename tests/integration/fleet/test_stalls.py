@@ -4,7 +4,6 @@ import asyncio
 import time
 
 from gateway.fleet import stalls
-from gateway.fleet.stalls import BROKEN_SECONDS
 from tests.fakes.scripted_worker import ScriptedWorker
 
 ROUND_ROBIN = {"routing.policy": "round_robin"}
@@ -19,7 +18,7 @@ async def read(running, text, **more):
         return response.status, await response.text()
 
 
-async def test_requests_at_a_frozen_worker_are_answered_by_another_and_begun_streams_end(gateway):
+async def test_requests_at_a_frozen_worker_are_answered_by_another_and_begun_streams_end(gateway, caplog):
     async with ScriptedWorker() as frozen, ScriptedWorker() as good:
         async with gateway(frozen, good, **ROUND_ROBIN) as running:
             frozen.then(tokens=10_000, gap=0.02)
@@ -28,14 +27,12 @@ async def test_requests_at_a_frozen_worker_are_answered_by_another_and_begun_str
             await running.until(lambda: len(frozen.seen) == 2 and all(one.frames > 5 for one in frozen.seen))
             frozen.frozen = asyncio.Event()
             good.then(gap=0.0, tokens=4)
-            began = time.monotonic()
             waiting = [asyncio.ensure_future(read(running, f"question {at}")) for at in range(4)]
             assert [status for status, _ in await asyncio.gather(*waiting)] == [200] * 4
-            # Three probes in a row would have taken ten seconds.
-            assert time.monotonic() - began < 9
             assert running.here.gateway.fleet["w0"].health.health.value == "down"
+            # Its silence says so, before three probes in a row have failed.
+            assert "nothing has come from it for" in caplog.text
             texts = [text for _, text in await asyncio.gather(*begun)]
-            assert time.monotonic() - began < BROKEN_SECONDS + 15
             assert sum("stream_interrupted" in text for text in texts) == 2
             assert sum(text.rstrip().endswith("[DONE]") for text in texts) >= 2
             frozen.frozen.set()
