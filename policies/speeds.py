@@ -48,7 +48,15 @@ class LearntSpeed:
     be another GPU than theirs; without a rating, what its engine reports does.
     """
 
-    __slots__ = ("_rated_ms_per_token", "_seen", "_speed", "fleet", "own", "reported_ms_per_token")
+    __slots__ = (
+        "_rated_ms_per_token",
+        "_seen",
+        "_speed",
+        "fleet",
+        "own",
+        "reported_ms_per_token",
+        "sample_asked_at",
+    )
 
     def __init__(self, speed: Speed | None = None, *, rated_ms_per_token: float | None = None) -> None:
         """`rated_ms_per_token`: milliseconds of prefill for one token, as the settings rate the worker."""
@@ -59,6 +67,8 @@ class LearntSpeed:
         self.own = SpeedSamples(PrefillFit.from_speed(self._speed), self._speed.step_ms)
         self.fleet: SpeedSamples | None = None
         """The samples of all workers that serve the same models; None: it shares none yet."""
+        self.sample_asked_at = float("-inf")
+        """When a sample was last asked for that would not have come by itself."""
         self._seen = (0, 0)
 
     @property

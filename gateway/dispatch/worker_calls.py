@@ -23,6 +23,9 @@ SAMPLES_LEARNT = 64
 SAMPLED_EVERY = 16
 """Beyond that one whole answer in so many is streamed all the same: a worker's speed changes."""
 
+SAMPLE_SECONDS = 0.1
+"""A worker is asked for no more than one such stream in this time: its speed does not change that fast."""
+
 MakeCall = Callable[[Placement], WorkerCall]
 """Returns the request as the placement's worker gets it."""
 
@@ -107,9 +110,10 @@ class WorkerCalls:
         worker, request = placement.worker, pending.ctx.request
         if not worker.adapter.streams_whole or worker.response_shapes.of(request.surface) is None:
             return False
-        worth = (
-            placement.prefill_worker.learnt.own.fit.samples < SAMPLES_LEARNT
-            or pending.sequence % SAMPLED_EVERY == 0
-            or self._requests_wait(pending.queue_name)
-        )
-        return worth and has_faithful_stream(request)
+        learnt = placement.prefill_worker.learnt
+        if learnt.own.fit.samples < SAMPLES_LEARNT or self._requests_wait(pending.queue_name):
+            return has_faithful_stream(request)
+        if pending.sequence % SAMPLED_EVERY or placement.placed_at - learnt.sample_asked_at < SAMPLE_SECONDS:
+            return False
+        learnt.sample_asked_at = placement.placed_at
+        return has_faithful_stream(request)

@@ -49,7 +49,7 @@ from gateway.quotas.quota_store import (
 TOGETHER_SECONDS = 0.005
 """For so long leases that have ended wait for others, to be settled by one call."""
 TOGETHER_MAX = 64
-"""Leases that are settled by one call: the store does nothing else meanwhile."""
+"""Leases that are settled by one call, and as many are reserved: the store does nothing else meanwhile."""
 IDLE_SECONDS = 1.0
 SWEEP_SECONDS = 0.25
 ACCOUNTS_MAX = 1024
@@ -311,7 +311,7 @@ class Escrow:
         cost = rounded_up(account.last.cost)
         return [
             msgspec.structs.replace(account.last, id=f"ahead-{self._name}-{next(self._numbers)}", cost=cost)
-            for _ in range(missing)
+            for _ in range(min(missing, TOGETHER_MAX))
         ]
 
     async def _decided(

@@ -8,9 +8,9 @@ from gateway.quotas.quota_store import Cost, GrantedAhead, Lease, LimitStatus, R
 BUSY_SECONDS = 0.5
 """Two requests within this time are a reason to expect a third."""
 AHEAD_SECONDS = 0.03
-"""As many leases as requests come in this time are ahead of an account, or in the time that decisions on them took
-of late, if that is longer: a decision takes up to the DELAY_SECONDS of radix_cache/redis/batch.py and a turn of the
-event loop, and requests come in bursts."""
+"""Leases are ahead of the requests that come in this time, or in the time that decisions on them took of late, if
+that is longer: a decision takes up to the DELAY_SECONDS of radix_cache/redis/batch.py and a turn of the event loop,
+and requests come in bursts."""
 
 
 class LeaseAhead:
@@ -92,7 +92,11 @@ class EscrowAccount:
         self.decision_seconds = min(max(seconds, 0.9 * self.decision_seconds, AHEAD_SECONDS), BUSY_SECONDS)
 
     def leases_wanted(self, now: float) -> int:
-        """Return how many leases are to be ahead now: as many as requests come until they are decided."""
+        """Return how many leases are to be ahead now: of the requests that come during two decisions, less one.
+
+        A request that finds only leases that are not decided yet waits for the store. While as many are on their
+        way as requests come during one decision, as many others are needed that are decided.
+        """
         if (
             self.dropped
             or not self.affordable
@@ -101,4 +105,5 @@ class EscrowAccount:
         ):
             return 0
         wanted = self._requests if self._requests > self._requests_before else self._requests_before
+        wanted += wanted - 1
         return wanted if wanted < self.affordable else self.affordable

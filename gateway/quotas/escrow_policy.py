@@ -7,7 +7,7 @@ from gateway.quotas.counter_recovery import HOUR_SECONDS
 from gateway.quotas.limit import CONCURRENCY
 from gateway.quotas.quota_store import UNIT_INDEX, Cost, Lease, LimitStatus, Units
 
-AHEAD_MAX = 32
+AHEAD_MAX = 128
 """Leases ahead of one account."""
 CONCURRENT_EACH = 64
 """One lease ahead is held for so much concurrency: each takes a place from requests at other gateways."""

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gateway.dispatch.worker_calls import SAMPLED_EVERY, SAMPLES_LEARNT
+from gateway.dispatch.worker_calls import SAMPLE_SECONDS, SAMPLED_EVERY, SAMPLES_LEARNT
 from gateway.domain.request import Surface
 from tests.fakes.dispatch_stage import DispatchStage, inference, prompt_of, tenant
 
@@ -75,6 +75,18 @@ async def test_a_whole_answer_of_a_well_known_worker_is_not_streamed(stage):
 async def test_one_whole_answer_in_so_many_is_streamed_all_the_same(stage):
     learn_speed(stage)
     assert (await call(stage, request=WHOLE, sequence=SAMPLED_EVERY)).stream
+
+
+async def test_a_worker_streams_no_two_whole_answers_for_its_speed_in_a_row(stage):
+    learn_speed(stage)
+    pending = stage.pending(stage.context(request=WHOLE))
+    placement = await stage.acquisition.acquire(pending)
+    streamed = []
+    for since in (0.0, 0.5 * SAMPLE_SECONDS, SAMPLE_SECONDS):
+        pending.sequence += SAMPLED_EVERY
+        later = msgspec.structs.replace(placement, placed_at=placement.placed_at + since)
+        streamed.append(stage.worker_calls.make(pending, later).stream)
+    assert streamed == [True, False, True]
 
 
 async def test_whole_answers_are_streamed_while_requests_wait(stage):
