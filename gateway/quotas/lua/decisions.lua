@@ -6,8 +6,9 @@
 -- the actual cost, whether it is settled rather than released, the key of restore (nil for none), and how long ago it
 -- ended. Marks the meters that are `changed`, and adds the number and the usage of limits that are due to `alerts`.
 local function end_charges(layout, keys, meters, changed, alerts, now, ending)
-  local lease, total, settles = ending.lease, ending.total, ending.settles
-  for at, limit in ipairs(layout.limits) do
+  local lease, total, settles, limits = ending.lease, ending.total, ending.settles, layout.limits
+  for at = 1, #limits do
+    local limit = limits[at]
     local charged = lease and lease.charges[2 * at - 1]
     if limit.unit ~= 0 and charged ~= -1 then
       local meter = meters[at]
@@ -67,10 +68,12 @@ end
 
 -- Charges the meters and the numbers of running leases, and writes the receipts beside the charges.
 local function take(layout, meters, running, charges, changed, now)
-  for at, limit in ipairs(layout.limits) do
+  local limits = layout.limits
+  for at = 1, #limits do
+    local limit = limits[at]
     local charged = charges[2 * at - 1]
     if limit.unit == 0 then
-      running[at] = running[at] + math.max(0, charged)
+      running[at] = charged > 0 and running[at] + charged or running[at]
     elseif charged >= 0 then
       charge(meters[at], limit, now, charged)
       charges[2 * at] = receipt_of(meters[at], limit, now)

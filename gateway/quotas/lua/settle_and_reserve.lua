@@ -1,3 +1,23 @@
+-- Returns whether so many leases of this cost fit every limit that refuses requests, or would refuse them.
+local function all_fit(layout, meters, running, cost, count)
+  for at, limit in ipairs(layout.limits) do
+    local used = limit.unit == 0 and running[at] + count or meters[at].used + count * cost[limit.unit]
+    if used > limit.amount and limit.mode ~= 'soft' then
+      return false
+    end
+  end
+  return true
+end
+
+-- Returns what a lease of this cost is charged where every limit counts it, without receipts.
+local function charges_of(layout, cost)
+  local charges = {}
+  for at, limit in ipairs(layout.limits) do
+    charges[2 * at - 1], charges[2 * at] = limit.unit == 0 and 1 or cost[limit.unit], 0
+  end
+  return charges
+end
+
 -- Settles leases, and then reserves others ahead of requests, all of the same scopes and none under a client's own key.
 --
 -- keys  as for reserve, with any of the leases in the first place; then the leases that ended; then the new ones
@@ -19,18 +39,17 @@ verbs.settle_and_reserve = function(keys, args)
   local stored = redis.call('MGET', unpack(keys, first + 1))
   local meters, changed, alerts = meters_of(layout, keys, now), {}, {}
 
-  local gone = {}
+  -- Most leases were reserved for the same cost.
+  local gone, ending, packed = {}, {settles = true, age_ms = 0, cost = cost}, args[6]
   for number = 1, ended do
     local at = 3 * number + 4
     local id, lease = args[at], lease_from(stored[number])
     if not lease or (lease.owner == id and lease.ends ~= 0) then
-      end_charges(layout, keys, meters, changed, alerts, now, {
-        lease = lease,
-        cost = cost_of(args[at + 1]),
-        total = cost_of(args[at + 2]),
-        settles = true,
-        age_ms = 0,
-      })
+      if args[at + 1] ~= packed then
+        ending.cost, packed = cost_of(args[at + 1]), args[at + 1]
+      end
+      ending.lease, ending.total = lease, cost_of(args[at + 2])
+      end_charges(layout, keys, meters, changed, alerts, now, ending)
       write_ended(keys[first + number], id, lease_ms)
       gone[#gone + 1] = id
     end
@@ -47,6 +66,8 @@ verbs.settle_and_reserve = function(keys, args)
   for at, running_leases in pairs(running) do
     was_idle[at] = running_leases == 0
   end
+  local charges = all_fit(layout, meters, running, cost, new) and charges_of(layout, cost) or nil
+  local new_lease = {ends = now_ms + lease_ms, fingerprint = '', attempt = 1, charges = charges}
   while granted < new and not refused do
     local number = ended + granted + 1
     local id, lease = args[6 + 3 * ended + granted + 1], lease_from(stored[number])
@@ -54,17 +75,14 @@ verbs.settle_and_reserve = function(keys, args)
       -- This call is made a second time, or the lease was given back meanwhile.
       refused = lease.owner ~= id or lease.ends == 0
     else
-      local worst, _, charges, shadowed = judge(layout, meters, running, cost, now)
-      refused = worst > 0 or #shadowed > 0
+      if not charges then
+        local worst, _, its_charges, shadowed = judge(layout, meters, running, cost, now)
+        refused, new_lease.charges = worst > 0 or #shadowed > 0, its_charges
+      end
       if not refused then
-        take(layout, meters, running, charges, changed, now)
-        write_lease(keys[first + number], {
-          owner = id,
-          ends = now_ms + lease_ms,
-          fingerprint = '',
-          attempt = 1,
-          charges = charges,
-        }, lease_ms)
+        take(layout, meters, running, new_lease.charges, changed, now)
+        new_lease.owner = id
+        write_lease(keys[first + number], new_lease, lease_ms)
         added[#added + 1] = id
       end
     end
