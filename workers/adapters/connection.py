@@ -156,6 +156,7 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """Give the connection back to the pool; with an unread rest close it instead, so that the worker stops."""
         if self._reusable and not self._pieces and self.usable:
+            self.idle_since = self._loop.time()
             self._traffic.asked.discard(self)
             self._released(self)
         else:
@@ -384,11 +385,9 @@ class ConnectionPool:
         if len(self._idle) >= IDLE_CONNECTIONS_MAX:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = loop.call_later(KEEPALIVE_SECONDS, self._close_idle)
+            self._sweep = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._close_idle)
 
     def _close_idle(self) -> None:
         """Close connections that have been idle for too long, and look again later while any is idle."""
