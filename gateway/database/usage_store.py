@@ -131,7 +131,7 @@ class UsageStore:
         for part in split_powers_of_two(ordered):
             values = tuple(chain.from_iterable(map(_values, part)))
             found = await connection.exec_driver_sql(_insert_text(connection.dialect, len(part)), values)
-            new.update(map(tuple, found))
+            new.update(map(tuple, found.all()))
         first: dict[tuple[str, int], UsageRow] = {}
         for row in ordered:
             first.setdefault(_identity(row), row)
