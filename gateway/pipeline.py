@@ -4,9 +4,10 @@ What the code below guarantees: another worker is tried only before the first by
 is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
 written whatever happened, and no client waits for either.
 
-A client that leaves cancels its handler (gateway/runtime/server.py): in `answer` the inner `finally` frees the
-worker (`Attempts.end`), and the outer one settles the quota (`Reservations.settle`). A request that still waits
-leaves its place in `WaitingRoom.wait` or, with several gateways, `SharedQueue.turn`.
+A client that leaves cancels its handler (gateway/runtime/server.py): in `answer` the innermost `finally` hangs up
+on the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the outermost one settles
+the quota (`Reservations.settle`). A request that still waits leaves its place in `WaitingRoom.wait` or, with
+several gateways, `SharedQueue.turn`.
 
 Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerUnreachable) and an error
 for the client (StreamInterrupted), which `Exchange.fail` writes.

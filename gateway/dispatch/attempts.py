@@ -166,6 +166,8 @@ class Attempts:
     def retry_or_raise(self, pending: PendingRequest, cause: WorkerUnreachable) -> None:
         """Note that no answer came, and return if another worker may be tried.
 
+        The budget of all retries is asked later, by `begin`.
+
         Raises WorkerTimeout, WorkerError or Overloaded if not.
         """
         attempt = pending.attempt
