@@ -226,6 +226,7 @@ def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway:
 def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, room: WaitingRoom[Placement]) -> str:
     before = sum(other.number < ticket.number for other in waiting)
     background = ticket.service_class == BATCH.name
-    window = dispatch.window.tokens_for(room, ticket.tenant, background=background)
+    window = dispatch.window.of(room.model)
+    is_narrow = dispatch.window.is_narrow(room, ticket.tenant, background=background)
     shared = dispatch.queue.membership_of(room.model).shared
-    return waiting_reason(dispatch.fleet, room, ticket.uncached_tokens, before, window, shared)
+    return waiting_reason(dispatch.fleet, room, ticket.uncached_tokens, before, window, is_narrow, shared)

@@ -108,10 +108,9 @@ class OwnDispatchWindows:
             wide=share_of(window.wide),
             open=share_of(window.open) if window.open is not None else None,
             contended=window.contended,
+            counts_own=window.counts_own,
         )
 
-    def tokens_for(self, room: WaitingRoom[Any], tenant: str, *, background: bool) -> int:
-        """Return the tokens that may be ahead of a worker for a request of this tenant that waits in the room."""
-        window = self.of(room.model)
-        crowds = window.contended and room.waiting_of(tenant) > 1
-        return window.narrow if background or crowds else window.wide
+    def is_narrow(self, room: WaitingRoom[Any], tenant: str, *, background: bool) -> bool:
+        """Return whether the narrow window holds for a request of this tenant that waits in the room."""
+        return background or (self.of(room.model).contended and room.waiting_of(tenant) > 1)

@@ -4,14 +4,21 @@
 
 A tenant crowds if it had requests waiting when its last one came. What others would gain, if it were held back, is
 its share of all work: a tenant with a quarter of it that waits near saturation delays others little, a flood delays
-them much.
+them much. A flood is of few tenants. Where it takes many to make up most of the work, the fleet is near saturation:
+to hold back most of what it has to do makes that worse, and everyone waits.
 """
+
+from heapq import nlargest
 
 PART_SECONDS = 2.0
 """How long a part lasts: what came before the last two is forgotten. A burst is shorter."""
 
 TENANTS_MAX = 1024
 """Tenants that are told apart in a part; a tenant with much of the work is among the first."""
+
+
+CROWDING_MAX = 2
+"""Tenants that crowd and are counted: those with the most work."""
 
 
 class WorkPart:
@@ -50,12 +57,15 @@ class RecentWork:
                 self.crowding.discard(tenant)
 
     def tokens(self, now: float) -> tuple[int, int]:
-        """Return the uncached prompt tokens that came of tenants that crowd, and those that came in all."""
+        """Return the uncached prompt tokens that came of tenants that crowd, and those that came in all.
+
+        Of tenants that crowd, CROWDING_MAX are counted.
+        """
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
         parts = (self._before, self._now)
-        of_crowding = sum(part.of_tenants.get(tenant, 0) for part in parts for tenant in self.crowding)
-        return of_crowding, self._before.tokens + self._now.tokens
+        of_each = (sum(part.of_tenants.get(tenant, 0) for part in parts) for tenant in self.crowding)
+        return sum(nlargest(CROWDING_MAX, of_each)), self._before.tokens + self._now.tokens
 
     def _begin_part(self, now: float) -> None:
         self._before = self._now if now - self._began_at <= 2 * PART_SECONDS else WorkPart()

@@ -179,7 +179,12 @@ class SimulatedGateway:
             uncached = request.prompt_tokens - route.matched_tokens
             if (
                 closed.allows(route.worker, crowds=crowds)
-                and self.view.fits(places[route.worker], uncached, window, ahead=terms.ahead)
+                and self.view.fits(
+                    places[route.worker],
+                    terms.window.taken_by(uncached, is_narrow=terms.narrow),
+                    window,
+                    ahead=terms.ahead,
+                )
                 and (
                     uncached <= window
                     or terms.window.open is None

@@ -64,7 +64,7 @@ from tests.fakes.stub_adapter import StubAdapter
 from workers.adapter import StreamBroken, WorkerUnreachable
 
 SPACE = Namespace(model="m", block_size=64)
-WINDOW = 1000
+WINDOW = 640
 USAGE = TokenUsage(640, 4, PromptDetails(0))
 """What workers report of every answer, as the stub's answers say."""
 LIMITS = DispatchLimits(

@@ -7,10 +7,20 @@ class FixedWindow:
     """Stands for DispatchWindows: every model's workers have this window."""
 
     def __init__(
-        self, narrow: int, wide: int | None = None, left_open: int | None = None, *, contended: bool = True
+        self,
+        narrow: int,
+        wide: int | None = None,
+        left_open: int | None = None,
+        *,
+        contended: bool = True,
+        counts_own: bool = True,
     ) -> None:
         self.window = DispatchWindow(
-            narrow=narrow, wide=narrow if wide is None else wide, open=left_open, contended=contended
+            narrow=narrow,
+            wide=narrow if wide is None else wide,
+            open=left_open,
+            contended=contended,
+            counts_own=counts_own,
         )
 
     def of(self, model: str) -> DispatchWindow:

@@ -139,7 +139,8 @@ class QueueModel:
             if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
             of_other_cells = self.elsewhere.get(route.worker, NO_TOTALS).tokens_queued
-            fits = fits_window(self.tokens(route.worker), route.uncached_tokens, tokens, of_other_cells)
+            taken = self.window.taken_by(route.uncached_tokens, is_narrow=is_narrow)
+            fits = fits_window(self.tokens(route.worker), taken, tokens, of_other_cells)
             if ahead:
                 fits = self.tokens(route.worker) == 0
             if fits and left_open is not None and route.uncached_tokens > tokens:

@@ -36,13 +36,20 @@ REQUESTS = st.lists(
 def traced(rows):
     """Return requests with chained blocks: equal beginnings of the lists of names are equal prefixes."""
     requests = []
-    for at, names, last_tokens, output_tokens in sorted(rows, key=lambda row: row[0]):
+    for number, (at, names, last_tokens, output_tokens) in enumerate(sorted(rows, key=lambda row: row[0])):
         blocks = array("Q", [hash((*names[: end + 1],)) & (2**63 - 1) for end in range(len(names))])
         if last_tokens < BLOCK_TOKENS:
             blocks[-1] = hash((*names, last_tokens, at)) & (2**63 - 1)
         tokens = BLOCK_TOKENS * (len(names) - 1) + last_tokens
         requests.append(
-            TraceRequest(at=at, prompt_tokens=tokens, output_tokens=output_tokens, blocks=blocks, tenant="t")
+            TraceRequest(
+                at=at,
+                prompt_tokens=tokens,
+                output_tokens=output_tokens,
+                blocks=blocks,
+                # One floods, the other is its victim.
+                tenant="victim" if number % 5 == 4 else "flood",
+            )
         )
     return requests
 

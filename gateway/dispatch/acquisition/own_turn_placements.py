@@ -16,6 +16,7 @@ from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.admission.dispatch_window import (
     ClosedWorkers,
+    DispatchWindow,
     close_enough_to_best,
     fits_window,
     hold_while_contended,
@@ -80,8 +81,8 @@ class OwnTurnPlacements:
         crowds = (
             window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )
-        tokens = window.narrow if background or crowds else window.wide
-        if window.contended and not (background or crowds):
+        is_narrow = background or crowds
+        if window.contended and not is_narrow:
             hold = hold_while_contended(hold)
         waited_for = []
         for route in routes:
@@ -89,7 +90,7 @@ class OwnTurnPlacements:
                 break
             worker = route.prefill_worker or route.worker
             if (closed is None or closed.allows(worker, crowds=crowds)) and self._fits(
-                worker, route, pending, routes, tokens, window.open
+                worker, route, pending, routes, window, is_narrow=is_narrow
             ):
                 if self._router.shadow is not None:
                     self._router.shadowed(decision)
@@ -106,7 +107,7 @@ class OwnTurnPlacements:
         window = self._window.of(pending.ctx.model.name)
         for route in decision.routes:
             worker = prefill_worker_of(route)
-            if self._fits(worker, route, pending, decision.routes, window.wide, window.open):
+            if self._fits(worker, route, pending, decision.routes, window, is_narrow=False):
                 return self._place_on(route, pending, decision, ticket)
         return None
 
@@ -116,19 +117,18 @@ class OwnTurnPlacements:
         route: Route,
         pending: PendingRequest,
         routes: Ranking,
-        tokens_max: int,
-        open_tokens: int | None,
+        window: DispatchWindow,
+        *,
+        is_narrow: bool,
     ) -> bool:
-        """Return whether the worker that computes the prompt on this route has room for it.
-
-        `tokens_max`: prompt tokens that may be ahead of the worker. `open_tokens`: those of a worker that is open
-        for short prompts; None if no worker has to stay open.
-        """
+        """Return whether the worker that computes the prompt on this route has room for it."""
         uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
-        return fits_window(self._fleet[worker].load.all_tokens_queued, uncached, tokens_max) and (
+        tokens_max = window.narrow if is_narrow else window.wide
+        taken = window.taken_by(uncached, is_narrow=is_narrow)
+        return fits_window(self._fleet[worker].load.all_tokens_queued, taken, tokens_max) and (
             uncached <= tokens_max
-            or open_tokens is None
-            or self._leaves_one_open(pending, routes, open_tokens)
+            or window.open is None
+            or self._leaves_one_open(pending, routes, window.open)
         )
 
     def _place_on(

@@ -9,7 +9,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.telemetry.request_events import QueueWait
-from policies.admission.dispatch_window import fits_window
+from policies.admission.dispatch_window import DispatchWindow, fits_window
 
 COUNTED_MAX = 256
 """Requests ahead that are counted by tenant, the ones that have waited longest."""
@@ -29,9 +29,11 @@ def queue_wait(
     assert ticket is not None
     counted = list(islice(room.ahead_of(ticket.number), COUNTED_MAX))
     ahead = len(counted) if len(counted) < COUNTED_MAX else max(COUNTED_MAX, len(room) - 1)
-    window_tokens = window.tokens_for(room, ticket.tenant, background=pending.service_class.background)
+    is_narrow = window.is_narrow(room, ticket.tenant, background=pending.service_class.background)
     return QueueWait(
-        reason=waiting_reason(fleet, room, ticket.uncached_tokens, ahead, window_tokens, shared),
+        reason=waiting_reason(
+            fleet, room, ticket.uncached_tokens, ahead, window.of(room.model), is_narrow, shared
+        ),
         requests_ahead=ahead,
         tokens_ahead=sum(other.uncached_tokens for other in counted)
         if ahead == len(counted)
@@ -45,7 +47,8 @@ def waiting_reason(
     room: WaitingRoom[Placement],
     uncached_tokens: int,
     ahead: int,
-    window_tokens: int,
+    window: DispatchWindow,
+    is_narrow: bool,
     shared: bool,
 ) -> str:
     """Return why a request with so many uncached tokens waits while so many requests came before it."""
@@ -54,7 +57,9 @@ def waiting_reason(
     able = fleet.serving(room.model)
     if not able:
         return "no worker serves the model now"
-    if not any(fits_window(worker.load.all_tokens_queued, uncached_tokens, window_tokens) for worker in able):
+    window_tokens = window.narrow if is_narrow else window.wide
+    taken = window.taken_by(uncached_tokens, is_narrow=is_narrow)
+    if not any(fits_window(worker.load.all_tokens_queued, taken, window_tokens) for worker in able):
         return "no worker has room for its prompt"
     if ahead:
         return f"{ahead} came before it" + (" at its gateway" if shared else "")

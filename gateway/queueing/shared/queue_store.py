@@ -299,9 +299,8 @@ class QueueStore:
         hold = "" if self.hold is None else self.hold
         window = self._windows.of(model_of(queues[0])) if queues else NO_WINDOW
         left_open = "" if window.open is None else window.open
-        contended = 1 if window.contended else 0
-        head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open, contended, hold]
-        head += [len(queues), *queues]
+        head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open]
+        head += [int(window.contended), int(window.counts_own), hold, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 

@@ -40,8 +40,9 @@
 --       4 tickets     sorted set, by name: "tenant number id"
 -- ARGV  1 gateway, then the terms: the DispatchWindow of policies/admission/dispatch_window.py and the setting `hold`
 --       2 narrow and 3 wide window in tokens  4 most tokens ahead of an open worker; '': none need be left open
---       5 1: contended  6 share by which a worker may cost more than the best one; '': any worker with room will do
---       7 number of queues, their names; then the arguments of the verb
+--       5 1: contended  6 1: a prompt takes space of the wide window itself
+--       7 share by which a worker may cost more than the best one; '': any worker with room will do
+--       8 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
 -- Every verb may be repeated with the same result. Loops are bounded by the constants below.
@@ -74,16 +75,16 @@ local function begin(keys, args)
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
   terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = args[5] == '1',
-    hold = tonumber(args[6])}
+    counts_own = args[6] == '1', hold = tonumber(args[7])}
   queues, more, known_loads = {}, false, {}
-  local count = tonumber(args[7])
+  local count = tonumber(args[8])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
-    local queue = {name = args[7 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4], finishes = {}, background = string.sub(args[7 + i], -6) == '#batch'}
+    local queue = {name = args[8 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
+      tickets = keys[k + 4], finishes = {}, background = string.sub(args[8 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
-  next_at = 8 + count
+  next_at = 9 + count
   return call('ZSCORE', gateways, args[1])
 end
 
@@ -187,7 +188,8 @@ local function best_route(routes, closed, hold, is_narrow, background, ahead_of_
     local ahead = load[1]
     -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
     -- might keep it busy for ever.
-    local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + route[2] <= window
+    local taken = (is_narrow or terms.counts_own or route[2] > window) and route[2] or 1
+    local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + taken <= window
     if ahead_of_cells then room = ahead == 0 end
     if room and open and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
@@ -635,7 +637,7 @@ end
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
-  local lease = tonumber(args[8 + tonumber(args[7])])
+  local lease = tonumber(args[9 + tonumber(args[8])])
   if not begin(keys, args) then return {-2, -1, 0} end
   if lease == 0 then
     drop_all_of(args[1])

@@ -91,5 +91,5 @@ def test_batch_work_gets_the_narrow_window(stage, windows, with_batch):
     windows.note_request("m", VOICE.ttft_seconds, "acme")
     window, room = OwnDispatchWindows(stage.queue, windows), stage.rooms.of("m")
     room.ticket(QueuedRequest(tenant="acme", cost=1.0))
-    assert window.tokens_for(room, "acme", background=True) == windows.of("m").narrow
-    assert window.tokens_for(room, "acme", background=False) == windows.of("m").wide
+    assert window.is_narrow(room, "acme", background=True)
+    assert not window.is_narrow(room, "acme", background=False)

@@ -42,6 +42,21 @@ def test_the_window_is_exact(queued, own, fits):
     assert fits_window(queued, own, 16384) is fits
 
 
+def test_while_all_requests_are_of_one_class_a_prompt_takes_space_of_the_narrow_window_alone():
+    window = window_of({0.5}, contended=True)
+    assert window.taken_by(12_000, is_narrow=False) == 1
+    assert window.taken_by(12_000, is_narrow=True) == 12_000
+
+
+def test_a_prompt_longer_than_the_wide_window_takes_space_for_all_of_it():
+    assert window_of({0.5}).taken_by(16_384, is_narrow=False) == 1
+    assert window_of({0.5}).taken_by(16_385, is_narrow=False) == 16_385
+
+
+def test_while_several_classes_come_a_prompt_takes_space_of_the_wide_window_too():
+    assert window_of({0.5, 0.15}).taken_by(12_000, is_narrow=False) == 12_000
+
+
 @pytest.mark.parametrize(
     ("cost", "hold", "goes"),
     [(1090.0, 0.1, True), (1110.0, 0.1, False), (1000.0, 0.0, True), (99999.0, None, True)],

@@ -1,6 +1,6 @@
 """How much of the work of the last seconds is of tenants that crowd."""
 
-from policies.admission.recent_work import PART_SECONDS, TENANTS_MAX, RecentWork
+from policies.admission.recent_work import CROWDING_MAX, PART_SECONDS, TENANTS_MAX, RecentWork
 
 
 def test_all_recent_tokens_of_a_tenant_count_as_its_own_once_it_crowds():
@@ -34,3 +34,10 @@ def test_tenants_beyond_the_bound_count_in_the_sum_alone():
         work.add(f"t{number}", 1, 0.0, crowds=False)
     work.add("one more", 1000, 0.0, crowds=True)
     assert work.tokens(0.0) == (0, TENANTS_MAX + 1000)
+
+
+def test_of_many_tenants_that_crowd_those_with_the_most_work_are_counted():
+    work = RecentWork()
+    for number in range(2 * CROWDING_MAX):
+        work.add(f"t{number}", 100, 0.0, crowds=True)
+    assert work.tokens(0.0) == (100 * CROWDING_MAX, 200 * CROWDING_MAX)

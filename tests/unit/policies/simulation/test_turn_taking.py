@@ -18,6 +18,7 @@ from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.turn_taking import TurnTaking
+from policies.simulation.workloads import WorkloadParameters, generated
 
 CLASSES = {each.name: each for each in (VOICE, CODE, CHAT, BATCH)}
 FIXED = DispatchWindow(narrow=RELEASE_WINDOW_TOKENS, wide=RELEASE_WINDOW_TOKENS)
@@ -149,3 +150,17 @@ def test_a_single_tenant_is_given_turns_as_without_a_window_of_several(monkeypat
     before = played(trace, 4)
     monkeypatch.setattr(TurnTaking, "_window", lambda self, number, now: FIXED)
     assert played(trace, 4) == before
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("stampede", 16.0), ("drift", 60.0)])
+def test_past_saturation_on_little_kv_the_queue_hardly_adds_to_the_mean_ttft(kind, rate):
+    means = {True: 0.0, False: 0.0}
+    for seed in (101, 102, 103, 104):
+        load = WorkloadParameters(requests=1000, rate=rate, seed=seed)
+        trace = generated(kind, load)
+        for queued in means:
+            turns = {"window_tokens": RELEASE_WINDOW_TOKENS, "turns": QueueRule()} if queued else {}
+            scenario = Scenario(workers=4, kv_tokens=524_288, **turns)
+            result = Simulation(trace, contender("cost", {}), scenario, seed=seed).run()
+            means[queued] += summary(result.outcomes)["ttft_ms_mean"]
+    assert means[True] < 1.1 * means[False]

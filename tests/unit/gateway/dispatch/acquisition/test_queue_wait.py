@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.dispatch.acquisition.queue_wait import waiting_reason
+from policies.admission.dispatch_window import DispatchWindow
 from tests.fakes.dispatch_stage import WINDOW, DispatchStage
 
 
@@ -11,9 +12,10 @@ def stage():
     return DispatchStage("a", "b")
 
 
-def reason(stage, *, uncached_tokens=640, ahead=0, window_tokens=WINDOW, shared=False):
+def reason(stage, *, uncached_tokens=640, ahead=0, is_narrow=False, shared=False):
     room = stage.rooms.of("m")
-    return waiting_reason(stage.fleet, room, uncached_tokens, ahead, window_tokens, shared)
+    window = DispatchWindow(narrow=WINDOW, wide=WINDOW)
+    return waiting_reason(stage.fleet, room, uncached_tokens, ahead, window, is_narrow, shared)
 
 
 def test_with_all_workers_full_there_is_no_room(stage):
