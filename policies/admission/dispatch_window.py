@@ -31,14 +31,14 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             narrow only beside tenants that crowd: drift past saturation 139 -> 121, stampedes 323 -> 306
             half as wide beside a flood of long prompts: p99 of chats 162 -> 152, of drifting prompts 345 -> 307
             closed workers only for the crowding tenant (`vtc`): p99 of the others 193 -> 112
-            at most two tenants that crowd are counted; a prompt up to the window's length takes any space (taken_by):
+            two tenants that crowd are counted; a prompt no longer than the window takes any space (taken_by):
             over the mean without a queue, before and now: drift past saturation 1.14 -> 1.04, with little KV
             1.19 -> 1.02 and 1.09; stampedes with little KV 1.22 -> 1.06
     lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
             half as wide beside short prompts or a burst: +5 to +10 %
             narrow by waiting tokens: p99 of chats while a flood begins 275, not 139; by the share of late work: 326
             recent work of 10 or 16 s in place of 4: p99 of conversations up to +15 %
-            three tenants that crowd: drift with little KV 1.14; one: beside three, median of the others 8 x that alone
+            three tenants that crowd: drift with little KV 1.14; one: beside a flood of three, median 8 x
             any space for prompts longer than the window: p99 of chats while a flood begins 214, not 135
     level   victims that pay no price and no harm; a wide window for short prompts beside a narrow one for long ones
 
