@@ -3,7 +3,9 @@
     queue of this cell --its state--> Redis that all cells share --states of the other cells--> queue of this cell
 
 One gateway of each cell does it, a few times a second, whatever requests there are. The cell's queue then counts
-the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it.
+the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it. The
+state is read as it is told: told a period later, it cost a tenth of mean TTFT near saturation (ten cells of ten
+simulated workers each).
 
 News of the others is late, that of this cell is not. So that cells do not all take the worker that was idle a
 moment ago, each prefers the workers that are at home there (home_workers.py). And a cell that has filled a worker
@@ -124,8 +126,10 @@ class CellLoads:
                 own = CellState()
                 await asyncio.sleep(STANDBY_SECONDS)
                 continue
-            own = await self._exchange(self._fair(others), self._bounds(own, others))
+            told = self._fair(others), self._bounds(own, others)
+            await self._exchange(*told)
             await asyncio.sleep(PERIOD_SECONDS)
+            own = await self._exchange(*told)
 
     async def _share(self, own: CellState) -> list[CellReport] | None:
         """Tell the other cells this one's state, and return theirs; None if another gateway does it.

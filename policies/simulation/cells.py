@@ -2,9 +2,8 @@
 
     every PERIOD_SECONDS, in each cell at its own moments, as in gateway/cells/cell_loads.py:
 
-        tell what the last exchange found here --> hear what the others have told last --> exchange: count it as
-        load of their workers, at most the others' fair part of a window; keep the turns in step with theirs
-        (policies/cell_turns.py); find what this cell has now
+        tell what this cell has now --> hear what the others have told last --> count it as load of their workers,
+        at most the others' fair part of a window; keep the turns in step with theirs (policies/cell_turns.py)
 
 A tenant belongs to a cell by the rule of the gateway (policies/cell_ownership.py). The gateways of a cell share one
 view of the fleet and one queue, as through the Redis of their cell. The prefix index is one object for all cells: a
@@ -12,7 +11,7 @@ cell follows the caches of its own tenants and of all groups of tenants that sha
 requests' prefixes what the index of all cells would know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from policies.cell_ownership import away_tokens, fair_part, home_of, owner_of
@@ -53,35 +52,30 @@ class CellExchange:
         self._homes = homes
         self._away_tokens = [0] * len(views)
         self._told = [[NO_TOTALS] * workers for _ in views]
-        self._found: list[dict[int, LoadTotals]] = [{} for _ in views]
-        """What has changed at the last exchange, and is told next."""
         self._news: list[set[int]] = [set() for _ in views]
         """Workers of which other cells have told since the cell's last exchange."""
         self._progress_told: list[Sequence[QueueProgress] | None] = [None] * len(views)
-        self._progress_found: dict[int, Sequence[QueueProgress]] = {}
         self._windows = [0] * len(views)
         self._tokens, self._streams, self._kv_tokens, self._cells = ([0] * workers for _ in range(4))
         """By worker: sums of what was told, and how many cells have told of it."""
 
     def exchange(self, cell: int, window_tokens: int, now: float) -> None:
-        """Tell what a cell had at the last exchange, and have its view count what the others have told.
+        """Tell what a cell has now, and have its view count what the others have told.
 
         `window_tokens`: of a worker, by the cell.
         """
         view, told = self._views[cell], self._told[cell]
-        self._tell(cell)
+        self._tell(cell, {worker: view.own_load(worker) for worker in view.take_changed()})
         if window_tokens != self._windows[cell]:
             self.take_window(cell, window_tokens)
             self._news[cell] = set(range(len(told)))
         for worker in sorted(self._news[cell]):
             view.hear_cells(worker, self._others(worker, told[worker], window_tokens), now)
         self._news[cell].clear()
-        self._found[cell] = {worker: view.own_load(worker) for worker in view.take_changed()}
 
-    def progress(self, cell: int, found: Sequence[QueueProgress]) -> list[Sequence[QueueProgress]]:
-        """Tell a cell's progress as of its last exchange, and return what the others have told; `found`: now."""
-        self._progress_told[cell] = self._progress_found.get(cell)
-        self._progress_found[cell] = found
+    def progress(self, cell: int, own: Sequence[QueueProgress]) -> list[Sequence[QueueProgress]]:
+        """Tell a cell's progress, and return what the others have told."""
+        self._progress_told[cell] = own
         return [told for at, told in enumerate(self._progress_told) if at != cell and told is not None]
 
     def take_window(self, cell: int, window_tokens: int) -> None:
@@ -102,9 +96,9 @@ class CellExchange:
             self._kv_tokens[worker] - own.kv_tokens,
         )
 
-    def _tell(self, cell: int) -> None:
+    def _tell(self, cell: int, changed: Mapping[int, LoadTotals]) -> None:
         told = self._told[cell]
-        for worker, load in self._found[cell].items():
+        for worker, load in changed.items():
             before, told[worker] = told[worker], load
             self._tokens[worker] += load.tokens_queued - before.tokens_queued
             self._streams[worker] += load.streams - before.streams
@@ -112,4 +106,4 @@ class CellExchange:
             self._cells[worker] += (load.streams > 0) - (before.streams > 0)
         for at, news in enumerate(self._news):
             if at != cell:
-                news.update(self._found[cell])
+                news.update(changed)

@@ -4,7 +4,9 @@
 
 Each load is run twice. The mean and p95 TTFT in cells are shown as multiples of those in one cell; so is the
 evenness of what tenants received (Jain's index of received by due, max-min by weight), and `moved` is the part of
-all service that went to other tenants. Tenants share no prefixes. In cells one core simulates about five hundred
+all service that went to other tenants. `compute` is the part of the workers' time until the last arrival that their
+prompts took, at the rated speed of full steps; decode steps take another part, so that the queue of one cell grows
+without end from about two thirds on. Tenants share no prefixes. In cells one core simulates about five hundred
 requests a second.
 """
 
@@ -22,7 +24,7 @@ from rich.console import Console
 from gateway.bench.machine import machine, versions
 from policies.simulation.contenders import contender
 from policies.simulation.known_blocks import BlockPaths
-from policies.simulation.outcome import Outcome, summary
+from policies.simulation.outcome import Outcome, RunResult, summary
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import TraceRequest
@@ -34,7 +36,7 @@ from tests.benchmarks.report import new_table, number
 
 GATEWAYS_OF_CELL = 10
 KV_TOKENS = 1_000_000
-LOADS = {"low": 0.55, "high": 6.0, "overload": 16.0, "burst": 24.0}
+LOADS = {"low": 0.55, "high": 6.0, "near": 8.0, "overload": 16.0, "burst": 24.0}
 """Sessions per second and worker, by what the load takes of the fleet; the last two are above what it can do."""
 USUAL_LOADS = ("low", "high")
 
@@ -46,6 +48,7 @@ class CellsRun:
     ttft_ms_mean: float
     ttft_ms_p95: float
     hit_ratio: float
+    compute: float
     evenness: float
     moved: float
     """Part of all service that other tenants received than in one cell."""
@@ -97,7 +100,8 @@ def _of_load(trace: list[TraceRequest], options: argparse.Namespace) -> dict[int
         simulation = Simulation(
             trace, contender("cost", {}), replace(scenario, cells=cells), seed=options.seed, paths=paths
         )
-        outcomes = simulation.run().outcomes
+        result = simulation.run()
+        outcomes = result.outcomes
         took = time.process_time() - began
         shares = _shares(outcomes, trace[-1].at)
         shares_of_one = shares_of_one or shares
@@ -106,11 +110,17 @@ def _of_load(trace: list[TraceRequest], options: argparse.Namespace) -> dict[int
             ttft_ms_mean=figures["ttft_ms_mean"],
             ttft_ms_p95=figures["ttft_ms_p95"],
             hit_ratio=figures["hit_ratio"],
+            compute=_compute(result, scenario, trace[-1].at),
             evenness=evenness(outcomes, {}, trace[-1].at),
             moved=_moved(shares_of_one, shares),
             cpu_seconds=took,
         )
     return found
+
+
+def _compute(result: RunResult, scenario: Scenario, until: float) -> float:
+    """Return the part of the workers' time that their prompts took, at the rated speed."""
+    return sum(result.computed_tokens) * scenario.times.ms_per_token / (1000 * until * scenario.workers)
 
 
 def _shares(outcomes: Sequence[Outcome], until: float) -> dict[str, float]:
@@ -130,7 +140,18 @@ def _print(console: Console, name: str, runs: dict[int, CellsRun]) -> None:
     drawn = new_table(
         f"{name}: in cells, and as a multiple of one cell",
         ("cells",),
-        ("TTFT mean", "of one", "TTFT p95", "of one", "hit ratio", "evenness", "of one", "moved", "CPU s"),
+        (
+            "TTFT mean",
+            "of one",
+            "TTFT p95",
+            "of one",
+            "hit ratio",
+            "compute",
+            "evenness",
+            "of one",
+            "moved",
+            "CPU s",
+        ),
     )
     for cells, run in runs.items():
         drawn.add_row(
@@ -140,6 +161,7 @@ def _print(console: Console, name: str, runs: dict[int, CellsRun]) -> None:
             number(run.ttft_ms_p95, 1),
             f"{run.ttft_ms_p95 / one.ttft_ms_p95:.3f} x",
             number(run.hit_ratio, 3),
+            number(run.compute, 2),
             number(run.evenness, 3),
             f"{run.evenness / one.evenness:.3f} x",
             f"{100 * run.moved:.1f} %",
