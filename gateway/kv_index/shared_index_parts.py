@@ -71,7 +71,7 @@ class SharedIndexParts:
         """
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts, identity = ScriptCaller(redis_url), os.urandom(8)
-        keys = Keys(prefix=prefix)
+        keys = Keys.of_redis(redis_url, prefix)
         store = TreeStore(scripts, keys)
         segments = _segments(memory)
         segment = free_segment(segments) if memory is not None and memory.writes else None

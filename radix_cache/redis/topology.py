@@ -3,6 +3,8 @@
 from binascii import crc_hqx
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple
 
 from radix_cache.redis.connection import RedisAddress
@@ -36,6 +38,23 @@ def slot_of(key: str | bytes) -> int:
     if 0 <= start < end - 1:
         text = text[start + 1 : end]
     return crc_hqx(text, 0) % SLOTS
+
+
+@lru_cache(maxsize=64)
+def spread_tags(names: tuple[str, ...], first: int = 0) -> tuple[str, ...]:
+    """Return a hash tag for each name, or the name itself, whose slots lie in as many equal parts of all slots.
+
+    `first` is the part of the first name; more than there are parts begin anew.
+    """
+    parts = len(names)
+    return tuple(_tag_within(name, (first + at) % parts, parts) for at, name in enumerate(names))
+
+
+def _tag_within(name: str, part: int, parts: int) -> str:
+    slots = range(SLOTS * part // parts, SLOTS * (part + 1) // parts)
+    if slot_of(name) in slots:
+        return name
+    return next(tag for tag in (f"{name}.{number}" for number in count()) if slot_of(tag) in slots)
 
 
 def is_cluster(url: str) -> bool:

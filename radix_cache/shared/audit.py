@@ -5,14 +5,14 @@ children               are as many as the head says; each begins where its paren
 holders                hold 1 to all blocks of the run, are in their chunk, hold the whole parent in the same tiers
 a leaf                 is as long as the most blocks that a holder holds of it
 tenures                were given to a worker at some time
-the namespace          has a name, and the id that belongs to the name
+the tree               has the name of a namespace, and an id of that; its paths belong to it by their first block
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from radix_cache.namespace import Namespace
-from radix_cache.shared.keys import namespace_id
+from radix_cache.shared.keys import Keys
 from radix_cache.shared.log_records import NodeHead
 from radix_cache.shared.node_table import HOPS_MAX
 from radix_cache.shared.tree_dump import DumpedNode, DumpedTree, TenureNumbers
@@ -76,9 +76,9 @@ class NodeFamily:
         return None
 
 
-def find_violations(tree: DumpedTree, tenures: TenureNumbers) -> Iterator[Violation]:
+def find_violations(tree: DumpedTree, tenures: TenureNumbers, keys: Keys) -> Iterator[Violation]:
     """Yield all violations of a tree, those of the namespace itself first."""
-    yield from _of_the_name(tree)
+    yield from _of_the_name(tree, keys)
     for name, why in tree.unreadable.items():
         yield Violation(node=None, text=f"field {name!r} is unreadable: {why}", whole=True)
     family = NodeFamily(tree)
@@ -100,18 +100,22 @@ def holders_of(node: DumpedNode) -> dict[int, TierBlocks]:
     return {tenure: unpack_tiers(value) for tenure, value in found.items()}
 
 
-def _of_the_name(tree: DumpedTree) -> Iterator[Violation]:
+def _of_the_name(tree: DumpedTree, keys: Keys) -> Iterator[Violation]:
     if not tree.nodes:
         return
     if tree.name is None:
         yield Violation(node=None, text="the namespace has no name, so that no gateway reads it", whole=True)
         return
     try:
-        right = namespace_id(Namespace.unpack(tree.name)) == tree.namespace
+        namespace = Namespace.unpack(tree.name)
     except ValueError:
-        right = False
-    if not right:
+        namespace = None
+    if namespace is None or tree.namespace not in keys.trees_of(namespace):
         yield Violation(node=None, text="the name is not a namespace, or that of another one", whole=True)
+        return
+    roots = [key for key, node in tree.nodes.items() if node.head is not None and not node.head.depth]
+    if any(keys.tree_of(namespace, root) != tree.namespace for root in roots):
+        yield Violation(node=None, text="a path belongs to another part of the namespace", whole=True)
 
 
 def _of_the_run(head: NodeHead, node: DumpedNode) -> Iterator[Violation]:

@@ -19,7 +19,8 @@ UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
 class BlockCounts:
     """Counts of a part of the index."""
 
-    namespaces: set[NamespaceId] = field(default_factory=set)
+    namespaces: set[Namespace | NamespaceId] = field(default_factory=set)
+    """Those without a known name by the id of their tree."""
     nodes: int = 0
     blocks: int = 0
     gpu_blocks: int = 0
@@ -31,14 +32,14 @@ class BlockCounts:
     predictions: int = 0
     """Predictions under way."""
 
-    def add(self, node: ReplicaNode, held: TierBlocks, block_size: int) -> None:
+    def add(self, node: ReplicaNode, held: TierBlocks, namespace: Namespace) -> None:
         """Count the held blocks of a node."""
-        self.namespaces.add(node.namespace)
+        self.namespaces.add(node.namespace if namespace is UNKNOWN_NAMESPACE else namespace)
         self.nodes += 1
         self.blocks += held.all
         self.gpu_blocks += held.gpu
         self.host_blocks += held.host
-        self.tokens += held.all * block_size
+        self.tokens += held.all * namespace.block_size
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class IndexCounts:
 
 
 def namespaces_of(replica: TreeReplica) -> dict[NamespaceId, Namespace]:
-    """Return every namespace by its id."""
+    """Return the namespace of every tree, by the id of the tree."""
     found: dict[NamespaceId, Namespace] = {}
     for shard in replica.shards.values():
         for identity, name in shard.names.items():
@@ -86,9 +87,9 @@ def count_index(
         largest = [max(each) for each in zip(*(tiers for _, tiers in held), strict=True)] or (0, 0, 0)
         held_by_any = TierBlocks(largest[0], largest[1], len(node.run))
         for counts in (group, found.total):
-            counts.add(node, held_by_any, namespace.block_size)
+            counts.add(node, held_by_any, namespace)
         for tenure, tiers in held:
-            by_tenure.get(tenure, found.remains).add(node, tiers, namespace.block_size)
+            by_tenure.get(tenure, found.remains).add(node, tiers, namespace)
     for _, prediction, tenure in replica.predictions_under_way():
         identity = prediction_namespaces.get(prediction)
         namespace = namespaces.get(identity, UNKNOWN_NAMESPACE) if identity is not None else UNKNOWN_NAMESPACE

@@ -1,29 +1,42 @@
 """The names of all Redis keys of the shared index. Each shard has one hash tag, so all its keys are on one server.
 
-    rg:v2:{ix:07}:tree:<namespace>     hash: the nodes of one namespace (lua/tree.lua)
-    rg:v2:{ix:07}:log                  stream: every change of the shard, the newest few thousand and few MiB
-    rg:v2:{ix:07}:meta                 hash: tip (id) and sequence number of the last change; sizes
-    rg:v2:{ix:07}:names                hash: namespace id -> the namespace, for people and for snapshots
-    rg:v2:{ix:07}:predictions          hash: id -> tenure, deadline, path
-    rg:v2:{ix:07}                      channel: every change as it is made
-    rg:v2:{ix:all}:...                 the registry: the tenure of each worker, the gateways that follow its events
+    rg:v3:{ix:07}:tree:<tree>          hash: the nodes of one tree (lua/tree.lua)
+    rg:v3:{ix:07}:log                  stream: every change of the shard, the newest few thousand and few MiB
+    rg:v3:{ix:07}:meta                 hash: tip (id) and sequence number of the last change; sizes
+    rg:v3:{ix:07}:names                hash: id of a tree -> its namespace, for people and for snapshots
+    rg:v3:{ix:07}:predictions          hash: id -> tenure, deadline, path
+    rg:v3:{ix:07}                      channel: every change as it is made
+    rg:v3:{ix:all}:...                 the registry: the tenure of each worker, the gateways that follow its events
 
-A tenure is a number that stands for one worker from its start until its cache is lost. A namespace is in one shard,
-by its id, and is never split. `v2` is the layout of the keys and values: see LAYOUT.
+A tenure is a number that stands for one worker from its start until its cache is lost.
+
+On one server a namespace is one tree. In a Redis Cluster it has up to CLUSTER_PARTS, each in another shard: the
+first block of a path decides in which one all of its blocks are. The slots of the shards lie at equal distances, so
+that each primary has as many as another; `07.41` is a tag whose slot is in the part of shard 7. `v3` is the layout
+of the keys and values: see LAYOUT.
 """
 
 import hashlib
+from binascii import crc32
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NewType
 
+from radix_cache.blocks import Hashes
 from radix_cache.namespace import NAMESPACES_MAX, Namespace
+from radix_cache.redis.topology import is_cluster, spread_tags
 
 NamespaceId = NewType("NamespaceId", bytes)
-"""Eight bytes that stand for a namespace in keys."""
+"""Eight bytes that stand in keys for a namespace, or for one of its parts: for one tree."""
 
-LAYOUT = 2
+LAYOUT = 3
 """Increased with every change of the stored values or messages; gateways of different layouts share nothing."""
+
+SHARDS = 48
+"""As many for each of 2, 3, 4, 6, 8 or 12 primaries."""
+
+CLUSTER_PARTS = 24
+"""The trees of a namespace in a Redis Cluster: in every second shard."""
 
 REGISTRY = -1
 """The shard number of the registry."""
@@ -40,13 +53,34 @@ class Keys:
     """The names of the keys under one prefix."""
 
     prefix: str = "rg"
-    shards: int = 64
+    shards: int = SHARDS
     """The number of shards, which must be the same in all gateways of a deployment."""
     layout: int = LAYOUT
+    parts: int = 1
+    """How many trees a namespace has at most; the same in all gateways of a deployment."""
+
+    @classmethod
+    def of_redis(cls, url: str, prefix: str) -> "Keys":
+        """Return the keys of a deployment in the Redis of this URL."""
+        return cls(prefix=prefix, parts=CLUSTER_PARTS if is_cluster(url) else 1)
+
+    def tree_of(self, namespace: Namespace, first: int) -> NamespaceId:
+        """Return the id of the tree with the paths of a namespace that begin with the block `first`."""
+        whole = namespace_id(namespace)
+        return whole if self.parts == 1 else self._part(whole, first % self.parts)
+
+    def trees_of(self, namespace: Namespace) -> list[NamespaceId]:
+        """Return the ids of all trees that a namespace may have."""
+        whole = namespace_id(namespace)
+        return [self._part(whole, part) for part in range(self.parts)]
 
     def shard(self, namespace: NamespaceId) -> int:
-        """Return the shard of a namespace: 0 <= shard < shards."""
+        """Return the shard of a tree: 0 <= shard < shards."""
         return int.from_bytes(namespace, "little") % self.shards
+
+    def shard_of(self, namespace: Namespace, hashes: Hashes) -> int:
+        """Return the shard of a path."""
+        return self.shard(self.tree_of(namespace, hashes[0]))
 
     def tag(self, shard: int) -> str:
         """Return the beginning of all key names of a shard, which is also the name of its channel."""
@@ -61,7 +95,7 @@ class Keys:
         return f"{self._tags[shard]}:meta"
 
     def names(self, shard: int) -> str:
-        """Return the key of the namespaces of a shard by id."""
+        """Return the key of the namespaces of a shard by id of their trees."""
         return f"{self._tags[shard]}:names"
 
     def predictions(self, shard: int) -> str:
@@ -69,7 +103,7 @@ class Keys:
         return f"{self._tags[shard]}:predictions"
 
     def tree(self, namespace: NamespaceId) -> str:
-        """Return the key of a namespace's nodes."""
+        """Return the key of a tree's nodes."""
         return f"{self._tags[self.shard(namespace)]}:tree:{namespace.hex()}"
 
     @property
@@ -95,9 +129,18 @@ class Keys:
 
     @cached_property
     def _tags(self) -> dict[int, str]:
-        tags = {shard: f"{self._prefix}:{{ix:{shard:02}}}" for shard in range(self.shards)}
+        names = tuple(f"ix:{shard:02}" for shard in range(self.shards))
+        if self.layout > 2:
+            # Deployments that share a cluster do not have their shard of the same number at the same place.
+            names = spread_tags(names, first=crc32(self.prefix.encode()))
+        tags = {shard: f"{self._prefix}:{{{name}}}" for shard, name in enumerate(names)}
         return {**tags, REGISTRY: f"{self._prefix}:{{ix:all}}"}
 
     @property
     def _prefix(self) -> str:
         return f"{self.prefix}:v{self.layout}" if self.layout > 1 else self.prefix
+
+    def _part(self, whole: NamespaceId, part: int) -> NamespaceId:
+        """Return the id of a part of a namespace: that of the namespace plus its distance in shards."""
+        number = int.from_bytes(whole, "little") + part * self.shards // self.parts
+        return NamespaceId((number % 2**64).to_bytes(8, "little"))

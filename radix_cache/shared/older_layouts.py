@@ -5,13 +5,17 @@ holds a key that expires; when that key is gone, all keys of that layout are rem
 """
 
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
+from radix_cache.shared.keys import REGISTRY, SHARDS, Keys, NamespaceId
+
+OLDER_SHARDS = 64
+"""The shards of layouts 1 and 2."""
 
 
 async def drop_older_layouts(redis: ScriptCaller, keys: Keys) -> None:
     """Remove the indexes of older layouts that no gateway maintains any more. Raises RedisDown."""
     for layout in range(1, keys.layout):
-        old = Keys(prefix=keys.prefix, shards=keys.shards, layout=layout)
+        shards = OLDER_SHARDS if keys.shards == SHARDS else keys.shards
+        old = Keys(prefix=keys.prefix, shards=shards, layout=layout)
         if await redis.ask("EXISTS", old.workers) and not await redis.ask("EXISTS", old.maintenance_lease):
             await _remove(redis, old)
 

@@ -25,7 +25,7 @@ async def repair(
 
     Raises RedisDown.
     """
-    found = list(find_violations(tree, tenures))
+    found = list(find_violations(tree, tenures, store.keys))
     for _ in range(ROUNDS_MAX):
         if not found:
             return (), False
@@ -36,11 +36,11 @@ async def repair(
         except RedisDown:
             break  # A script met what it cannot read. (If Redis is away, `clear` raises.)
         tree = await dumper.tree(tree.namespace)
-        found = list(find_violations(tree, tenures))
+        found = list(find_violations(tree, tenures, store.keys))
     if not found:
         return (), False
     await store.clear(tree.namespace)
-    return list(find_violations(await dumper.tree(tree.namespace), tenures)), True
+    return list(find_violations(await dumper.tree(tree.namespace), tenures, store.keys)), True
 
 
 async def _repair_round(store: TreeStore, tree: DumpedTree, found: Sequence[Violation]) -> None:

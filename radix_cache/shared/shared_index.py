@@ -29,7 +29,7 @@ from radix_cache.local_index import LocalIndex
 from radix_cache.match import NO_MATCH, LargestMatch, PrefixMatch, WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import ScriptAnswer, ignore_result
-from radix_cache.shared.keys import REGISTRY, namespace_id
+from radix_cache.shared.keys import REGISTRY
 from radix_cache.shared.node import PathMatch
 from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.sent_predictions import SentPredictions
@@ -172,8 +172,7 @@ class SharedIndex:
         if not isinstance(path, PathMatch) or path.version != self.replica.version:
             path = self.replica.match(hashes)
         held = path.held(worker)
-        namespace_of_path = namespace_id(namespace)
-        shard_number = self.store.keys.shard(namespace_of_path)
+        shard_number = self.store.keys.shard_of(namespace, hashes)
         shard = self.replica.shards.get(shard_number)
         if held and shard is not None:
             if len(self._known_at_record) >= self._predictions_max:
@@ -184,7 +183,10 @@ class SharedIndex:
         above, depth = path.last_node(held)
         ignore_result(
             self.store.predict(
-                namespace, hashes[depth:], tenure, identity, self._predicted_ms, above=above, depth=depth
+                *(namespace, hashes[depth:], tenure, identity, self._predicted_ms),
+                above=above,
+                depth=depth,
+                first=hashes[0],
             )
         )
 
@@ -225,7 +227,7 @@ class SharedIndex:
     ) -> None:
         """Note that `worker` holds this path in this tier or a faster one."""
         tenure = self.replica.tenures.get(worker)
-        if tenure is None or (self._lost_shards and self._is_lost(namespace)):
+        if tenure is None or (self._lost_shards and self._is_lost(namespace, hashes)):
             self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
             return
         used_since = self.replica.server_seconds() - USED_SECONDS
@@ -254,7 +256,7 @@ class SharedIndex:
                 return
             result = answer.result()
             assert isinstance(result, int)
-            self._await_replica(self.store.keys.shard(namespace_id(namespace)), result, worker, claim)
+            self._await_replica(self.store.keys.shard_of(namespace, hashes), result, worker, claim)
             self._workers_grown.add(worker)
 
         held.add_done_callback(answered)
@@ -264,7 +266,7 @@ class SharedIndex:
     ) -> None:
         """Shorten the worker's path if it had less cached than was known, and nothing has changed there since."""
         before, tenure = self._known_at_record.get((worker, writer)), self.replica.tenures.get(worker)
-        if before is None or tenure is None or blocks >= before.held or self._is_lost(namespace):
+        if before is None or tenure is None or blocks >= before.held or self._is_lost(namespace, hashes):
             return
         node = self.replica.node_at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
@@ -300,7 +302,7 @@ class SharedIndex:
             below = [each for each in below if each.count(tenure, tier)]
         elif len(below) > NODES_PER_CALL_MAX:
             deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
-            cut(self.store, namespace_id(namespace), [(each, tenure, 0) for each in deepest])
+            cut(self.store, deepest[0].namespace, [(each, tenure, 0) for each in deepest])
         walk_start = node.depth if node is not None else 0
 
         def answered(answer: "asyncio.Future[ScriptAnswer]") -> None:
@@ -362,7 +364,7 @@ class SharedIndex:
         self.sent_predictions.compared(lost=bool(lost))
         if REGISTRY in lost or (not self._unsent_paths and not self._workers_missed and self._away is None):
             return
-        unsent = self._unsent_paths.take(lambda path: not self._is_lost(path.namespace))
+        unsent = self._unsent_paths.take(lambda path: not self._is_lost(path.namespace, path.hashes))
         missed, self._workers_missed = self._workers_missed, set()
         if not self._unsent_paths:
             self._away = None
@@ -375,10 +377,10 @@ class SharedIndex:
         for worker in (missed | {path.worker for path in unsent}) & self.followed:
             self.on_changes_lost(worker)
 
-    def _is_lost(self, namespace: Namespace) -> bool:
-        """Return whether the replica cannot follow the namespace; without the registry it follows none."""
+    def _is_lost(self, namespace: Namespace, hashes: Hashes) -> bool:
+        """Return whether the replica cannot follow the path; without the registry it follows none."""
         lost = self._lost_shards
-        return bool(lost) and (REGISTRY in lost or self.store.keys.shard(namespace_id(namespace)) in lost)
+        return bool(lost) and (REGISTRY in lost or self.store.keys.shard_of(namespace, hashes) in lost)
 
     def _learn_while_away(self, path: UnsentPath) -> None:
         """Remember a path that could not be sent to Redis."""

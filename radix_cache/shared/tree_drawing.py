@@ -40,13 +40,13 @@ def draw_tree(
 ) -> Iterator[str]:
     """Yield the lines of the drawing; the last line says how many nodes are shown."""
     drawing = _Drawing(replica, options)
-    roots_by_namespace: dict[NamespaceId, list[ReplicaNode]] = {}
+    roots_by_title: dict[str, list[ReplicaNode]] = {}
     for root in drawing.roots:
-        roots_by_namespace.setdefault(root.namespace, []).append(root)
-    for namespace, roots in roots_by_namespace.items():
+        roots_by_title.setdefault(title(root.namespace), []).append(root)
+    for line, roots in roots_by_title.items():
         visible = [root for root in roots if root in drawing.shown]
         if visible:
-            yield title(namespace)
+            yield line
             yield from drawing.lines(visible)
     yield f"{len(drawing.shown)} of {drawing.nodes} nodes shown."
 

@@ -15,7 +15,7 @@ from radix_cache.namespace import NAMESPACES_MAX, Namespace
 from radix_cache.redis.call import CommandArgument, Script, ScriptAnswer, read_lua
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
-from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId, namespace_id
+from radix_cache.shared.keys import REGISTRY, Keys, NamespaceId
 from radix_cache.shared.node import ReplicaNode
 from radix_cache.tiers import Tier
 
@@ -85,7 +85,7 @@ class TreeStore:
             fresh_seconds: A use so soon after the last one is not written.
         """
         more = (tenure, int(tier), hashes.tobytes(), walk_start, fresh_seconds)
-        return self._call("hold", namespace_id(namespace), namespace.packed(), *more)
+        return self._call("hold", self.keys.tree_of(namespace, hashes[0]), namespace.packed(), *more)
 
     def shorten(
         self,
@@ -111,7 +111,7 @@ class TreeStore:
         """
         keys = b"".join(node.key.to_bytes(8, "little") for node in below)
         more = (tenure, int(tier), blocks, hashes.tobytes(), walk_start, keys)
-        return self._call("shorten", namespace_id(namespace), namespace.packed(), *more)
+        return self._call("shorten", self.keys.tree_of(namespace, hashes[0]), namespace.packed(), *more)
 
     def cut(
         self, namespace: NamespaceId, cuts: Iterable[tuple[ReplicaNode, int, int]], tier: Tier = Tier.DISK
@@ -138,6 +138,7 @@ class TreeStore:
         *,
         above: int = 0,
         depth: int = 0,
+        first: int | None = None,
     ) -> "asyncio.Future[ScriptAnswer]":
         """Record that a request brings these blocks to the tenure.
 
@@ -149,17 +150,19 @@ class TreeStore:
             milliseconds: How long the prediction counts.
             above: The key of the node that has the block before `hashes`; 0 for none.
             depth: The number of blocks before `hashes`.
+            first: The first block of the path; None: that of `hashes`.
         """
+        tree = self.keys.tree_of(namespace, hashes[0] if first is None else first)
         key = above.to_bytes(8, "little")
         more = (identity, tenure, milliseconds, key, depth, hashes.tobytes(), PREDICTIONS_MAX)
-        return self._call("predict", namespace_id(namespace), namespace.packed(), *more)
+        return self._call("predict", tree, namespace.packed(), *more)
 
     def withdraw(self, shard: int, identities: Iterable[bytes]) -> "asyncio.Future[ScriptAnswer]":
         """Remove the predictions of requests that have ended."""
         return self._call("withdraw", NamespaceId(shard.to_bytes(8, "little")), b"", b"".join(identities))
 
     def clear(self, namespace: NamespaceId) -> "asyncio.Future[ScriptAnswer]":
-        """Remove all nodes of a namespace."""
+        """Remove all nodes of a tree."""
         return self._call("clear", namespace, b"")
 
     def tenure(self, worker: str, instance: str = "", ends: int = 0) -> "asyncio.Future[ScriptAnswer]":
@@ -181,7 +184,7 @@ class TreeStore:
         return _or_else(called, lambda: self._scripts.call(self._when_full[verb], keys, arguments))
 
     def _new_keys(self, namespace: NamespaceId) -> tuple[str, Sequence[str]]:
-        """Return the tag of a namespace's shard, and the keys that every change of it has."""
+        """Return the tag of a tree's shard, and the keys that every change of it has."""
         names, shard = self.keys, self.keys.shard(namespace)
         return names.tag(shard), (
             names.tree(namespace),

@@ -76,8 +76,9 @@ async def new_index(request, clock):
         if request.param == "local":
             made.append(Local(clock, **bounds))
         else:
-            keys = Keys(prefix=f"t{uuid4().hex}", shards=2)
-            servers = request.getfixturevalue("cluster" if "cluster" in request.param else "valkey")
+            in_cluster = "cluster" in request.param
+            keys = Keys(prefix=f"t{uuid4().hex}", shards=2, parts=2 if in_cluster else 1)
+            servers = request.getfixturevalue("cluster" if in_cluster else "valkey")
             # No look at the server's clock in the middle of a test: it would take back what this one advances.
             replicas = [
                 await replica(servers.url, keys, clock, check_seconds=3600, **bounds) for _ in range(2)

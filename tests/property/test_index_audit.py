@@ -48,7 +48,7 @@ async def act(one, chance):
 async def audited(one):
     reading = TreeDumper(one.scripts, one.index.store.keys)
     tree = await reading.tree(namespace_id(SPACE))
-    return tree, list(find_violations(tree, await reading.tenures()))
+    return tree, list(find_violations(tree, await reading.tenures(), one.index.store.keys))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -74,7 +74,7 @@ async def test_a_tree_that_changes_while_it_is_read_is_read_as_of_one_moment(see
     for _ in range(5):
         reading = TreeDumper(Disturbed(one, chance), one.index.store.keys)
         tree = await reading.tree(namespace_id(SPACE))
-        assert list(find_violations(tree, await reading.tenures())) == []
+        assert list(find_violations(tree, await reading.tenures(), one.index.store.keys)) == []
 
 
 class Disturbed:

@@ -175,6 +175,7 @@ async def _show(
 
 async def _verify(settings: Settings, repair: bool) -> int:
     nodes = blocks = wrong = left = 0
+    names = set[bytes]()
     async with open_index(settings) as access:
         reading = access.reading
         spaces = sorted(await reading.trees() | (await reading.names()).keys())
@@ -182,7 +183,8 @@ async def _verify(settings: Settings, repair: bool) -> int:
             tree = await reading.tree(namespace)
             # Read after the tree, so that every tenure in the tree is known.
             tenures = await reading.tenures()
-            found = list(find_violations(tree, tenures))
+            names.add(tree.name or namespace)
+            found = list(find_violations(tree, tenures, access.keys))
             nodes += len(tree.nodes)
             blocks += sum(len(node.run or ()) for node in tree.nodes.values())
             wrong += len(found)
@@ -193,7 +195,7 @@ async def _verify(settings: Settings, repair: bool) -> int:
                 remaining, cleared = await repaired(access.store, reading, tree, tenures)
                 left += len(remaining)
                 print(f"{title}: {'cleared' if cleared else 'repaired'}")
-        print(f"{len(spaces)} namespaces, {nodes} nodes, {blocks} blocks: {_count_text(wrong)}")
+        print(f"{len(names)} namespaces, {nodes} nodes, {blocks} blocks: {_count_text(wrong)}")
         if wrong and repair:
             print(f"After the repair: {_count_text(left)}")
     return 1 if (left if repair else wrong) else 0
@@ -223,10 +225,11 @@ async def _clear_namespaces(settings: Settings, selection: NamespaceSelection, y
             return
         for title in sorted({_title(space) for space in selected.values()}):
             print(f"  {title}")
-        _confirm(f"Clear {len(selected)} namespace{'s' if len(selected) > 1 else ''}?", yes)
+        count = len({names.get(identity, identity) for identity in selected})
+        _confirm(f"Clear {count} namespace{'s' if count > 1 else ''}?", yes)
         for identity in selected:
             await access.store.clear(identity)
-        print(f"Cleared {len(selected)} namespace{'s' if len(selected) > 1 else ''}.")
+        print(f"Cleared {count} namespace{'s' if count > 1 else ''}.")
 
 
 async def _clear_worker(settings: Settings, worker: WorkerId, yes: bool) -> None:

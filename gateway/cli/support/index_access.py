@@ -45,7 +45,8 @@ async def open_index(settings: Settings) -> AsyncIterator[IndexAccess]:
     Raises:
         CommandError: Redis does not answer, when the context is entered or while it is open.
     """
-    url, keys = _url(settings), Keys(prefix=settings.redis.prefix)
+    url = _url(settings)
+    keys = Keys.of_redis(url, settings.redis.prefix)
     redis = ScriptCaller(url)
     try:
         await redis.ping()

@@ -6,8 +6,8 @@
 --
 --    | older half | newer half |        half: number of the first change of the newer half, bytes: its size
 --
--- A path of 131,072 tokens is an entry of 64 KiB, so that the entries alone would be no bound: 64 shards with 4,096 of
--- them would have 16 GiB, and not 128 MiB. A reader that needs more of the log than there is reads the shard.
+-- A path of 131,072 tokens is an entry of 64 KiB, so that the entries alone would be no bound: 48 shards with 4,096 of
+-- them would have 12 GiB, and not 96 MiB. A reader that needs more of the log than there is reads the shard.
 local TRIM_EVERY = 64
 local LOG_BYTES_MAX = 2 * 2 ^ 20
 

@@ -8,7 +8,7 @@ import redis.asyncio as redis
 
 from tests.stage.valkey import ValkeyServer
 
-CHANNEL = "rg:v2:{ix:00}"
+CHANNEL = "rg:v3:{ix:00}"
 MESSAGE_BYTES = 150
 SUBSCRIBERS = 64
 MESSAGES = 2000

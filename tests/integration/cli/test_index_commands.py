@@ -490,19 +490,20 @@ async def test_the_embedded_valkey_is_found_while_its_gateway_runs(tmp_path):
 async def test_on_a_cluster_every_server_is_looked_at(cluster, tmp_path):
     """A tree on each server that has lost its name can only be found by looking at all keys of all servers."""
     prefix = f"t{uuid4().hex}"
-    keys, spaces = Keys(prefix=prefix), {}
+    keys, spaces = Keys.of_redis(cluster.url, prefix), {}
     for number in range(1000):
         space = Namespace(model=f"m{number}", block_size=16)
-        server = cluster.owner(slot_of(keys.tag(keys.shard(namespace_id(space)))))
+        server = cluster.owner(slot_of(keys.tag(keys.shard_of(space, path("abc")))))
         spaces.setdefault(server.port, space)
         if len(spaces) == 3:
             break
     scripts = ScriptCaller(cluster.url)
     store = TreeStore(scripts, keys)
     tenure = await store.tenure("gpu-a", "one")
-    for number, space in enumerate(spaces.values()):
-        await store.hold(space, path(f"{number}abc"), tenure)
-        await scripts.ask("HDEL", keys.names(keys.shard(namespace_id(space))), namespace_id(space))
+    for space in spaces.values():
+        await store.hold(space, path("abcd"), tenure)
+        tree = keys.tree_of(space, path("abcd")[0])
+        await scripts.ask("HDEL", keys.names(keys.shard(tree)), tree)
     file = tmp_path / "gateway.yaml"
     file.write_text(yaml.safe_dump({"redis": {"url": cluster.url, "prefix": prefix}}))
     cli = Cli(file)

@@ -28,7 +28,8 @@ W, V = WorkerId("w"), WorkerId("v")
 
 
 def path(*names: int) -> "array[int]":
-    return array("Q", [sum(names[: end + 1]) * 1000 + names[end] for end in range(len(names))])
+    """A hash for each prefix: paths that begin alike have their beginning in common, and nothing else."""
+    return array("Q", [int("".join(map(str, names[: end + 1]))) for end in range(len(names))])
 
 
 def spaces_by_server(keys, cluster):
@@ -106,7 +107,7 @@ async def test_calls_of_one_key_stay_in_order_while_its_slot_moves(own_cluster, 
 
 async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_cluster):
     chance = random.Random(5)
-    keys = Keys(prefix="t", shards=2)
+    keys = Keys(prefix="t", shards=4, parts=2)
     space = Namespace(model="m", block_size=16)
     # Nothing is compared in between: what is heard comes through the subscriptions that moved along.
     replicas = [await replica(own_cluster.url, keys, time.monotonic, **BOUNDS) for _ in range(2)]
@@ -126,7 +127,7 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
             await asyncio.sleep(chance.choice([0, 0.001, 0.002]))
 
     running = asyncio.create_task(traffic())
-    slots = [slot_of(keys.tag(number)) for number in (keys.shard(namespace_id(space)), REGISTRY)]
+    slots = [slot_of(keys.tag(number)) for number in (*map(keys.shard, keys.trees_of(space)), REGISTRY)]
     for _ in range(3):
         for slot in slots:
             source = await in_thread(own_cluster.owner, slot)
@@ -144,7 +145,9 @@ async def test_replicas_and_redis_agree_after_slots_moved_under_traffic(own_clus
     for each in replicas:
         await each.arrived()
     scripts = replicas[0].scripts
-    flat = await scripts.ask("HGETALL", keys.tree(namespace_id(space)))
+    trees = [await scripts.ask("HGETALL", keys.tree(tree)) for tree in keys.trees_of(space)]
+    assert all(trees)
+    flat = [each for tree in trees for each in tree]
     runs = {name[1:]: run for name, run in zip(flat[::2], flat[1::2], strict=True) if name[:1] == b"R"}
     assert runs
     for each in replicas:
