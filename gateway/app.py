@@ -46,7 +46,7 @@ from gateway.wiring.gauges import gauges
 from gateway.wiring.identity import operator_issuers, token_verifier
 from gateway.wiring.quotas import QuotaParts
 from gateway.wiring.records import Records
-from gateway.wiring.shared_queue import shard_loops
+from gateway.wiring.shared_queue import shard_loops, shard_visits
 from gateway.wiring.stores import Stores
 from gateway.wiring.telemetry import explorer_of
 from gateway.wiring.telemetry_parts import TelemetryParts
@@ -255,7 +255,8 @@ def _gauges(gateway: Gateway) -> StateCollector:
 async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> None:
     """Start all background loops, and wait until tenants, workers and the prefix index have been read once."""
     start, records, index = gateway.supervisor.start, gateway.records, gateway.index
-    queue = gateway.services.dispatch.queue
+    dispatch = gateway.services.dispatch
+    queue = dispatch.queue
     if records.directory is not None:
         start("database", records.directory.run)
         await records.directory.wait_until_loaded()
@@ -285,7 +286,10 @@ async def _start(gateway: Gateway, turns: TurnReader, scripts: ScriptCaller) -> 
     if gateway.valkey is not None:
         start("valkey", gateway.valkey.run)
     if gateway.cells is not None:
-        start("cell loads", gateway.cells.loads(gateway.services.dispatch).run)
+        start("cell loads", gateway.cells.loads(dispatch).run)
+    else:
+        for name, loop in shard_visits(scripts, gateway.settings.redis.prefix, dispatch):
+            start(name, loop)
 
 
 def _load(dispatch: Dispatch) -> tuple[int, int]:

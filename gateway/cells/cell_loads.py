@@ -19,7 +19,7 @@ So that tenants have equal shares whichever cells they belong to, no cell's turn
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -31,9 +31,9 @@ from gateway.fleet.worker import Worker
 from gateway.queueing.dispatch_windows import DispatchWindows
 from gateway.queueing.shared.keys import model_of
 from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.shards_in_step import ShardsInStep
 from gateway.queueing.shared.shared_turns import SharedTurns
 from policies.cell_ownership import fair_part
-from policies.cell_turns import QueueProgress, TurnBounds, turn_bounds
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.call import CommandArgument, RedisDown, Script
@@ -106,6 +106,7 @@ class CellLoads:
         self._cell = cell
         self._fleet = fleet
         self._queue = queue
+        self._shards = ShardsInStep(queue, self._window_of_queue)
         self._windows = windows
         self._homes = homes
         self._clock = clock
@@ -124,12 +125,13 @@ class CellLoads:
                 others = None
             if others is None:
                 own = CellState()
+                self._shards.forget()
                 await asyncio.sleep(STANDBY_SECONDS)
                 continue
-            told = self._fair(others), self._bounds(own, others)
-            await self._exchange(*told)
+            told = self._fair(others), [other.progress for other in others]
+            await self._shards.visit(*told)
             await asyncio.sleep(PERIOD_SECONDS)
-            own = await self._exchange(*told)
+            own = await self._shards.visit(*told)
 
     async def _share(self, own: CellState) -> list[CellReport] | None:
         """Tell the other cells this one's state, and return theirs; None if another gateway does it.
@@ -142,16 +144,10 @@ class CellLoads:
         self._heard_at, self._away = self._clock(), False
         return [decode_report(cast(bytes, text)) for text in answer] if isinstance(answer, list) else None
 
-    def _bounds(self, own: CellState, others: Sequence[CellReport]) -> dict[str, TurnBounds]:
-        """Return the bounds of this cell's turns, by queue."""
-        found = {}
-        for queue, progress in own.progress.items():
-            told = [other.progress[queue] for other in others if queue in other.progress]
-            if told:
-                model = model_of(queue)
-                window = self._windows.of(model).narrow * len(self._fleet.serving(model))
-                found[queue] = turn_bounds(progress, told, window)
-        return found
+    def _window_of_queue(self, queue: str) -> int:
+        """Return the window of all workers of a queue together, in tokens."""
+        model = model_of(queue)
+        return self._windows.of(model).narrow * len(self._fleet.serving(model))
 
     def _fair(self, others: Sequence[CellReport]) -> Loads:
         """Return what the other cells have on this gateway's workers: of a window at most their fair part."""
@@ -183,20 +179,10 @@ class CellLoads:
         """Return the window of workers with these models, in tokens."""
         return max((self._windows.of(model).narrow for model in sorted(models)[:MODELS_MAX]), default=0)
 
-    async def _exchange(self, others: Loads, bounds: Mapping[str, TurnBounds]) -> CellState:
-        """Hand the loads of the other cells and the bounds of turns to this cell's queue; return its state."""
-        loads: dict[WorkerId, LoadTotals] = {}
-        progress: dict[str, QueueProgress] = {}
-        for shard in self._queue.shards:
-            own = await shard.exchange_with_cells(others, bounds, LEASE_MS)
-            loads |= own.loads
-            progress |= own.progress
-        return CellState(loads=loads, progress=progress)
-
     async def _forget_others(self, err: RedisDown) -> None:
         """Count the other cells' loads no longer, once their leases must be over."""
         if self._away or self._clock() - self._heard_at < LEASE_MS / 1000:
             return
         self._away = True
         log.warning("the loads of other cells are not known: %s", err)
-        await self._exchange({}, {})
+        await self._shards.visit({}, ())

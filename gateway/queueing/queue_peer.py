@@ -1,12 +1,13 @@
 """This gateway as the shared queue sees it: its models, its workers' loads, its waiting rooms."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.loads import Loads
 from gateway.fleet.worker import Worker
 from gateway.queueing.shared.keys import model_of, queue_of
 from gateway.queueing.shared.queue_members import Debts
+from gateway.queueing.shared.shard_layout import ShardLayout
 from gateway.queueing.waiters import Placed
 from gateway.queueing.waiting_rooms import WaitingRooms
 from policies.others_load import NO_TOTALS
@@ -60,6 +61,7 @@ class QueuePeer:
             for queue, room in self._rooms.all().items()
             if self._decides(queue)
             for tenant, units in room.debts().items()
+            if self._decides_on(queue, tenant)
         ]
 
     def queue_moved(self) -> None:
@@ -80,16 +82,18 @@ class QueuePeer:
         """Return whether a queue is that of one of these models."""
         return True
 
+    def _decides_on(self, queue: str, tenant: str) -> bool:
+        """Return whether the tenant's requests in a queue of these models are decided on here."""
+        return True
+
 
 class ShardPeer(QueuePeer):
     """This gateway as one shard of the shared queue sees it: with the models of the shard alone."""
 
-    def __init__(
-        self, fleet: Fleet, rooms: WaitingRooms[Placed], *, has_group: Callable[[str], bool]
-    ) -> None:
-        """`has_group` returns whether a group of models is in the shard."""
+    def __init__(self, fleet: Fleet, rooms: WaitingRooms[Placed], *, shard: int, layout: ShardLayout) -> None:
         super().__init__(fleet, rooms)
-        self._has_group = has_group
+        self._shard = shard
+        self._layout = layout
 
     def _models(self) -> Iterable[str]:
         return (model for model, group in self._fleet.groups.models() if self._has_group(group))
@@ -100,3 +104,9 @@ class ShardPeer(QueuePeer):
 
     def _decides(self, queue: str) -> bool:
         return self._has_group(self._fleet.groups.of(model_of(queue)))
+
+    def _decides_on(self, queue: str, tenant: str) -> bool:
+        return self._layout.shard_of(queue, tenant) == self._shard
+
+    def _has_group(self, group: str) -> bool:
+        return self._layout.has_group(self._shard, group)

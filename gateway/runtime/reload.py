@@ -50,8 +50,8 @@ RELOADABLE_SETTINGS = (
 )
 """The settings that a reload changes.
 
-Other settings take effect at the next start, as do `queueing.whole_from_streams` and what makes the blocks of a
-model that is served already.
+Other settings take effect at the next start, as do `queueing.whole_from_streams`, `queueing.tenant_shards` and
+what makes the blocks of a model that is served already.
 """
 
 DIRECTORY = "gateways"
@@ -124,8 +124,9 @@ class Reloader:
             **{name: getattr(new, name) for name in RELOADABLE_SETTINGS if "." not in name},
             telemetry=replace(before.telemetry, log_level=new.telemetry.log_level),
         )
-        at_once = before.queueing.whole_from_streams
-        taken = replace(taken, queueing=replace(taken.queueing, whole_from_streams=at_once))
+        at_once, divided = before.queueing.whole_from_streams, before.queueing.tenant_shards
+        queueing = replace(taken.queueing, whole_from_streams=at_once, tenant_shards=divided)
+        taken = replace(taken, queueing=queueing)
         prepared = _Prepared(
             new=loaded,
             taken=taken,

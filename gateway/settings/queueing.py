@@ -55,6 +55,13 @@ class QueueingSettings(Branch, frozen=True, kw_only=True):
             "for others."
         ),
     ] = 16384
+    tenant_shards: Annotated[
+        dict[str, Annotated[int, Meta(ge=1, le=24)]],
+        Meta(
+            description="In a Redis Cluster: models whose queue is too much for one primary, each with the "
+            "number of shards (1 to 24) among which its tenants are divided. The same in all gateways."
+        ),
+    ] = field(default_factory=dict)
     waiting_requests_max: Annotated[
         Positive, Meta(description="Requests that may wait, for each model at each gateway.")
     ] = 1000

@@ -296,14 +296,14 @@ class QueueModel:
     def cells(self, gateway, queues, others, bounds):
         if gateway not in self.gateways:
             return None
-        loads = {r.worker: self.own(r.worker) for r in self.records.values() if r.state != "waiting"}
         self.elsewhere, self.bounds = dict(others), dict(bounds)
         for queue, of_queue in bounds.items():
             counters = self._counters(queue)
             lifted = max(counters.virtual_time, of_queue.lift)
             self.counters[queue] = counters.with_tags({}, virtual_time=lifted)
-        progress = {queue: self.progress(queue) for queue in queues}
         self._grant(queues)
+        loads = {r.worker: self.own(r.worker) for r in self.records.values() if r.state != "waiting"}
+        progress = {queue: self.progress(queue) for queue in queues}
         return CellState(loads=loads, progress=progress)
 
     def reap(self, gateway, queues, dead):

@@ -1,4 +1,4 @@
-"""A real Redis cluster of three servers on loopback, which tests may kill and start again."""
+"""A real Redis cluster of three servers, or more, on loopback, which tests may kill and start again."""
 
 import os
 import shutil
@@ -115,18 +115,18 @@ class Node:
 
 
 class RedisCluster:
-    """Three primaries with a third of the slots each. Call `start` before use and `close` after it."""
+    """Primaries with an equal part of the slots each. Call `start` before use and `close` after it."""
 
-    def __init__(self, *, node_timeout_ms: int) -> None:
+    def __init__(self, *, node_timeout_ms: int, primaries: int = 3) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="radixgate-cluster-"))
         # With a server away the other servers go on serving their slots.
         options = ["--cluster-node-timeout", str(node_timeout_ms), "--cluster-require-full-coverage", "no"]
         self._options = options
         self.replicas: list[Node] = []
-        ports = free_ports(6)
+        ports = free_ports(2 * primaries)
         self.nodes = [
             Node(self._directory / str(port), port, bus, options)
-            for port, bus in zip(ports[:3], ports[3:], strict=True)
+            for port, bus in zip(ports[:primaries], ports[primaries:], strict=True)
         ]
 
     @property

@@ -39,7 +39,7 @@ class ScriptedQueue:
         self._number = 0
         self._members: set[str] = set()
 
-    def membership_of(self, queue: str) -> "ScriptedQueue":
+    def membership_of(self, queue: str, _tenant: str = "") -> "ScriptedQueue":
         return self
 
     def share_of(self, window_tokens: int) -> int:

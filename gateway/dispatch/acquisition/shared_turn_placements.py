@@ -127,4 +127,5 @@ class SharedTurnPlacements:
             tokens_to_compute(pending.prompt.prompt_tokens, route),
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
+            queued,
         )

@@ -54,6 +54,6 @@ class UrgentPreemption:
         ]
         if self._preemption.make_room(needs):
             return True
-        if self._queue.membership_of(pending.queue_name).shared:
+        if self._queue.membership_of(pending.queue_name, pending.ctx.tenant.id).shared:
             self._elsewhere.send(needs)
         return False

@@ -160,7 +160,7 @@ class WorkerAcquisition:
             self._targets.check(pending, decision.routes, room)
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
         placement: Placement | None
-        if (self._only or self._queue.membership_of(pending.queue_name)).shared:
+        if (self._only or self._queue.membership_of(pending.queue_name, ticket.tenant)).shared:
             placement = await room.wait_with_all(
                 ticket,
                 partial(self._shared_turns.place_in_turn, pending, ticket, decision, self._begin_to_wait),
@@ -190,7 +190,7 @@ class WorkerAcquisition:
             return None
         assert pending.ticket is not None
         ticket = self._queue.ticket(pending.ticket, pending.queue_name, pending.kv_tokens, cost=0.0)
-        if self._queue.membership_of(pending.queue_name).shared:
+        if self._queue.membership_of(pending.queue_name, ticket.tenant).shared:
             return await self._shared_turns.place_second(pending, ticket, decision)
         return self.own_turns.place_second(pending, ticket, decision)
 
@@ -272,7 +272,7 @@ class WorkerAcquisition:
     def _begin_to_wait(self, pending: PendingRequest, decision: Decision) -> None:
         if pending.progress.queued_at is None:
             pending.progress.queued_at = self._clock()
-            shared = self._queue.membership_of(pending.queue_name).shared
+            shared = self._queue.membership_of(pending.queue_name, pending.ctx.tenant.id).shared
             pending.progress.wait = queue_wait(
                 pending, self._fleet, self._rooms.of(pending.queue_name), self._window, shared
             )

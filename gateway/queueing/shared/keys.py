@@ -4,8 +4,10 @@
     {queue:N.K}:...     shard N of a cluster: the queues of some groups of models, with their workers' loads
 
 K makes the slots of a cluster's shards lie at equal distances, so that each primary has as many shards as another.
+Deployments in one cluster have their shard N at different places, by their prefixes.
 """
 
+from binascii import crc32
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import count
@@ -17,6 +19,9 @@ OF_A_QUEUE = ("meta", "active", "finish", "tickets")
 
 MESSAGES = "queue"
 """The hash tag of the messages between gateways."""
+
+DEFAULT_PREFIX = "rg"
+"""Of the setting `redis.prefix`: there shard 0 has the first slots."""
 
 CLUSTER_SHARDS = 24
 """The shards of the queue in a Redis Cluster: as many for each of 2, 3, 4, 6, 8 or 12 primaries."""
@@ -49,6 +54,11 @@ class QueueKeys:
         """The stream of turns, and of messages between gateways."""
         return f"{self._tag}:turns"
 
+    @property
+    def visits(self) -> str:
+        """The key of the lease of the gateway that keeps the shards in step."""
+        return f"{self._tag}:visits"
+
     def report(self, look: str, gateway: str) -> str:
         """Return the key of a gateway's report for one look of another gateway."""
         return f"{self._tag}:report:{look}:{gateway}"
@@ -68,14 +78,15 @@ class QueueKeys:
 
 
 @lru_cache
-def shard_tags(shards: int) -> tuple[str, ...]:
+def shard_tags(shards: int, prefix: str = DEFAULT_PREFIX) -> tuple[str, ...]:
     """Return the hash tags of so many shards, whose slots lie at equal distances; one of them is MESSAGES."""
-    return tuple(_tag_within(shard, shards) for shard in range(shards))
+    first = crc32(prefix.encode()) - crc32(DEFAULT_PREFIX.encode())
+    return tuple(_tag_within(shard, (first + shard) % shards, shards) for shard in range(shards))
 
 
-def _tag_within(shard: int, shards: int) -> str:
-    """Return a hash tag with a slot in this shard's part of all slots."""
-    slots = range(SLOTS * shard // shards, SLOTS * (shard + 1) // shards)
+def _tag_within(shard: int, part: int, shards: int) -> str:
+    """Return a hash tag of a shard with a slot in this part of all slots."""
+    slots = range(SLOTS * part // shards, SLOTS * (part + 1) // shards)
     if slot_of(MESSAGES) in slots:
         return MESSAGES
     return next(

@@ -19,12 +19,17 @@ class _Sums:
         self.tokens_queued = self.streams = self.kv_tokens = 0
 
 
+OwnLoads = dict[WorkerId, _Sums]
+"""This gateway's share of the load of each worker."""
+
+
 class LocalPlacements:
     """The placements of this gateway, by the id of their ticket."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: OwnLoads | None = None) -> None:
+        """`own`: where the loads of these placements are added to those of others; None: nowhere."""
         self._placements: dict[str, SharedPlacement] = {}
-        self._own: dict[WorkerId, _Sums] = {}
+        self._own: OwnLoads = {} if own is None else own
 
     def __iter__(self) -> Iterator[SharedPlacement]:
         return iter(self._placements.values())

@@ -2,38 +2,31 @@
 
 Models that share workers are in one shard, since room on a worker is decided in one place. Tenants take turns
 within the queue of a model, so that no shard needs to know of another one. The shard of a group follows from its
-name. When models come to share workers, the requests that wait in a shard that is no longer theirs ask anew in the
-other one. Those that have a placement keep it, and it counts in the shard that gave it until it ends.
+name. Where one model is too much for one shard, its tenants are divided among several, which shards_in_step.py
+keeps in step. When models come to share workers, the requests that wait in a shard that is no longer theirs ask
+anew in the other one. Those that have a placement keep it, and it counts in the shard that gave it until it ends.
 """
 
 import asyncio
-from binascii import crc32
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from gateway.fleet.model_groups import ModelGroups
-from gateway.queueing.shared.keys import model_of
 from gateway.queueing.shared.membership import Membership
 from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
+from gateway.queueing.shared.shard_layout import ShardLayout
 from gateway.queueing.shared.shared_queue import SharedQueue
 from policies.queueing.protocol import TenantOrder, Ticket
 from radix_cache.match import WorkerId
 
 
-def shard_of_group(group: str, shards: int) -> int:
-    """Return the number of the shard of a group of models: 0 <= number < shards."""
-    return crc32(group.encode()) % shards
-
-
 class QueueShards:
     """The shards as one queue; see SharedTurns."""
 
-    def __init__(
-        self, shards: Sequence[SharedQueue], messages: int, groups: Callable[[], ModelGroups]
-    ) -> None:
+    def __init__(self, shards: Sequence[SharedQueue], messages: int, layout: ShardLayout) -> None:
         """`messages`: the number of the shard with the messages between gateways, which every gateway joins."""
         self._shards = shards
         self._messages = shards[messages]
-        self._groups = groups
+        self.layout = layout
 
     @property
     def gateway(self) -> str:
@@ -57,18 +50,18 @@ class QueueShards:
         """All shards, that with the messages between gateways first."""
         return [self._messages, *(shard for shard in self._shards if shard is not self._messages)]
 
-    def of(self, queue: str) -> SharedQueue:
-        """Return the shard of a queue, as of now."""
-        return self._shards[shard_of_group(self._groups().of(model_of(queue)), len(self._shards))]
+    def of(self, queue: str, tenant: str = "") -> SharedQueue:
+        """Return the shard of a tenant's requests in a queue, as of now."""
+        return self._shards[self.layout.shard_of(queue, tenant)]
 
     @property
     def only_membership(self) -> None:
         """None: there is one for each shard."""
         return None
 
-    def membership_of(self, queue: str) -> Membership:
-        """Return this gateway's part among those that share the queue of this name."""
-        return self.of(queue).membership
+    def membership_of(self, queue: str, tenant: str = "") -> Membership:
+        """Return this gateway's part among those that share the tenant's requests in the queue of this name."""
+        return self.of(queue, tenant).membership
 
     def reconfigure(self, order: TenantOrder, hold: float | None, *, enabled: bool) -> None:
         """Follow these rules from now on; see SharedQueue."""
@@ -79,7 +72,7 @@ class QueueShards:
         self, ticket: Ticket, queue: str, kv_tokens: int, *, cost: float | None = None
     ) -> SharedTicket:
         """Return a ticket of the queue's shard; see SharedQueue."""
-        return self.of(queue).ticket(ticket, queue, kv_tokens, cost=cost)
+        return self.of(queue, ticket.tenant).ticket(ticket, queue, kv_tokens, cost=cost)
 
     def second_ticket(self, first: SharedTicket) -> SharedTicket:
         """Return another ticket of the same request, at no cost."""
@@ -119,8 +112,11 @@ class QueueShards:
     def fleet_changed(self) -> None:
         """Ask again for all waiting requests, in another shard where their model is in another group now."""
         for shard in self._shards:
-            shard.move_out([queue for queue in shard.waited_for() if self.of(queue) is not shard])
+            shard.move_out(partial(self._is_elsewhere, shard))
             shard.fleet_changed()
+
+    def _is_elsewhere(self, shard: SharedQueue, queue: str, tenant: str) -> bool:
+        return self.of(queue, tenant) is not shard
 
     async def close(self) -> None:
         """Leave all shards: what this gateway holds is free at once."""

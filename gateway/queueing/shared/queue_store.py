@@ -4,7 +4,7 @@ Calls leave in the order in which they are made. A caller may wait for the answe
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
 from typing import Any, Protocol
@@ -54,6 +54,8 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     uncached_tokens: int
     fixed_ms: float
     ms_per_token: float = 0.0
+    queued_tokens: int = 0
+    """What this gateway knows to be queued there; it counts where several shards use the worker."""
 
 
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -125,14 +127,25 @@ class QueueStore:
         gateway: str,
         windows: QueueWindows,
         hold: float | None = None,
+        is_divided: Callable[[str], bool] | None = None,
     ) -> None:
-        """`gateway`: sixteen hex digits that no other has. `hold`: the setting `queueing.hold`."""
+        """Call the functions with these keys.
+
+        Args:
+            scripts: Calls them.
+            keys: The keys of the queue, or of one of its shards.
+            gateway: Sixteen hex digits that no other has.
+            windows: The windows of all workers.
+            hold: The setting `queueing.hold`.
+            is_divided: Whether the tenants of a queue are divided among several shards; None: of no queue.
+        """
         self.gateway = gateway
         self.keys = keys
         scripts.bind(LIBRARY)
         self._scripts = scripts
         self._windows = windows
         self.hold = hold
+        self._is_divided = is_divided
 
     async def admit(
         self, ticket: SharedTicket, routes: Sequence[SharedRoute], before: Sequence[str] = ()
@@ -141,7 +154,9 @@ class QueueStore:
 
         `before`: the queues that go before its own.
         """
-        answer = await self._call("admit", [ticket.queue, *before], [*_fields(ticket), *_routes(routes)])
+        answer = await self._call(
+            "admit", [ticket.queue, *before], [*_fields(ticket), *self._routes(ticket.queue, routes)]
+        )
         reply = _reply(answer)
         if reply.outcome < 0:
             return reply
@@ -162,7 +177,7 @@ class QueueStore:
 
         It is placed only if no request waits in these queues, batch work apart. The first queue is its own.
         """
-        answer = await self._call("spare", queues, [*_fields(ticket), *_routes(routes)])
+        answer = await self._call("spare", queues, [*_fields(ticket), *self._routes(ticket.queue, routes)])
         reply = _reply(answer)
         if reply.outcome < 0:
             return reply
@@ -178,7 +193,7 @@ class QueueStore:
         self, queues: Sequence[str], id: str, other: str | None, routes: Sequence[SharedRoute]
     ) -> QueueReply:
         """Take a turn, for the ticket `other` if that has room; outcome 1: `id` goes to `worker`; -1: too late."""
-        answer = await self._call("claim", queues, [id, other or "", *_routes(routes)])
+        answer = await self._call("claim", queues, [id, other or "", *self._routes(queues[0], routes)])
         reply = _reply(answer)
         if reply.outcome < 0:
             return reply
@@ -213,19 +228,26 @@ class QueueStore:
         return msgspec.structs.replace(_reply(answer), dead=dead, loads=_loads(answer[4]))
 
     async def cells(
-        self, queues: Sequence[str], others: Loads, bounds: Mapping[str, TurnBounds], lease_ms: int
+        self,
+        queues: Sequence[str],
+        others: Loads | None,
+        bounds: Mapping[str, TurnBounds],
+        lease_ms: int,
     ) -> tuple[QueueReply, CellState]:
-        """Report what other cells have on workers, and return the state of this one.
+        """Report what other cells and shards have on workers, and return the state of this one.
 
-        `bounds`: of turns, by queue, as follow from the other cells' progress; they hold for `lease_ms`.
+        `others`: None to report nothing. `bounds`: of turns, by queue, as follow from the others' progress; they
+        hold for `lease_ms`.
         """
-        given: list[CommandArgument] = [len(others)]
-        for worker, load in others.items():
-            given += [worker, load.tokens_queued, load.streams, load.kv_tokens]
-        given.append(lease_ms)
-        for queue in queues:
-            of_queue = bounds.get(queue, UNBOUNDED)
-            given += [of_queue.lift, "" if of_queue.start_max == inf else of_queue.start_max]
+        given: list[CommandArgument] = [-1]
+        if others is not None:
+            given = [len(others)]
+            for worker, load in others.items():
+                given += [worker, load.tokens_queued, load.streams, load.kv_tokens]
+            given.append(lease_ms)
+            for queue in queues:
+                of_queue = bounds.get(queue, UNBOUNDED)
+                given += [of_queue.lift, "" if of_queue.start_max == inf else of_queue.start_max]
         answer = await self._call("cells", queues, given)
         flat = [float(number) for number in answer[4]]
         progress = {queue: QueueProgress(*flat[2 * at : 2 * at + 2]) for at, queue in enumerate(queues)}
@@ -287,6 +309,14 @@ class QueueStore:
             raise NotJoined
         return answer
 
+    def _routes(self, queue: str, routes: Sequence[SharedRoute]) -> list[CommandArgument]:
+        flat: list[CommandArgument] = [len(routes)]
+        divided = self._is_divided is not None and self._is_divided(queue)
+        for route in routes:
+            flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token]
+            flat.append(route.queued_tokens if divided else 0)
+        return flat
+
     def _begin(
         self,
         verb: str,
@@ -299,8 +329,11 @@ class QueueStore:
         hold = "" if self.hold is None else self.hold
         window = self._windows.of(model_of(queues[0])) if queues else NO_WINDOW
         left_open = "" if window.open is None else window.open
-        head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open]
-        head += [int(window.contended), int(window.counts_own), hold, len(queues), *queues]
+        flags = 1 if window.contended else 0
+        if self._is_divided is not None and any(map(self._is_divided, queues)):
+            flags += 2
+        head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open, flags]
+        head += [int(window.counts_own), hold, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 
@@ -319,13 +352,6 @@ def _loads(flat: Sequence[Any]) -> Loads:
 
 def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:
     return (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
-
-
-def _routes(routes: Sequence[SharedRoute]) -> list[CommandArgument]:
-    flat: list[CommandArgument] = [len(routes)]
-    for route in routes:
-        flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token]
-    return flat
 
 
 def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:

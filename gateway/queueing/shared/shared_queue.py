@@ -21,7 +21,7 @@ import msgspec
 
 from gateway.fleet.loads import Loads
 from gateway.queueing.shared.keys import BATCH
-from gateway.queueing.shared.local_placements import LocalPlacements
+from gateway.queueing.shared.local_placements import LocalPlacements, OwnLoads
 from gateway.queueing.shared.membership import LEASE_MS, Membership
 from gateway.queueing.shared.queue_members import QueueMember
 from gateway.queueing.shared.queue_store import (
@@ -80,6 +80,7 @@ class SharedQueue:
         shard: int = 0,
         always_joined: bool = True,
         in_cell: bool = False,
+        own_loads: OwnLoads | None = None,
     ) -> None:
         """Create the queue of a gateway that has not joined.
 
@@ -92,12 +93,13 @@ class SharedQueue:
             shard: Its number among the shards of a cluster.
             always_joined: Whether the gateway joins without queues and placements, too.
             in_cell: Whether other cells use the same workers.
+            own_loads: The loads of this gateway's placements; given where several shards use the same workers.
         """
         self._store = store
         self._member: QueueMember
         self._order = order
         self._clock = clock
-        self._places = LocalPlacements()
+        self._places = LocalPlacements(own_loads)
         self._waiting: dict[str, _Waiter] = {}
         self._ages = EstimateAges[str]()
         self._first_tokens: dict[str, asyncio.TimerHandle] = {}
@@ -155,7 +157,7 @@ class SharedQueue:
         """This gateway's part among all that share the queue."""
         return self.membership
 
-    def membership_of(self, _queue: str) -> Membership:
+    def membership_of(self, _queue: str, _tenant: str = "") -> Membership:
         """Return this gateway's part among all that share the queue."""
         return self.membership
 
@@ -261,16 +263,17 @@ class SharedQueue:
             )
 
     async def exchange_with_cells(
-        self, others: Loads, bounds: Mapping[str, TurnBounds], lease_ms: int
+        self, others: Loads | None, bounds: Mapping[str, TurnBounds], lease_ms: int
     ) -> CellState:
-        """Take over what other cells have on workers, and the bounds of turns that follow from their progress.
+        """Take over what other cells and shards have on workers, and the bounds of turns that follow.
 
-        Returns the state of this cell; nothing if that is unknown. The bounds hold for `lease_ms`.
+        Returns the state of this one; nothing if that is unknown. The bounds hold for `lease_ms`. Without `others`
+        nothing is taken over.
         """
         if not self.shared:
             return CellState()
         here = self._member.worker_ids()
-        mine = {worker: load for worker, load in others.items() if worker in here}
+        mine = others and {worker: load for worker, load in others.items() if worker in here}
         answer = await self.membership.await_reply(
             self._store.cells(self.membership.queues(), mine, bounds, lease_ms)
         )
@@ -313,14 +316,10 @@ class SharedQueue:
         self.membership.queues_changed()
         self.ask_again()
 
-    def waited_for(self) -> set[str]:
-        """Return the queues in which requests of this gateway wait."""
-        return {waiter.shared.queue for waiter in self._waiting.values()}
-
-    def move_out(self, queues: Sequence[str]) -> None:
-        """Have the requests that wait in these queues ask anew: other shards decide on them from now on."""
+    def move_out(self, elsewhere: Callable[[str, str], bool]) -> None:
+        """Have those requests ask anew on whose queue and tenant another shard decides from now on."""
         for waiter in self._waiting.values():
-            if waiter.shared.queue in queues:
+            if elsewhere(waiter.shared.queue, waiter.shared.tenant):
                 _fail(waiter, AskAnew())
 
     async def close(self) -> None:

@@ -40,8 +40,8 @@ class SharedTurns(Protocol):
         """The membership of all queues where they are decided in one place; None for shards."""
         ...
 
-    def membership_of(self, queue: str) -> Membership:
-        """Return this gateway's part among those that share the queue of this name."""
+    def membership_of(self, queue: str, tenant: str = "") -> Membership:
+        """Return this gateway's part among those that share the tenant's requests in the queue of this name."""
         ...
 
     def reconfigure(self, order: TenantOrder, hold: float | None, *, enabled: bool) -> None:

@@ -1,10 +1,11 @@
 """Counts what requests cost Redis and the gateways: commands, scripts, changes, bytes and CPU.
 
 All but the CPU is the same on every machine. Gateways are processes of their own, before scripted workers that need
-almost no CPU, on a private Valkey or a cluster of three.
+almost no CPU, on a private Valkey or a cluster.
 """
 
 import asyncio
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -93,7 +94,7 @@ async def _count(
     idle_seconds: float,
 ) -> FleetCounts:
     urls = [str(gateway.url) for gateway in gateways]
-    warm_up = max(WARM_UP_REQUESTS * load.members, load.models * load.tenants)
+    warm_up = max(WARM_UP_REQUESTS * load.members, math.lcm(load.models, load.tenants))
     await wait_until_served(urls, keys[0], load)
     await send(urls, keys, load, "warm", warm_up)
     await asyncio.sleep(QUIET_SECONDS)
@@ -138,7 +139,7 @@ async def _redis(stack: AsyncExitStack, load: FleetLoad, directory: Path) -> tup
         stack.callback(valkey.kill)
         await asyncio.to_thread(valkey.start)
         return valkey.url, [await stack.enter_async_context(redis.from_url(valkey.url))]
-    cluster = RedisCluster(node_timeout_ms=20_000)
+    cluster = RedisCluster(node_timeout_ms=20_000, primaries=load.primaries)
     stack.callback(cluster.close)
     await asyncio.to_thread(cluster.start)
     addresses = [f"redis://127.0.0.1:{node.port}" for node in cluster.nodes]
@@ -163,7 +164,10 @@ def _settings(
         "models": [
             {"name": name, "tokenizer": "text", "block_size": BLOCK_SIZE} for name in model_names(load)
         ],
-        "queueing": {"release_window_tokens": load.window_tokens},
+        "queueing": {
+            "release_window_tokens": load.window_tokens,
+            "tenant_shards": dict.fromkeys(model_names(load), load.tenant_shards),
+        },
         "workers": [
             {"id": f"{name}-{at}", "kind": "sglang", "url": each, "models": [name]}
             for name in model_names(load)

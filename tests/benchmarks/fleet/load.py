@@ -42,6 +42,8 @@ class FleetLoad:
     """The tenants; each has an organisation and a namespace of its own."""
     primaries: int = 0
     """The primaries of a Redis Cluster; 0 means one server."""
+    tenant_shards: int = 1
+    """The shards among which the tenants of each model are divided in a cluster."""
 
     @property
     def members(self) -> int:

@@ -21,8 +21,9 @@
 --       arrive, next and correct of Sfq in policies/queueing/sfq.py
 --   keep_in_step, is_ahead
 --       policies/cell_turns.py; a gateway alone follows no bounds
--- Two rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
--- alone does not tell their work apart. And the tickets of a tenant go by number; the gateway that is told of a turn may
+-- Some rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
+-- alone does not tell their work apart. The shards among which a model's tenants are divided are to each other as cells
+-- are, but for that: their work counts in full, and is told within milliseconds. And the tickets of a tenant go by number; the gateway that is told of a turn may
 -- claim it for another ticket of the tenant. tests/property/test_shared_queue.py compares this file with a model made of those functions.
 --
 -- KEYS  1 gateways    sorted set: gateway -> end of its lease in ms
@@ -40,7 +41,8 @@
 --       4 tickets     sorted set, by name: "tenant number id"
 -- ARGV  1 gateway, then the terms: the DispatchWindow of policies/admission/dispatch_window.py and the setting `hold`
 --       2 narrow and 3 wide window in tokens  4 most tokens ahead of an open worker; '': none need be left open
---       5 1: contended  6 1: a prompt takes space of the wide window itself
+--       5 1: contended; 2 is added where the tenants of the model are divided among shards
+--       6 1: a prompt takes space of the wide window itself
 --       7 share by which a worker may cost more than the best one; '': any worker with room will do
 --       8 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
@@ -66,7 +68,9 @@ local ended_swept = 0
 -- call has read: {tokens, streams, KV tokens, and what other cells have of the three} by worker. `terms`: see ARGV.
 -- `next_at`: the index of the next argument. `more`: whether GRANTS_MAX ended the giving
 -- of turns, so that a further call may find more to give.
-local call, now, gateways, loads, places, owned, grants, ended, turns, queues, terms, next_at, more, known_loads
+-- `seen`: the tokens queued by worker that the calling gateway knows of, also from other shards.
+-- `in_step`: other shards and cells have just told what they have (see cells).
+local call, now, gateways, loads, places, owned, grants, ended, turns, queues, terms, next_at, more, known_loads, seen, in_step
 
 -- Begins a call of a verb: sets the variables above. Returns the end of the gateway's lease; nothing without a lease.
 local function begin(keys, args)
@@ -74,9 +78,10 @@ local function begin(keys, args)
   local time = call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
-  terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = args[5] == '1',
-    counts_own = args[6] == '1', hold = tonumber(args[7])}
-  queues, more, known_loads = {}, false, {}
+  local flags = tonumber(args[5])
+  terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = flags % 2 == 1,
+    divided = flags >= 2, counts_own = args[6] == '1', hold = tonumber(args[7])}
+  queues, more, known_loads, seen, in_step = {}, false, {}, {}, false
   local count = tonumber(args[8])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
@@ -139,6 +144,7 @@ local function change_load(worker, tokens, streams, kv)
   read_loads({worker})
   local load = known_loads[worker]
   load[1], load[2], load[3] = load[1] + tokens, load[2] + streams, load[3] + kv
+  if seen[worker] then seen[worker] = seen[worker] + tokens end
   if load[2] == 0 then
     known_loads[worker] = {0, 0, 0, 0, 0, 0}
     call('HDEL', loads, worker)
@@ -177,7 +183,8 @@ local function hold_while_contended(hold) return hold and math.max(hold, CONTEND
 -- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
 -- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
 -- `is_narrow`: the narrow window applies; `background`: it is batch work; `ahead_of_cells`: only an idle worker will do, since its
--- turn is too far ahead of other cells. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
+-- turn is too far ahead of other cells, or of other shards; there the workers that are idle go first to the shard that
+-- is furthest behind, when all have told their loads. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
 local function best_route(routes, closed, hold, is_narrow, background, ahead_of_cells)
   read_loads(workers_of(routes))
   local costs, least, found, open = {}, math.huge, nil, terms.open
@@ -185,12 +192,13 @@ local function best_route(routes, closed, hold, is_narrow, background, ahead_of_
   if terms.contended and not is_narrow then hold = hold_while_contended(hold) end
   for i, route in ipairs(routes) do
     local load = known_loads[route[1]]
-    local ahead = load[1]
+    local ahead = math.max(load[1], seen[route[1]] or load[1])
     -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
     -- might keep it busy for ever.
     local taken = (is_narrow or terms.counts_own or route[2] > window) and route[2] or 1
-    local cost, room = route[3] + route[4] * ahead, ahead == load[4] or ahead + taken <= window
-    if ahead_of_cells then room = ahead == 0 end
+    local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + taken <= window
+    if not terms.divided then room = room or ahead == load[4] end
+    if ahead_of_cells then room = ahead == 0 and (in_step or not terms.divided) end
     if room and open and route[2] > window then room = leaves_one_open(routes, background) end
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) then
@@ -464,6 +472,8 @@ local function routes_of(args)
   for i = 1, tonumber(next_arg(args)) do
     local worker, tokens = next_arg(args), tonumber(next_arg(args))
     routes[i] = {worker, tokens, tonumber(next_arg(args)), tonumber(next_arg(args))}
+    local known = tonumber(next_arg(args))
+    if terms.divided then seen[worker] = known end
   end
   return routes
 end
@@ -481,7 +491,7 @@ end
 
 -- admit: a place if there is room and no request waits, else a ticket. Of the first queue; with a batch queue come the
 --   queues that go before it.
---   id, tenant, weight, cost, KV tokens, number of routes, routes
+--   id, tenant, weight, cost, KV tokens, number of routes, routes, each with the queued tokens that the gateway knows of
 -- Outcome 1 {worker, tokens, loads, virtual time, finish tag}, 0 waits {'', 0, loads, virtual time, finish tag}, -1 it has
 -- ended already.
 -- Of a ticket that waits already, the routes are these from now on. One whose turn has come has its place.
@@ -673,37 +683,47 @@ local function keep_in_step(queue, lift, start_max, lease)
   queue.virtual_time = nil
 end
 
--- cells: other cells have this on workers, and nothing else, from now on.
+-- cells: other cells, and other shards that use the same workers, have this on them, and nothing else, from now on.
 --   number of workers, workers {worker, tokens queued, streams, KV tokens}, lease in ms of the bounds,
---   bounds of each of the queues {lift, start_max or ''}
--- Outcome 1 {worker, tokens queued, streams, KV tokens, ...} of this cell alone, {virtual time, weight that waits, ...} of
+--   bounds of each of the queues {lift, start_max or ''}; -1 in place of all of these: it is only asked what it has
+-- Outcome 1 {worker, tokens queued, streams, KV tokens, ...} of this cell and shard alone, {virtual time, weight that waits, ...} of
 --   each of the queues
 function verbs.cells(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
   local workers, reported = call('HKEYS', loads), {}
+  local count = tonumber(next_arg(args))
   for _, worker in ipairs(workers) do reported[worker] = {0, 0, 0} end
-  for _ = 1, tonumber(next_arg(args)) do
+  for _ = 1, count do
     local worker = next_arg(args)
     if not reported[worker] then workers[#workers + 1] = worker end
     reported[worker] = {tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))}
   end
   read_loads(workers)
-  local own = {}
   for _, worker in ipairs(workers) do
     local load, others = known_loads[worker], reported[worker]
     local tokens, streams, kv = load[1] - load[4], load[2] - load[5], load[3] - load[6]
-    if streams > 0 then own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, tokens, streams, kv end
-    if load[4] ~= others[1] or load[5] ~= others[2] or load[6] ~= others[3] then
+    if count >= 0 and (load[4] ~= others[1] or load[5] ~= others[2] or load[6] ~= others[3]) then
       load[4], load[5], load[6] = others[1], others[2], others[3]
       change_load(worker, tokens + others[1] - load[1], streams + others[2] - load[2], kv + others[3] - load[3])
     end
   end
-  local lease, progress = tonumber(next_arg(args)), {}
+  if count >= 0 then
+    local lease = tonumber(next_arg(args))
+    for _, queue in ipairs(queues) do keep_in_step(queue, tonumber(next_arg(args)), next_arg(args), lease) end
+    in_step = true
+    grant()
+  end
+  -- With what has just been given.
+  local own, progress = {}, {}
+  for worker, load in pairs(known_loads) do
+    local streams = load[2] - load[5]
+    if streams > 0 then
+      own[#own + 1], own[#own + 2], own[#own + 3], own[#own + 4] = worker, load[1] - load[4], streams, load[3] - load[6]
+    end
+  end
   for i, queue in ipairs(queues) do
-    keep_in_step(queue, tonumber(next_arg(args)), next_arg(args), lease)
     progress[2 * i - 1], progress[2 * i] = text((virtual_time(queue))), text(waiting_weight(queue))
   end
-  grant()
   return reply(1, own, progress)
 end
 

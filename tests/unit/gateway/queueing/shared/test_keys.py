@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from gateway.queueing.shared.keys import CLUSTER_SHARDS, MESSAGES, QueueKeys, shard_tags
-from gateway.queueing.shared.queue_shards import shard_of_group
+from gateway.queueing.shared.shard_layout import shard_of_group
 from radix_cache.redis.topology import SLOTS, slot_of
 
 

@@ -1,0 +1,165 @@
+"""Keeps the shards in step among which a model's tenants are divided: their loads, and how far their turns are.
+
+    shard --its loads, its progress--> one gateway --those of the other shards and cells--> the next shard
+
+To each other shards are as cells are (gateway/cells/cell_loads.py): each counts what the others have on a worker,
+and none gets far ahead of another one in which requests wait (policies/cell_turns.py). One gateway visits them all,
+those first whose turns are furthest behind: each is told what those before it have just taken, and gives its turns
+then. In between a shard knows the load of the others from the gateways, which tell what they know with every
+request.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gateway.fleet.loads import Loads
+from gateway.queueing.shared.queue_store import CellState
+from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.shared_turns import SharedTurns
+from policies.cell_turns import QueueProgress, TurnBounds, turn_bounds
+from policies.others_load import NO_TOTALS, LoadTotals
+from radix_cache.match import WorkerId
+from radix_cache.redis.call import RedisDown
+from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.shared.index_maintenance import ACQUIRE_LEASE
+
+PERIOD_SECONDS = 0.1
+IDLE_SECONDS = 0.5
+"""How often shards without any request are visited, and how often other gateways look whether the one that visits
+them is gone.
+"""
+
+LEASE_MS = 1500
+BOUNDS_MS = 1000
+"""How long the bounds of turns hold."""
+
+
+class ShardsInStep:
+    """The shards of the queue, each with what it has told last."""
+
+    def __init__(self, queue: SharedTurns, window_of: Callable[[str], int]) -> None:
+        """`window_of` returns the window of all workers of a queue together, in tokens."""
+        self._queue = queue
+        self._window_of = window_of
+        self._told: dict[SharedQueue, CellState] = {}
+
+    def forget(self) -> None:
+        """Forget what the shards have told: another gateway visits them."""
+        self._told.clear()
+
+    async def visit(self, others: Loads, progress: Sequence[Mapping[str, QueueProgress]]) -> CellState:
+        """Tell each shard what the others have, and return the state of all together.
+
+        `others`, `progress`: what other cells have on workers, and how far each of them is.
+        """
+        before, self._told = self._told, {}
+        told: dict[SharedQueue, CellState] = {}
+        for shard in self._queue.shards:
+            if shard in before:
+                told[shard] = before[shard]
+            elif len(self._queue.shards) > 1:
+                told[shard] = await shard.exchange_with_cells(None, {}, BOUNDS_MS)
+            else:
+                told[shard] = CellState()
+        all_loads = sum_of_loads([others, *(state.loads for state in told.values())])
+        for shard in sorted(told, key=lambda each: _furthest_behind(told[each])):
+            own, beside = told[shard], [state.progress for other, state in told.items() if other is not shard]
+            _take_off(all_loads, own.loads)
+            bounds = self._bounds(own, [*progress, *beside])
+            told[shard] = await shard.exchange_with_cells(dict(all_loads), bounds, BOUNDS_MS)
+            _add(all_loads, told[shard].loads)
+        self._told = told
+        return CellState(
+            loads=sum_of_loads(state.loads for state in told.values()),
+            progress=_progress_of_all(state.progress for state in told.values()),
+        )
+
+    def _bounds(self, own: CellState, others: Sequence[Mapping[str, QueueProgress]]) -> dict[str, TurnBounds]:
+        """Return the bounds of one shard's turns, by queue."""
+        found = {}
+        for queue, progress in own.progress.items():
+            beside = [other[queue] for other in others if queue in other]
+            if beside:
+                found[queue] = turn_bounds(progress, beside, self._window_of(queue))
+        return found
+
+
+class ShardVisits:
+    """Visits the shards again and again, while no other gateway does."""
+
+    def __init__(self, shards: ShardsInStep, scripts: ScriptCaller, key: str, gateway: str) -> None:
+        """`key`: of the lease. `gateway`: this gateway's name."""
+        self._shards = shards
+        self._scripts = scripts
+        self._key = key
+        self._gateway = gateway
+
+    async def run(self) -> None:
+        """Visit the shards, or look whether another gateway does, again and again."""
+        while True:
+            try:
+                mine = await self._scripts.call(ACQUIRE_LEASE, [self._key], [self._gateway, LEASE_MS])
+            except RedisDown:
+                mine = 0
+            if mine != 1:
+                self._shards.forget()
+                await asyncio.sleep(IDLE_SECONDS)
+                continue
+            found = await self._shards.visit({}, ())
+            await asyncio.sleep(PERIOD_SECONDS if found.loads else IDLE_SECONDS)
+
+
+def sum_of_loads(several: Iterable[Loads]) -> dict[WorkerId, LoadTotals]:
+    """Return the loads of workers, summed over several parts."""
+    found: dict[WorkerId, LoadTotals] = {}
+    for loads in several:
+        _add(found, loads)
+    return found
+
+
+def _add(sums: dict[WorkerId, LoadTotals], loads: Loads) -> None:
+    for worker, load in loads.items():
+        before = sums.get(worker, NO_TOTALS)
+        sums[worker] = LoadTotals(
+            before.tokens_queued + load.tokens_queued,
+            before.streams + load.streams,
+            before.kv_tokens + load.kv_tokens,
+        )
+
+
+def _take_off(sums: dict[WorkerId, LoadTotals], loads: Loads) -> None:
+    """Take loads off the sums that have them."""
+    for worker, load in loads.items():
+        before = sums.pop(worker)
+        rest = LoadTotals(
+            before.tokens_queued - load.tokens_queued,
+            before.streams - load.streams,
+            before.kv_tokens - load.kv_tokens,
+        )
+        if rest != NO_TOTALS:
+            sums[worker] = rest
+
+
+def _furthest_behind(state: CellState) -> float:
+    """Return how far the turns of a shard have come in which requests wait; of any other shard, without end."""
+    return min(
+        (progress.virtual_time for progress in state.progress.values() if progress.waiting_weight > 0),
+        default=float("inf"),
+    )
+
+
+def _progress_of_all(several: Iterable[Mapping[str, QueueProgress]]) -> dict[str, QueueProgress]:
+    """Return how far each queue has come: its shard that is furthest behind of those in which requests wait."""
+    found: dict[str, QueueProgress] = {}
+    for progress in several:
+        for queue, one in progress.items():
+            found[queue] = _both(found[queue], one) if queue in found else one
+    return found
+
+
+def _both(one: QueueProgress, other: QueueProgress) -> QueueProgress:
+    waiting = [each.virtual_time for each in (one, other) if each.waiting_weight > 0]
+    return QueueProgress(
+        min(waiting) if waiting else max(one.virtual_time, other.virtual_time),
+        one.waiting_weight + other.waiting_weight,
+    )
