@@ -23,21 +23,21 @@ class FleetCosts:
     """The costs of one request, of one change of the index, of one block, and of a gateway without requests."""
 
     # make bench-fleet BENCH_ARGS=--costs
-    index: PartCosts = PartCosts(commands=19.5, bytes_in=1015.0, bytes_out=0.0)
-    quotas: PartCosts = PartCosts(commands=13.9, bytes_in=1060.0, bytes_out=93.0)
-    queue: PartCosts = PartCosts(commands=36.9, bytes_in=2000.0, bytes_out=260.0)
+    index: PartCosts = PartCosts(commands=24.5, bytes_in=1085.0, bytes_out=0.0)
+    quotas: PartCosts = PartCosts(commands=9.1, bytes_in=780.0, bytes_out=84.0)
+    queue: PartCosts = PartCosts(commands=37.7, bytes_in=2075.0, bytes_out=268.0)
     """Where several processes share the queue."""
-    turn: PartCosts = PartCosts(commands=73.0, bytes_in=1500.0, bytes_out=60.0)
+    turn: PartCosts = PartCosts(commands=73.0, bytes_in=1535.0, bytes_out=60.0)
     """Of a request that waits for its turn, in addition."""
     turn_commands_per_process: float = 1.7
-    turn_bytes_per_process: float = 130.0
+    turn_bytes_per_process: float = 112.0
     """Every process is told of every turn."""
     bytes_in_per_new_block: float = 16.1
     bytes_in_per_shared_prefix: float = 50.0
     """Of a request whose prompt begins as others do."""
     changes: float = 3.0
     """Changes of the index for every request, sent to one process of each gateway: predicted, held, withdrawn."""
-    bytes_of_changes: float = 365.0
+    bytes_of_changes: float = 386.0
     """Of all together, without blocks."""
     bytes_per_new_block: float = 16.1
     """Of all changes of one request together, sent to one process of each gateway."""
@@ -48,18 +48,23 @@ class FleetCosts:
     turn_moments: float = 2.4
     """The same for a request that waits, in addition."""
     moments_alone: float = 4.0
-    moments_shared: float = 4.5
+    moments_shared: float = 6.0
     """Further moments of a request that have something to write; those within `coalesced_seconds` go together."""
     coalesced_seconds: float = 0.0045
     """About DELAY_SECONDS of radix_cache/redis/batch.py."""
-    idle_commands: float = 62.0
-    idle_bytes_in: float = 3660.0
-    idle_bytes_out: float = 610.0
+    idle_commands: float = 54.8
+    idle_bytes_in: float = 3240.0
+    idle_bytes_out: float = 1540.0
     """A second, of each process, without any request."""
 
-    tip_commands: float = 32.0
-    """Of these commands, those that only one process of a gateway has: it compares the tips of 64 shards every two
+    tip_commands: float = 24.0
+    """Of these commands, those that only one process of a gateway has: it compares the tips of 48 shards every two
     seconds. Calculated, not counted.
+    """
+
+    visit_commands: float = 160.0
+    """A second, for each shard among which a model's tenants are divided: ten visits of one gateway, by verb cells
+    of queue.lua. Calculated from that verb, not counted.
     """
 
     idle_bytes_out_per_worker: float = 40.0

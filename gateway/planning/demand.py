@@ -45,6 +45,8 @@ class FleetLayout:
     """Primaries of the Redis Cluster of each deployment; 1 means a single server."""
     deployments: int = 1
     """Deployments with a Redis of their own, among which a load balancer divides the tenants."""
+    tenant_shards: int = 1
+    """Shards among which the tenants of each model are divided in a cluster: `queueing.tenant_shards`."""
 
     @property
     def members(self) -> int:

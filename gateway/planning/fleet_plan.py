@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import NormalDist
 
 from gateway.planning.costs import FleetCosts
 from gateway.planning.demand import FleetDemand, FleetLayout, FleetMachines
@@ -11,6 +13,9 @@ GATEWAYS_MAX = 4096
 DEPLOYMENTS_MAX = 256
 QUEUE_SHARDS = 24
 """CLUSTER_SHARDS of gateway/queueing/shared/keys.py."""
+
+NAMESPACE_SHARDS = 24
+"""CLUSTER_PARTS of radix_cache/shared/keys.py."""
 
 
 class NoLayout(Exception):
@@ -58,7 +63,7 @@ def fleet_plan(
     """Return what each part of the layout bears."""
     own = _demand_of_one(demand, layout.deployments)
     request = request_traffic(own, layout.members, costs, layout.followers)
-    second = _with_idle(request.scaled(own.requests_per_second), own.workers, layout, costs)
+    second = _with_idle(request.scaled(own.requests_per_second), own, layout, costs)
     parts = (
         *_redis_parts(own, layout, machines, request, second, costs),
         *_process_parts(own, layout, machines, request.changes, costs),
@@ -76,16 +81,58 @@ def smallest_layout(
     plan = fleet_plan(demand, layout, machines, costs)
     for deployments in _doubled(DEPLOYMENTS_MAX):
         for primaries in (1, 3, 6, 12, 24, 48):
-            tried = replace(layout, deployments=deployments, primaries=primaries)
-            plan = fleet_plan(demand, _enough_gateways(demand, tried, machines, costs), machines, costs)
-            if plan.first.share <= 1:
-                return plan
+            for shards in (1,) if primaries == 1 else sorted({1, layout.tenant_shards, QUEUE_SHARDS}):
+                tried = replace(layout, deployments=deployments, primaries=primaries, tenant_shards=shards)
+                plan = fleet_plan(demand, _enough_gateways(demand, tried, machines, costs), machines, costs)
+                if plan.first.share <= 1:
+                    return plan
     raise NoLayout(f"no layout bears this load: {plan.first.name} has {plan.first.share:.1f} times its bound")
 
 
 def share_of_busiest(units: int, primaries: int) -> float:
     """Return the share of the busiest primary where so many equal units are spread evenly."""
     return -(-units // primaries) / units
+
+
+def share_by_hash(units: int, primaries: int) -> float:
+    """Return the share of the busiest primary where so many equal units are placed by hash, in the mean.
+
+    The counts of the primaries are nearly normal; the expected largest of p of them is that of Blom: Statistical
+    Estimates and Transformed Beta-Variables (1958).
+    """
+    mean = 1 / primaries
+    if primaries == 1:
+        return mean
+    largest = NormalDist().inv_cdf((primaries - 0.375) / (primaries + 0.25))
+    found = mean + largest * sqrt(mean * (1 - mean) / units)
+    return min(1.0, max(found, share_of_busiest(units, primaries)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusiestShares:
+    """The share that the busiest primary has of each part of the data."""
+
+    index: float
+    quotas: float
+    queue: float
+    commands: float
+    """Of all commands of requests."""
+
+
+def busiest_shares(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) -> BusiestShares:
+    """Return the shares of the busiest primary of one deployment; every part has it at the same one."""
+    primaries, divided = layout.primaries, layout.tenant_shards > 1
+    index = share_of_busiest(min(demand.namespaces * NAMESPACE_SHARDS, INDEX_SHARDS), primaries)
+    quotas = share_by_hash(demand.tenants, primaries)
+    queue = max(
+        share_by_hash(demand.namespaces if divided else demand.models, primaries),
+        share_of_busiest(min(demand.models * layout.tenant_shards, QUEUE_SHARDS), primaries),
+    )
+    parts = [(index, costs.index), (quotas, costs.quotas)]
+    if layout.members > 1:
+        parts.append((queue, costs.queue))
+    commands = sum(share * part.commands for share, part in parts) / sum(part.commands for _, part in parts)
+    return BusiestShares(index=index, quotas=quotas, queue=queue, commands=commands)
 
 
 def _demand_of_one(demand: FleetDemand, deployments: int) -> FleetDemand:
@@ -99,13 +146,18 @@ def _demand_of_one(demand: FleetDemand, deployments: int) -> FleetDemand:
     )
 
 
-def _with_idle(traffic: RedisTraffic, workers: int, layout: FleetLayout, costs: FleetCosts) -> RedisTraffic:
+def _with_idle(
+    traffic: RedisTraffic, demand: FleetDemand, layout: FleetLayout, costs: FleetCosts
+) -> RedisTraffic:
+    workers, models = demand.workers, demand.models
     members = layout.members
     tips = (members - layout.followers) * costs.tip_commands
     loads = workers * costs.idle_bytes_out_per_worker if members > 1 else 0.0
+    divided = layout.tenant_shards > 1 and members > 1
+    visits = costs.visit_commands * min(layout.tenant_shards * models, QUEUE_SHARDS) if divided else 0.0
     return replace(
         traffic,
-        commands=traffic.commands + members * costs.idle_commands - tips,
+        commands=traffic.commands + members * costs.idle_commands - tips + visits,
         bytes_in=traffic.bytes_in + members * costs.idle_bytes_in,
         bytes_out=traffic.bytes_out + members * (costs.idle_bytes_out + loads),
     )
@@ -120,22 +172,15 @@ def _redis_parts(
     costs: FleetCosts,
 ) -> Iterator[PartLoad]:
     """Yield what the busiest primary bears."""
-    index = share_of_busiest(min(demand.namespaces, INDEX_SHARDS), layout.primaries)
-    quotas = share_of_busiest(demand.tenants, layout.primaries)
-    queue = share_of_busiest(min(demand.models, QUEUE_SHARDS), layout.primaries)
-    shared = layout.members > 1
+    shares = busiest_shares(demand, layout, costs)
+    index, quotas, busiest = shares.index, shares.quotas, shares.commands
     # In a cluster the calls of each part leave apart: at most three scripts where one server has one.
     scripts = request.scripts * (1 if layout.primaries == 1 else 3)
-    by_part = (
-        (index, costs.index),
-        (quotas, costs.quotas),
-        *(((queue, costs.queue),) if shared else ()),
-    )
-    commands = sum(part.commands for _, part in by_part)
-    busiest = sum(share * part.commands for share, part in by_part) / commands
     cpu_us = busiest * (scripts * costs.redis_us_per_script + request.commands * costs.redis_us_per_command)
     cpu_us += index * request.deliveries * costs.redis_us_per_delivery
-    remedy = "more primaries" if busiest < 1 or layout.primaries == 1 else "more deployments"
+    remedy = "more primaries"
+    if shares.queue > 1.2 / layout.primaries and layout.members > 1 and layout.primaries > 1:
+        remedy += ", or the tenants of its largest models in more shards (queueing.tenant_shards)"
     yield PartLoad(
         name="CPU of the busiest Redis primary",
         used=demand.requests_per_second * cpu_us / 1e6,

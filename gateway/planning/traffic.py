@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from gateway.planning.costs import FleetCosts
 from gateway.planning.demand import FleetDemand
 
-INDEX_SHARDS = 64
-"""Of radix_cache/shared/keys.py; a namespace is in one of them."""
+INDEX_SHARDS = 48
+"""SHARDS of radix_cache/shared/keys.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,7 @@ def fleet_figures(plan: FleetPlan) -> dict[str, float]:
         "processes_per_gateway": layout.processes,
         "primaries": layout.primaries,
         "deployments": layout.deployments,
+        "tenant_shards": layout.tenant_shards,
     }
     for _, name, _ in ROWS:
         found[f"{name}_per_request"] = getattr(plan.request, name)
@@ -89,6 +90,8 @@ def layout_text(layout: FleetLayout) -> str:
         f"{layout.gateways} x {layout.processes} processes" if layout.processes > 1 else f"{layout.gateways}"
     )
     redis = f"{layout.primaries} Redis primaries" if layout.primaries > 1 else "one Redis server"
+    if layout.tenant_shards > 1:
+        redis += f", tenants in {layout.tenant_shards} shards"
     if layout.deployments == 1:
         return f"gateways: {gateways}, {redis}"
     return f"{layout.deployments} deployments; gateways in all: {gateways}; {redis} in each"

@@ -32,6 +32,14 @@ def plan_fleet(
             max=10_000,
         ),
     ] = 1,
+    tenant_shards: Annotated[
+        int,
+        typer.Option(
+            help="Shards among which the tenants of each model are divided in a cluster: queueing.tenant_shards.",
+            min=1,
+            max=24,
+        ),
+    ] = 1,
     workers: Annotated[int, typer.Option(help="Number of workers.", min=1, max=10_000_000)] = 8,
     tenants: Annotated[
         int, typer.Option(help="Number of tenants; an isolation group counts as one.", min=1, max=100_000_000)
@@ -82,7 +90,13 @@ def plan_fleet(
         waiting=waiting,
         block_size=block_size,
     )
-    layout = FleetLayout(gateways=gateways, processes=processes, primaries=primaries, deployments=deployments)
+    layout = FleetLayout(
+        gateways=gateways,
+        processes=processes,
+        primaries=primaries,
+        deployments=deployments,
+        tenant_shards=tenant_shards if primaries > 1 else 1,
+    )
     if gateways < deployments:
         raise CommandError("--deployments: each needs a gateway, so there cannot be more than --gateways", 2)
     machines = FleetMachines(

