@@ -107,6 +107,22 @@ def _number_in_words(number: int) -> str:
     return " ".join(words)
 
 
+def work_between(
+    begin: float, end: float, result: RequestResult, prompt_tokens: int, output_tokens: int
+) -> float:
+    """Return the cost units of a request that were computed between two moments.
+
+    The prompt counts at the first token, the answer evenly until the last one. To count requests when they end
+    would leave out what is computed of long answers while their number still rises.
+    """
+    first, last = result.first_at, result.last_at
+    if first is None or last is None or result.error is not None:
+        return 0.0
+    prompt = prompt_tokens if begin <= first < end else 0
+    inside = max(0.0, min(last, end) - max(first, begin))
+    return prompt + 2 * output_tokens * inside / max(last - first, 1e-9)
+
+
 class Sender:
     """Sends the traffic of all classes to one gateway, and keeps what became of it."""
 
@@ -116,7 +132,7 @@ class Sender:
         self._url = url
         self._classes = classes
         self._results: dict[str, list[RequestResult]] = defaultdict(list)
-        self._units = 0
+        self._units = 0.0
         self._numbers = itertools.count()
         self._from = self._until = 0.0
 
@@ -151,11 +167,10 @@ class Sender:
         )
         if self._from <= result.sent_at < self._until:
             self._results[service_class].append(result)
-        if result.error is None and self._from <= time.perf_counter() < self._until:
-            self._units += prompt_tokens + 2 * output_tokens
+        self._units += work_between(self._from, self._until, result, prompt_tokens, output_tokens)
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of each class, and the work that ended while requests were counted, a second."""
+        """Return the figures of each class, and the work that was done while requests were counted, a second."""
         found: dict[str, Any] = {"units_per_second": self._units / (self._until - self._from)}
         for name, results in self._results.items():
             ttft = [one.ttft for one in results if one.ttft is not None and one.error is None]
