@@ -39,6 +39,8 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             narrow by waiting tokens: p99 of chats while a flood begins 275, not 139; by the share of late work: 326
             recent work of 10 or 16 s in place of 4: p99 of conversations up to +15 %
             three tenants that crowd: drift with little KV 1.14; one: beside a flood of three, median 8 x
+            batch work and chats fill workers that voice and code leave: work 0.87 -> 0.96 of that without classes,
+            but late chats 0.8 -> 13 % beside batch work with long answers
             any space for prompts longer than the window: p99 of chats while a flood begins 214, not 135
     level   victims that pay no price and no harm; a wide window for short prompts beside a narrow one for long ones
 
