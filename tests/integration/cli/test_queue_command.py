@@ -31,7 +31,7 @@ async def run(running, *options):
 
 
 async def test_it_says_who_waits_why_and_what_each_has_received(gateway):
-    settings = {"queueing.release_window_tokens": "100"}
+    settings = {"queueing.release_window_tokens": "1"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         gate = asyncio.Event()
         worker.then(until=gate)

@@ -8,6 +8,7 @@ import redis.asyncio as redis
 import zmq
 import zmq.asyncio
 
+from radix_cache.shared.keys import SHARDS
 from tests.integration.conftest import MODEL, PAGE_SIZE, EmbeddedWorker
 from tests.integration.routing.test_prefix_cache_routing import ask, cached, conversation, text
 
@@ -201,7 +202,7 @@ async def test_tenants_are_told_apart_by_their_salt(gateway, small, model_settin
         await ask(running, conversation(1), tenant="acme")
         await ask(running, conversation(1), tenant="globex")
         await heard(running)
-        assert len(running.here.gateway.index.index.replica.shards) == 64
+        assert len(running.here.gateway.index.index.replica.shards) == SHARDS
         names = {name for shard in index_of(running).replica.shards.values() for name in shard.names.values()}
         assert len(names) == 2
         assert feed_of(running).follower.foreign_pages == 0

@@ -9,7 +9,7 @@ from policies.latency_model import PrefillFit
 from tests.fakes.scripted_worker import ScriptedWorker
 
 HOUR = {"gap": 3600.0, "first_after": 3600.0}
-WINDOW = {"queueing.release_window_tokens": "100"}
+WINDOW = {"queueing.release_window_tokens": "1"}
 LONG = "x" * 300
 
 

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from redis import from_url as valkey_at
 
+from gateway.database.audit_log import chain_key
+from gateway.database.tenant_store import TenantStore
 from gateway.quotas import counter_recovery
 from gateway.runtime.reload import Reloader, differences, notify_gateways, registered_for_reload
 from gateway.settings.models import ModelSettings
@@ -15,6 +17,7 @@ from gateway.settings.sources import LoadedSettings
 from gateway.settings.tenants import ApiKeySettings, LimitSettings
 from gateway.settings.types import SettingsProblem
 from gateway.settings.workers import DiscoverySettings, WorkerSettings
+from gateway.tenants.key_lifecycle import KeyLifecycle
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.conftest import SECRET
 from tests.fakes.scripted_worker import ScriptedWorker
@@ -153,9 +156,8 @@ async def test_what_the_file_does_not_name_any_more_is_the_databases(gateway, tm
         )
         async with running.http.put(path + "/tenants/acme", json={}, headers=headers) as response:
             assert response.status == 201, await response.text()
-        async with running.http.post(path + "/keys", json={"tenant": "acme"}, headers=headers) as response:
-            assert response.status == 201, await response.text()
-            stored = (await response.json())["key"]
+        store = TenantStore(running.here.gateway.records.ledger.database, chain_key(SECRET.encode()))
+        stored = (await KeyLifecycle(store, pepper(SECRET.encode())).create("acme")).text
         in_file, kept = running.keys["acme"], running.here.gateway.settings.tenants
         running.keys["acme"] = in_database = NewKey(id="", text=stored, hash="")
         directory = running.here.gateway.records.directory
@@ -224,7 +226,7 @@ async def test_a_model_that_was_found_at_its_worker_is_named_later(gateway):
 
 
 async def test_who_waits_has_its_turn_by_the_new_rules(gateway):
-    settings = {"queueing.release_window_tokens": "100"}
+    settings = {"queueing.release_window_tokens": "1"}
     async with ScriptedWorker() as worker, gateway(worker, **settings) as running:
         gate = asyncio.Event()
         worker.then(until=gate)

@@ -24,7 +24,7 @@ async def use_sdk(major: str, scripts: Sequence[str], url: str, key: str) -> Non
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", RUN_ALL, f"{url}/v1", key, MODEL),
         *(str(Path(__file__).with_name(script)) for script in scripts),
-        env={**os.environ, "PYTHONPATH": str(installed)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (installed, Path(__file__).parent)))},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

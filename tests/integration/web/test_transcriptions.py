@@ -353,7 +353,7 @@ async def test_batches_do_not_take_it(gateway, tmp_path):
 @pytest.mark.parametrize("major", ["2", "3"])
 async def test_the_sdk_hears_and_translates_unchanged(gateway, major):
     async with SpeechWorker(["tiny"]) as worker, gateway(worker) as running:
-        await use_sdk(major, "speech_client.py", running.url, running.keys["acme"].text)
+        await use_sdk(major, ["speech_client.py"], running.url, running.keys["acme"].text)
         heads = [head.split("\r\n")[0] for head, _ in worker.seen[0].body["parts"]]
         assert heads.count(named("timestamp_granularities[]")) == 2
         assert named("include[]") in heads
