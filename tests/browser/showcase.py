@@ -10,9 +10,10 @@ import aiohttp
 import yaml
 
 from gateway.bench.ideal_cache import IdealCache
-from gateway.demo.demo_processes import GATEWAY_READY, TINY_MODEL, WORKER_READY, free_port
+from gateway.demo.demo_processes import GATEWAY_READY, TINY_MODEL, WORKER_READY
 from gateway.demo.traffic import ChatSession, TrafficScale, make_sessions, run_sessions
 from gateway.process.children import Child
+from tests.stage.ports import free_port
 
 MODEL = TINY_MODEL.name
 PAGE_SIZE = 16
@@ -73,7 +74,7 @@ async def showcase(directory: Path, *, workers: int = 3) -> AsyncIterator[Showca
             )
             stack.push_async_callback(worker.stop)
             urls[worker.name] = await worker.start(START_SECONDS_MAX)
-        file, port = directory / "gateway.yaml", free_port(0)
+        file, port = directory / "gateway.yaml", free_port()
         file.write_text(yaml.safe_dump(_settings(directory, checkpoint, urls, port), sort_keys=False))
         gateway = Child(
             "gateway",

@@ -32,8 +32,9 @@ from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.benchmarks.subjects import run_to_its_end
 from tests.chaos.servers import LinkedValkey, Servers, ValkeyCluster, WatchedValkey
 from tests.stage.link import Link
+from tests.stage.ports import free_port, free_ports
 from tests.stage.postgres import PostgresServer
-from tests.stage.processes import EmbeddedProcess, GatewayProcess, Process, steady_ports
+from tests.stage.processes import EmbeddedProcess, GatewayProcess, Process
 
 MODEL = "tiny"
 TENANTS = ("acme", "globex", "initech")
@@ -245,7 +246,7 @@ async def scene(directory: Path, seed: int, stage: Stage) -> AsyncIterator[Scene
         ports = [worker.port for worker in workers]
         links = list[Link]()
         if stage is Stage.WORKER_LINKS:
-            ports = [steady_ports(1) for _ in workers]
+            ports = free_ports(len(workers))
             links = [
                 await _opened(port, worker.port, stack) for port, worker in zip(ports, workers, strict=True)
             ]
@@ -287,7 +288,7 @@ async def _database(stack: AsyncExitStack) -> LinkedPostgres:
     await asyncio.to_thread(server.prepare)
     await asyncio.to_thread(server.start)
     stack.callback(server.stop)
-    port = steady_ports(1)
+    port = free_port()
     return LinkedPostgres(server, await _opened(port, server.port, stack), port)
 
 

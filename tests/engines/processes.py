@@ -4,13 +4,14 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+
+from tests.stage.ports import free_ports
 
 MODEL = "tiny"
 ROOT = Path(__file__).parents[2]
@@ -260,14 +261,3 @@ class SglangOfTwoRanks(Sglang):
     def environment(self) -> dict[str, str]:
         # One CPU for each: by default each would want a NUMA node.
         return {**super().environment(), "SGLANG_CPU_OMP_THREADS_BIND": f"0|{(os.cpu_count() or 1) - 1}"}
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import redis
 
 from gateway.process.embedded_valkey import find_server_binary
+from tests.stage.ports import free_ports
 from workers.launching.child_process import die_with_parent
 
 SLOTS = 16384
@@ -22,17 +22,6 @@ READY_SECONDS_MAX = 30.0
 def server_binary() -> str:
     """Return the server program of the tests: RADIXGATE_TEST_REDIS, else the one that a gateway would start."""
     return os.environ.get("RADIXGATE_TEST_REDIS") or str(find_server_binary())
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def until(true: Any, what: str) -> None:
@@ -86,7 +75,9 @@ class Node:
         until(self.answers, "a server of the cluster does not start")
 
     def answers(self) -> bool:
-        """Return whether the server answers."""
+        """Return whether the server answers. Raises AssertionError with its log when it has ended."""
+        if self.process is not None and self.process.poll() is not None:
+            raise AssertionError(f"a server has ended: {(self._directory / 'log').read_text()[-1000:]}")
         try:
             return bool(self._client.ping())
         except redis.RedisError:
@@ -236,8 +227,8 @@ class ClusterStock:
         return taken
 
     def close(self) -> None:
-        """Close the cluster that was not taken."""
-        if self._next is not None:
+        """Close the cluster that was not taken, if it could be started."""
+        if self._next is not None and self._next.exception() is None:
             self._next.result().close()
         self._thread.shutdown()
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import redis
 
-from tests.fakes.redis_cluster import free_ports, server_binary, until
+from tests.fakes.redis_cluster import server_binary, until
+from tests.stage.ports import free_ports
 from workers.launching.child_process import die_with_parent
 
 SERVICE = "main"

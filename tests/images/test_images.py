@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from gateway.demo.demo_processes import free_port
 from tests.images.pip_settings import build_arguments
+from tests.stage.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools/images"
@@ -61,7 +61,7 @@ def fetched(url: str, body: object = None) -> bytes:
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a registry of images, and return its address."""
-    directory, port = tmp_path_factory.mktemp("registry"), free_port(0)
+    directory, port = tmp_path_factory.mktemp("registry"), free_port()
     settings = {
         "version": 0.1,
         "log": {"level": "error"},
@@ -156,7 +156,7 @@ class Installed(NamedTuple):
 @pytest.fixture(scope="module")
 def installed(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """Run a worker with the demo's model, and a gateway that finds its settings where the chart puts them."""
-    directory, worker_port, port = tmp_path_factory.mktemp("containers"), free_port(0), free_port(0)
+    directory, worker_port, port = tmp_path_factory.mktemp("containers"), free_port(), free_port()
     settings = {
         "listen": {"port": port},
         "state_directory": "/tmp/state",

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import socket
 import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.observability.test_alerts import PROMTOOL, RULES
+from tests.stage.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "helm/radixgate/dashboards/radixgate.json").read_text(encoding="utf-8"))
@@ -47,9 +47,7 @@ def filled(query):
 @contextmanager
 def prometheus(target, directory):
     """A Prometheus that scrapes this address each second; its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     config = {
         "global": {"scrape_interval": "1s"},
         "scrape_configs": [

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from gateway.demo.demo_processes import free_port
+from tests.stage.ports import free_port
 
 PROGRAM = Path(".tools/envoy/envoy")
 DOCUMENTED = Path("docs/envoy.yaml")
@@ -37,8 +37,8 @@ class Envoy:
         mode: dict[str, str] | None = None,
         threads: int = 1,
     ) -> None:
-        self.port = free_port(0)
-        self._admin_port = free_port(0)
+        self.port = free_port()
+        self._admin_port = free_port()
         self._log = directory / "envoy.log"
         self._config = directory / "envoy.json"
         self._config.write_text(

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from gateway.demo.demo_processes import free_port
+from tests.stage.ports import free_port
 from workers.launching.child_process import die_with_parent
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ class PostgresServer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.data = directory / "data"
-        self.port = free_port(0)
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._bin = binaries()
         self._count = 0

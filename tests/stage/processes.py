@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import re
 import signal
 import sys
@@ -15,8 +14,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from gateway.demo.demo_processes import free_port
 from gateway.process.children import Child
+from tests.stage.ports import free_ports
 
 READY = re.compile(r"ready at (\S+)")
 START_SECONDS_MAX = 120.0
@@ -75,7 +74,7 @@ class GatewayProcess(Process):
         program: Sequence[str] = ("gateway",),
     ) -> None:
         """Write the settings file; `program` is the module to run and its arguments before `serve`."""
-        port = steady_ports(2)
+        port = free_ports(2)[0]
         own = {
             "listen": {**settings.get("listen", {}), "port": port},
             "admin": {"port": port + 1},
@@ -135,7 +134,7 @@ class EmbeddedProcess(Process):
         host: str = "127.0.0.1",
         **more: Any,
     ) -> None:
-        self.port = steady_ports(3)
+        self.port = free_ports(3)[0]
         self.events_port = self.port + 1
         options: dict[str, Any] = {
             "model": checkpoint,
@@ -181,18 +180,6 @@ def resident_bytes(pid: int) -> int:
 def descriptors(pid: int) -> int:
     """Return how many files and sockets a process has open. Linux."""
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def steady_ports(count: int) -> int:
-    """Return the first of `count` free ports in a row.
-
-    No client connection takes them by chance while their owner is stopped: systems choose the ports of clients from
-    32768 on (Linux) or above.
-    """
-    while True:
-        first = random.randrange(15_000, 32_000)
-        if all(free_port(first + at) == first + at for at in range(count)):
-            return first
 
 
 def gateway_processes(supervisor: int) -> dict[int, int]:

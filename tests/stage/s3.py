@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.demo.demo_processes import free_port
+from tests.stage.ports import free_port
 from workers.launching.child_process import die_with_parent
 
 INSTALLED = Path(__file__).parents[2] / ".tools" / "moto"
@@ -26,7 +26,7 @@ class S3Server:
         if not (INSTALLED / "moto").is_dir():
             raise S3Missing("moto is not installed; `make test` puts it into .tools/moto")
         self._log = log
-        self._port = free_port(0)
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

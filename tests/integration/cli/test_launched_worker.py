@@ -3,21 +3,19 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 
 import pytest
 
 from tests.fakes import scripted_engine
+from tests.stage.ports import free_port
 
 DISCOVERY = {"discovery": '[{"kind": "redis"}]'}
 
 
 @pytest.fixture
 def port():
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+    return free_port()
 
 
 async def launched(running, tmp_path, port, *more):

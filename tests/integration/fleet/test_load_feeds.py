@@ -4,12 +4,12 @@ import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gateway.cli.support.free_ports import free_ports
 from gateway.fleet import load_feeds as feeds_module
 from gateway.fleet import loads as loads_module
 from gateway.fleet.prefill_rate import TOKENS_ENOUGH
 from tests.fakes.load_publisher import LoadPublisher, stat
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.ports import free_ports
 
 LONG = "It was a long prompt, and there was more of it than of any other. " * 40
 
@@ -31,7 +31,7 @@ class Rank:
 async def publishing(*ranks):
     """A scripted worker with a load feed of so many ranks, on ports in a row."""
     async with AsyncExitStack() as stack:
-        base = free_ports("127.0.0.1", len(ranks))
+        base = free_ports(len(ranks))[0]
         said = [
             Rank(stack.enter_context(LoadPublisher(base + number)), rank=number, **told)
             for number, told in enumerate(ranks)

@@ -21,7 +21,8 @@ from radix_cache import loop_yield
 from radix_cache.shared.feed_lease_store import FeedKnowledge
 from tests.fakes.feed_gateway import SPACE
 from tests.integration.kv_index.test_kv_event_feeds import chain
-from tests.integration.workers.test_event_subscriber import free_pair, published, source_of
+from tests.integration.workers.test_event_subscriber import published, source_of
+from tests.stage.ports import free_port
 from workers.engine.kv.kv_events import BlockRemoved, Cleared
 
 PROMISED_SECONDS = 2.0
@@ -312,7 +313,7 @@ async def test_a_large_cache_is_told_in_short_turns(join, monkeypatch):
 async def test_whoever_hears_the_worker_follows_it(join, hearing):
     async with published() as publisher:
         publisher.publish(chain(10, 3))
-        nowhere = SimpleNamespace(port=free_pair(), replay_port=free_pair())
+        nowhere = SimpleNamespace(port=free_port(), replay_port=free_port())
         deaf = [await join(nowhere) for _ in range(2)]
         await deaf[0].until(lambda: {each.feeds.role("w") for each in deaf} == {1, 2})
         others = [await join(publisher) for _ in range(hearing)]

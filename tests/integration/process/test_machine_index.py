@@ -15,7 +15,8 @@ import redis.asyncio as redis
 
 from radix_cache.shared.keys import Keys
 from tests.fakes.scripted_worker import ScriptedWorker
-from tests.stage.processes import gateway_processes, is_reaped, steady_ports
+from tests.stage.ports import free_port
+from tests.stage.processes import gateway_processes, is_reaped
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -101,7 +102,7 @@ async def machine(tmp_path_factory, valkey):
     """A gateway of several processes for all tests, the last of which kills it."""
     async with AsyncExitStack() as stack:
         tmp_path = tmp_path_factory.mktemp("machine")
-        admin = steady_ports(1)
+        admin = free_port()
         workers = [await stack.enter_async_context(ScriptedWorker()) for _ in range(2)]
         for worker in workers:
             worker.then(cached_tokens=None)

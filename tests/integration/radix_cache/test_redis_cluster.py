@@ -18,8 +18,9 @@ from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import slot_of
 from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
-from tests.fakes.redis_cluster import Node, free_ports
+from tests.fakes.redis_cluster import Node
 from tests.fakes.replica import replica
+from tests.stage.ports import free_ports
 
 APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}

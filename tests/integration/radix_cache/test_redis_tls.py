@@ -14,9 +14,10 @@ from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import Keys
-from tests.fakes.redis_cluster import Node, free_ports, server_binary
+from tests.fakes.redis_cluster import Node, server_binary
 from tests.fakes.replica import replica
 from tests.fakes.tls_terminator import TlsTerminator, certificate
+from tests.stage.ports import free_port, free_ports
 
 APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
@@ -110,7 +111,7 @@ async def test_one_server_is_reached_through_tls(own_valkey, pair, tmp_path):
 
 async def test_a_server_that_speaks_tls_itself_is_reached(pair, tmp_path):
     cert, key = pair
-    (port,) = free_ports(1)
+    port = free_port()
     command = [server_binary(), "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", ""]
     command += ["--tls-cert-file", str(cert), "--tls-key-file", str(key), "--tls-ca-cert-file", str(cert)]
     command += ["--tls-auth-clients", "no", "--dir", str(tmp_path), "--logfile", "log"]

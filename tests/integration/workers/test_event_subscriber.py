@@ -3,9 +3,7 @@
 import asyncio
 import gc
 import os
-import random
-import socket
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 
 import msgspec
@@ -15,6 +13,7 @@ import zmq.asyncio
 
 from radix_cache import loop_yield
 from radix_cache.events import EventBatch
+from tests.stage.ports import free_ports
 from workers.engine.kv.kv_events import BlockRemoved, BlockStored, Cleared
 from workers.engine_server.kv_events import KvEventPublisher
 from workers.kv_events.source import EventSource
@@ -41,16 +40,6 @@ async def published(port=0, *, replays=True, kept=10_000):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         publisher.close()
-
-
-def free_pair() -> int:
-    """A port that is free and whose successor is, outside the range from which the system gives ports."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as one, socket.socket() as next_one, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            next_one.bind(("127.0.0.1", port + 1))
-            return port
 
 
 def source_of(publisher, *, replay=True):
@@ -159,7 +148,7 @@ async def test_a_replay_that_does_not_answer_is_not_waited_for_without_end(liste
 
 
 async def test_an_engine_that_begins_anew_is_noticed(listen):
-    port = free_pair()
+    port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher, replay=False))
         await asyncio.sleep(0.5)
@@ -264,7 +253,7 @@ async def test_what_was_before_ends_with_a_word_of_its_own(listen):
 
 
 async def test_an_engine_that_still_keeps_the_last_batch_is_in_the_same_life(listen):
-    port = free_pair()
+    port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher))
         publisher.publish(stored(0))
@@ -292,7 +281,7 @@ async def test_a_hole_in_what_was_before_is_asked_for_again(listen):
 
 
 async def test_an_engine_whose_clock_stepped_back_as_it_began_anew_is_heard_at_once(listen, monkeypatch):
-    port = free_pair()
+    port = free_ports(2)[0]
     async with published(port) as publisher:
         listener = listen(source_of(publisher))
         for number in range(3):

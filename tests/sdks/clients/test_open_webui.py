@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.engines.processes import free_ports
 from tests.fakes.obedient_worker import ObedientWorker
 from tests.sdks.clients.test_libraries import DATABASE, INSTALLED, PLACE, SAME, TENANTS, TOO_LONG
 from tests.sdks.clients.test_pages import BLOCK, MODEL, PAGES_FOLDER
 from tests.sdks.clients.test_programs import PIXEL
+from tests.stage.ports import free_port
 
 PROGRAM = INSTALLED / "open-webui" / "bin" / "open-webui"
 MODELS = json.dumps([{"name": MODEL, "context_length": 10_000}])
@@ -85,7 +85,7 @@ class OpenWebui:
 @asynccontextmanager
 async def open_webui(http, directory, connections):
     """Run open-webui with these connections: their URLs and keys, by their names."""
-    (port,) = free_ports(1)
+    port = free_port()
     log = directory / "open-webui.log"
     ((_, code),) = BLOCK.findall((PAGES_FOLDER / "open-webui.md").read_text(encoding="utf-8"))
     url, key = connections["gateway"]

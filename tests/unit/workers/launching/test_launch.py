@@ -10,6 +10,7 @@ import pytest
 
 from radix_cache.match import WorkerId
 from tests.fakes import scripted_engine
+from tests.stage.ports import free_port
 from workers.adapter import WorkerTarget, WorkerUnreachable
 from workers.adapters.sglang import SglangAdapter
 from workers.launching import engine_flags
@@ -206,11 +207,7 @@ async def living(program, port, **timeouts):
 
 @pytest.fixture
 def port():
-    import socket
-
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return trial.getsockname()[1]
+    return free_port()
 
 
 async def until(true):
