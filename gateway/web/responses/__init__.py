@@ -5,7 +5,7 @@ responses in its memory, readable by any caller that knows the id, and the conve
 worker. Here responses belong to a tenant and are stored in the gateway's database, and any worker can continue.
 
 - What does a request look like, and how does it become a chat completion request? wire.py, items.py,
-  request_translation.py
+  messages.py, request_translation.py
 - How do tools become functions, and which stored items does a reference name? tools.py, references.py
 - How does a chat completion become a response, or a stream of events? answers.py, events.py,
   streamed_items.py

@@ -25,7 +25,8 @@ from gateway.web.bodies.typed_bodies import decode_typed_body
 from gateway.web.middleware.error_middleware import Handler
 from gateway.web.openai.files import list_body
 from gateway.web.responses.continued_conversation import conversation_not_found
-from gateway.web.responses.items import REFERENCE, chat_messages, input_items, item_object
+from gateway.web.responses.items import REFERENCE, input_items, item_object
+from gateway.web.responses.messages import chat_messages
 from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
 from gateway.web.stored.list_parameters import requested_page
 

@@ -1,26 +1,15 @@
-"""Items of a conversation in the Responses API, and their translation to the messages of a chat.
-
-items                                       messages
-  message user                       ->       user
-  message developer, system          ->       system; leading ones become one, with the instructions before them
-  reasoning, message, function_call  ->       one assistant turn, with reasoning_content and tool_calls
-  custom_tool_call                   ->       the same: see tools.py
-  function_call_output               ->       tool; its images and files become the user's next turn
-  compaction                         ->       user, with the summary of what came before
-"""
+"""Items of a conversation in the Responses API: how they are read, shown, and given ids."""
 
 import base64
 import binascii
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from gateway.domain.errors import BadRequest
-from gateway.web.responses import wire
-from gateway.web.responses.tools import arguments_with_text, function_name
 
 Json = dict[str, Any]
 
@@ -33,14 +22,9 @@ _ID_PREFIXES = {
     "custom_tool_call_output": "ctco",
     "compaction": "cmp",
 }
-_RESULTS = wire.FunctionCallOutputItem | wire.CustomToolCallOutputItem
-
 
 REFERENCE = "item_reference"
 """The type of an item that only names another item: see references.py."""
-
-SUMMARY = "Summary of the conversation until here:\n"
-"""The beginning of the message that stands for a compacted conversation."""
 
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]{16}")
 
@@ -111,87 +95,6 @@ def response_id_of(item_id: str) -> str | None:
     return f"resp_{found[1]}" if found is not None else None
 
 
-def chat_messages(
-    items: Iterable[Json], instructions: str | None, own_from: int = 0, field: str = "input"
-) -> list[Json]:
-    """Return the messages of the chat that these items are.
-
-    Args:
-        items: All items of the conversation.
-        instructions: A system message that comes before them.
-        own_from: Index of the first item of the request's own input; errors count from there.
-        field: The field of the request that has the input, for error messages.
-
-    Raises:
-        BadRequest: An item is malformed.
-    """
-    system = [instructions] if instructions else []
-    turns: list[Json] = []
-    media: list[Json] = []  # of tool results, shown to the model as the user's next turn
-    for at, item in enumerate(items):
-        try:
-            read = msgspec.convert(item, wire.InputItem)
-        except msgspec.ValidationError as err:
-            where = f"{field}[{at - own_from}]"
-            raise BadRequest(f"{where}: {err}.", param=where) from err
-        if media and not isinstance(read, _RESULTS):
-            # All results of one turn come before the media of any of them.
-            turns.append({"role": "user", "content": media})
-            media = []
-        match read:
-            case wire.MessageItem(role="system" | "developer", content=content):
-                parts = _parts(content)
-                text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-                if any(part["type"] != "text" for part in parts):
-                    where = f"{field}[{at - own_from}]"
-                    raise BadRequest(f"{where}: a message of role {read.role!r} is text.", param=where)
-                if turns:
-                    turns.append({"role": "system", "content": text})
-                else:
-                    system.append(text)
-            case wire.MessageItem(role="user", content=content):
-                if turns and turns[-1]["role"] == "user" and isinstance(turns[-1]["content"], list):
-                    turns[-1]["content"] += _parts(content)
-                else:
-                    turns.append({"role": "user", "content": _plain(_parts(content))})
-            case wire.MessageItem(content=content):
-                turn = _assistant_turn(turns, new_field="content")
-                turn["content"] = _plain(_parts(content))
-            case wire.FunctionCallItem() | wire.CustomToolCallItem():
-                arguments = (
-                    arguments_with_text(read.input)
-                    if isinstance(read, wire.CustomToolCallItem)
-                    else read.arguments
-                )
-                call = {"name": function_name(read.name, read.namespace), "arguments": arguments}
-                _assistant_turn(turns).setdefault("tool_calls", []).append(
-                    {"id": read.call_id, "type": "function", "function": call}
-                )
-            case (
-                wire.FunctionCallOutputItem(call_id=call_id, output=output)
-                | wire.CustomToolCallOutputItem(call_id=call_id, output=output)
-            ):
-                parts = _parts(output)
-                texts = [part["text"] for part in parts if part["type"] == "text"]
-                turns.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
-                media += [part for part in parts if part["type"] != "text"]
-            case wire.CompactionItem(encrypted_content=content):
-                turns.append({"role": "user", "content": _summary(content, f"{field}[{at - own_from}]")})
-            case wire.ReasoningItem():
-                encoded = decoded_text(read.encrypted_content or "")
-                texts = [part.text for part in read.content or ()] or (
-                    [encoded] if encoded else [part.text for part in read.summary or ()]
-                )
-                if texts:
-                    _assistant_turn(turns, new_field="reasoning_content")["reasoning_content"] = "\n".join(
-                        texts
-                    )
-    if media:
-        turns.append({"role": "user", "content": media})
-    first = [{"role": "system", "content": "\n".join(system)}] if system else []
-    return first + [{"content": "", **turn} for turn in turns]
-
-
 def compaction_item(identity: str, summary: str) -> Json:
     """Return the item that stands for a conversation, with its summary."""
     return {
@@ -214,16 +117,6 @@ def decoded_text(content: str) -> str | None:
         return None
 
 
-def _summary(content: str, where: str) -> str:
-    """Return the text that a compaction item stands for. Raises BadRequest for one of another server."""
-    text = decoded_text(content)
-    if text is None:
-        raise BadRequest(
-            f"{where}: this compaction was not made by this gateway.", param=f"{where}.encrypted_content"
-        )
-    return SUMMARY + text
-
-
 def _unsupported(kind: str, where: str) -> BadRequest:
     text = f"{where}: items of type {kind[:50]!r} are not supported."
     if kind.startswith("mcp_"):
@@ -231,41 +124,3 @@ def _unsupported(kind: str, where: str) -> BadRequest:
             " This gateway calls no MCP servers. Call them in the client, and offer their tools as functions."
         )
     return BadRequest(text, param=f"{where}.type")
-
-
-def _assistant_turn(turns: list[Json], new_field: str = "") -> Json:
-    """Return the assistant's open turn; a new one if there is none, or if it has the new field already."""
-    if (
-        not turns
-        or turns[-1]["role"] != "assistant"
-        or new_field in turns[-1]
-        or (new_field and "tool_calls" in turns[-1])
-    ):
-        turns.append({"role": "assistant"})
-    return turns[-1]
-
-
-def _parts(content: str | Sequence[wire.ContentPart]) -> list[Json]:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [_part(part) for part in content]
-
-
-def _part(part: wire.ContentPart) -> Json:
-    match part:
-        case wire.InputTextPart(text=text) | wire.OutputTextPart(text=text) | wire.RefusalPart(refusal=text):
-            return {"type": "text", "text": text}
-        case wire.InputImagePart(image_url=str(url), detail=detail):
-            return {"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})}
-        case wire.InputFilePart(file_data=str(data), filename=name):
-            return {"type": "file", "file": {"file_data": data, "filename": name or "file"}}
-    raise BadRequest(
-        "Images must be sent as data or by URL, files as data; file ids are not supported.", param="input"
-    )
-
-
-def _plain(parts: list[Json]) -> str | list[Json]:
-    """Return a single text as a string, which every chat template can read; other parts unchanged."""
-    if not parts:
-        return ""
-    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts

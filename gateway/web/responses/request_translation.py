@@ -9,7 +9,7 @@ from gateway.domain.request import InferenceRequest, Surface
 from gateway.web.bodies.typed_bodies import decode_typed_body
 from gateway.web.openai.inference_requests import decode_request
 from gateway.web.responses import wire
-from gateway.web.responses.items import chat_messages
+from gateway.web.responses.messages import chat_messages
 from gateway.web.responses.tools import ChatTools
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.errors import BadRequest, StreamInterrupted
 from gateway.web.openai import chat_completions
-from gateway.web.responses import answers, items
+from gateway.web.responses import answers, items, messages
 from gateway.web.responses.dialect import ResponsesDialect
 from gateway.web.responses.events import ResponseEvents
 from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
@@ -121,7 +121,7 @@ def test_reasoning_goes_back_encoded_where_a_client_keeps_the_conversation():
     ]
     assert streamed["encrypted_content"] == reasoning["encrypted_content"]
     back = {"type": "reasoning", "summary": [], "encrypted_content": reasoning["encrypted_content"]}
-    assert items.chat_messages([back], None) == [
+    assert messages.chat_messages([back], None) == [
         {"content": "", "role": "assistant", "reasoning_content": "hm"}
     ]
     assert "encrypted_content" not in whole({"reasoning": "hm", "content": "b"})[0]
@@ -130,7 +130,7 @@ def test_reasoning_goes_back_encoded_where_a_client_keeps_the_conversation():
 def test_reasoning_that_another_server_has_encrypted_is_left_out():
     for content in ("gAAAAABn_x8=", "/////w=="):
         back = {"type": "reasoning", "summary": [], "encrypted_content": content}
-        assert items.chat_messages([back], None) == []
+        assert messages.chat_messages([back], None) == []
 
 
 def test_each_item_is_added_said_and_done_at_its_place():
@@ -169,7 +169,7 @@ def test_a_stream_without_an_end_is_interrupted():
 def test_an_output_goes_back_as_one_turn():
     output = translated(*STREAM)[-1]["response"]["output"]
     told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
-    chat = items.chat_messages([*items.input_items("Oslo?", "resp_1"), *output, told], "Be brief.")
+    chat = messages.chat_messages([*items.input_items("Oslo?", "resp_1"), *output, told], "Be brief.")
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "tool"]
     turn = chat[2]
     assert (turn["reasoning_content"], turn["content"]) == ("hm", "Let me look.")
@@ -183,7 +183,7 @@ def test_leading_developers_join_the_instructions_and_later_ones_stay_where_they
         {"type": "message", "role": "user", "content": "a"},
         {"type": "message", "role": "system", "content": "Two."},
     ]
-    chat = items.chat_messages(given_items, "Zero.")
+    chat = messages.chat_messages(given_items, "Zero.")
     assert [(m["role"], m["content"]) for m in chat] == [
         ("system", "Zero.\nOne."),
         ("user", "a"),
@@ -204,10 +204,12 @@ def test_what_a_function_shows_comes_after_all_results_of_its_turn():
     ]
     shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
     given = [{**call, "call_id": "a"}, {**call, "call_id": "b"}, *results]
-    turns = items.chat_messages(given, None)[1:]
+    turns = messages.chat_messages(given, None)[1:]
     assert [turn["role"] for turn in turns] == ["tool", "tool", "user"]
     assert ([turn["content"] for turn in turns[:2]], turns[2]["content"]) == (["A", "B"], [shown])
-    turns = items.chat_messages([*given, {"type": "message", "role": "user", "content": "what?"}], None)[1:]
+    turns = messages.chat_messages([*given, {"type": "message", "role": "user", "content": "what?"}], None)[
+        1:
+    ]
     assert turns[2:] == [{"role": "user", "content": [shown, {"type": "text", "text": "what?"}]}]
 
 
@@ -215,7 +217,7 @@ def test_what_a_function_shows_comes_after_all_results_of_its_turn():
 def test_a_system_message_that_is_more_than_text_is_refused(role):
     image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     with pytest.raises(BadRequest) as raised:
-        items.chat_messages([{"type": "message", "role": role, "content": [image]}], None)
+        messages.chat_messages([{"type": "message", "role": role, "content": [image]}], None)
     assert raised.value.param == "input[0]"
 
 

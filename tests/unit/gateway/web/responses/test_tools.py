@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import BadRequest
 from gateway.web.openai import chat_completions
-from gateway.web.responses import answers, items
+from gateway.web.responses import answers, items, messages
 from gateway.web.responses.request_translation import decode_responses_body, to_chat_request
 from gateway.web.responses.tools import ChatTools
 from tests.unit.gateway.web.responses.test_items import chunk, translated, without_ids
@@ -138,7 +138,7 @@ def test_calls_and_their_results_go_back_under_the_names_of_functions():
     own = items.input_items(
         [msgspec.Raw(json.dumps(item).encode()) for item in [*called, *results]], "resp_1"
     )
-    turns = items.chat_messages(own, None)
+    turns = messages.chat_messages(own, None)
     functions = [call["function"] for call in turns[0]["tool_calls"]]
     assert [function["name"] for function in functions] == [name for name, _, _ in CALLED]
     assert [json.loads(function["arguments"]) for function in functions] == [
