@@ -106,11 +106,11 @@ class PathGone:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheEmptied:
+class AllPathsGone:
     """The worker holds nothing."""
 
 
-CacheChange = PathHeld | PathGone | CacheEmptied
+CacheChange = PathHeld | PathGone | AllPathsGone
 
 
 class UnusablePages(Exception):
@@ -154,7 +154,7 @@ class CacheFollower:
             yield from self._apply_removed(event)
         elif isinstance(event, CacheCleared):
             self.clear()
-            yield CacheEmptied()
+            yield AllPathsGone()
 
     def clear(self) -> None:
         """Drop all pages and return their budget."""

@@ -24,7 +24,8 @@ import uvloop
 
 from gateway.domain.request import GENERATING_SURFACES
 from gateway.queueing.shared import membership
-from gateway.runtime.server import ServingGateway, serving
+from gateway.runtime.server import serving
+from gateway.runtime.serving_gateway import ServingGateway
 from gateway.settings.sources import load_settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import ClusterStock, RedisCluster

@@ -7,8 +7,9 @@
     retry_or_raise  no answer came: the next attempt is another worker's, if the request may have one more
     end             the placement is freed, on every ending
 
-How many attempts all requests together may make is bounded, see policies/admission/retry_budget: beyond that the
-failure so far is the answer. Where hedged_opening.py says so, two attempts run side by side until the first byte.
+How many attempts all requests together may make is bounded (policies/admission/retry_budget.py): once that budget
+is spent, the client gets the last failure. Where hedged_opening.py says so, two attempts run side by side until the
+first byte.
 """
 
 import asyncio
@@ -280,7 +281,7 @@ class Attempts:
 
 
 def _new_blocks(pending: PendingRequest, placement: Placement) -> int:
-    """Return how many blocks of the prompt no worker is known to hold, of those that hold the longest parts."""
+    """Return how many blocks lie beyond the longest part of the prompt that a worker is known to hold."""
     match, blocks = placement.match, len(pending.prompt.hashes)
     longest = match.holders(HOLDERS_COMPARED) if match is not None else ()
     return blocks - match.blocks(longest[0]) if match is not None and longest else blocks

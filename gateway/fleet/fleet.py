@@ -215,7 +215,7 @@ class Fleet(WorkerLookup):
 
     def _take_over(self, worker: Worker, report: WorkerReport) -> None:
         if worker.report.instance_id not in (None, report.instance_id):
-            log.warning("worker %s has restarted, or emptied its cache", worker.id)
+            log.warning("worker %s has restarted, or cleared its cache", worker.id)
             worker.began_at = self._clock()
             worker.response_shapes.forget()
         slept = worker.report.asleep

@@ -31,7 +31,7 @@ from gateway.kv_index.feed_election import FollowerStatus
 from gateway.kv_index.index_reconciler import IndexReconciler
 from gateway.kv_index.rank_event_feed import RankEventFeed, RankObserver
 from radix_cache.events import EventBatch
-from radix_cache.follower import CacheChange, CacheEmptied, CacheFollower, PageBudget, PathGone, PathHeld
+from radix_cache.follower import AllPathsGone, CacheChange, CacheFollower, PageBudget, PathGone, PathHeld
 from radix_cache.loop_yield import LoopYielder
 from radix_cache.match import WorkerId
 from radix_cache.namespace import HashedNamespace
@@ -252,7 +252,7 @@ class WorkerEventFeeds:
             self.context.announce()
         elif item is FeedNotice.RESTARTED:
             log.info("KV events of worker %s start again", self.worker)
-            self._on_emptied(feed)
+            self._on_cleared(feed)
         elif item is FeedNotice.LOST:
             log.warning(
                 "some KV events of worker %s are lost for good; its answers confirm cached prefixes again",
@@ -287,8 +287,8 @@ class WorkerEventFeeds:
     def _apply_change(self, feed: RankEventFeed, change: CacheChange) -> None:
         index = self.context.index
         self._notify_ranks(feed, change)
-        if isinstance(change, CacheEmptied):
-            self._on_emptied(feed)
+        if isinstance(change, AllPathsGone):
+            self._on_cleared(feed)
         elif not self.writes or self.synced_tenure is None or self.synced_tenure != self._tenure:
             return  # Another gateway writes it, or the next reconciliation does.
         elif not self.context.may_write():
@@ -305,7 +305,7 @@ class WorkerEventFeeds:
         elif isinstance(change, PathGone) and change.tier is Tier.DISK:
             self.context.ranks.removed(self.worker, feed.rank, change.hashes[change.blocks :])
 
-    def _on_emptied(self, feed: RankEventFeed) -> None:
+    def _on_cleared(self, feed: RankEventFeed) -> None:
         feed.follower.clear()
         feed.heard_from_start = True
         self.context.ranks.cleared(self.worker, feed.rank)

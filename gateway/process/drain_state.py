@@ -1,9 +1,6 @@
 """Whether the gateway accepts requests while it runs and while it stops, and which requests it is serving.
 
-A gateway stops in steps:
-
-    SIGTERM -> not ready, `notice_seconds` -> new requests refused, at most `seconds` -> all cancelled -> closed
-
+gateway/runtime/drain.py changes it, step by step, when the gateway stops.
 Answers that begin while it is not ready close their connections, so that clients open new ones elsewhere.
 """
 

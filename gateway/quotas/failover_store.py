@@ -10,8 +10,8 @@ Requests that wait at the same time fail by the same silence, which counts as on
 late is no failure: the server is alive, and only this process or the network was slow.
 
 One answered ping brings the shared store back. If it is away again soon after, twice as many in a row are needed,
-and so on: a Redis whose answers come now just in time and now just too late is not changed to and fro all the
-time. Ends of leases that could not be sent are sent again meanwhile, also to a Redis that answers late.
+and so on, so that a Redis whose answers are only sometimes in time does not make the gateway switch all the time.
+Ends of leases that could not be sent are sent again meanwhile, also to a Redis that answers late.
 
 A decision whose answer never came may have been made all the same: the shared store is asked to undo it.
 
@@ -183,7 +183,7 @@ class FailoverQuotaStore:
             self._count_failure(err, asked_at)
             return GrantedAhead()
         self._failures = 0
-        if not granted.refused:  # Where usage is lost, the refusal does not tell what is left.
+        if not granted.refused:  # A refusal because counters were lost does not say what is left.
             self._remember(ended[0][0].reservation, granted.limit_statuses)
         return granted
 

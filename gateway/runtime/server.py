@@ -9,9 +9,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +18,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
-from gateway.batches.batch_claimer import BatchClaimer
 from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.cell_setup import join_cells, open_cell_relay
 from gateway.runtime.certificates import ServerTls, certificate_family
+from gateway.runtime.drain import drain
 from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.picker_listener import open_picker
 from gateway.runtime.reload import Reloader, registered_for_reload
+from gateway.runtime.serving_gateway import ServingGateway
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
@@ -44,7 +44,7 @@ from gateway.web.tenant_app import tenant_app
 from workers.system_error import reason_of
 
 if TYPE_CHECKING:
-    from gateway.endpoint_picker.listener import PickerListener
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ DESCRIPTORS = 65536
 HEADER_BYTES_MAX = 16 * 1024
 READ_BUFFER_BYTES = 256 * 1024
 ADMIN_SECONDS_MAX = 1.0
+"""How long requests of operators may go on after SIGTERM."""
 
 SWITCH_SECONDS = 0.0002
 """How long a thread that works on a long prompt keeps the interpreter when the event loop asks for it.
@@ -61,20 +62,6 @@ SWITCH_SECONDS = 0.0002
 The loop asks at every chunk of every stream, so that Python's own 5 ms would be tens of milliseconds for one of
 many streams.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingGateway:
-    """A gateway with open listeners, and the parts that have to be drained when it stops."""
-
-    gateway: Gateway
-    tenant_url: str  # of the listener for tenants, or `unix:PATH`
-    admin_url: str  # of the listener for operators, or `unix:PATH`
-    runner: web.AppRunner  # of the listener for tenants
-    certificates: tuple[ServerTls, ...] = ()  # of both listeners
-    batch_claimer: BatchClaimer | None  # None without a database
-    background_responses: BackgroundResponses | None  # None without a database
-    endpoint_picker: "PickerListener | None" = None  # None where no Envoy may ask
 
 
 async def run(
@@ -120,7 +107,7 @@ async def run(
         with registered_for_reload(Path(settings.state_directory)) if process is None else nullcontext():
             on_ready(here)
             by_keyboard = await stop is signal.SIGINT
-        await _drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
+        await drain(here, at_once, notice_seconds=0.0 if by_keyboard else settings.drain.notice_seconds)
 
 
 @asynccontextmanager
@@ -174,9 +161,9 @@ async def serving(
                 ),
             ),
             error_response,
-            seconds_max=settings.drain.seconds,
+            drain_seconds=settings.drain.seconds,
         )
-        admin = _runner(admin_app(gateway, process), admin_error, seconds_max=ADMIN_SECONDS_MAX)
+        admin = _runner(admin_app(gateway, process), admin_error, drain_seconds=ADMIN_SECONDS_MAX)
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
@@ -221,46 +208,6 @@ def _freeze_garbage_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _drain(here: ServingGateway, at_once: asyncio.Event, *, notice_seconds: float) -> None:
-    """Serve on while readiness says no, for the notice; then refuse new requests and let the running ones end."""
-    running_count = len(here.gateway.drain_state.requests)
-    if running_count or notice_seconds:
-        log.warning(
-            "stopping: notice of %g s, then at most %g s for %d running request%s; a second signal ends it at once",
-            *(notice_seconds, here.gateway.settings.drain.seconds),
-            *(running_count, "" if running_count == 1 else "s"),
-        )
-    here.gateway.drain_state.ready = False
-    await _unless(at_once, asyncio.sleep(notice_seconds))
-    here.gateway.stop_accepting()
-    await _unless(at_once, _wait_for_work(here))
-    here.gateway.drain_state.cancel_requests()
-
-
-async def _wait_for_work(here: ServingGateway) -> None:
-    """Wait for the requests of clients, the rows of batches and the background responses that are running.
-
-    The cleanup of the runner closes the listener, and waits up to `drain.seconds` for requests, streams included.
-    """
-    seconds = here.gateway.settings.drain.seconds
-    async with asyncio.TaskGroup() as drains:
-        drains.create_task(here.runner.cleanup())
-        if here.endpoint_picker is not None:
-            drains.create_task(here.endpoint_picker.drain(seconds))
-        for background in (here.batch_claimer, here.background_responses):
-            if background is not None:
-                drains.create_task(background.drain(seconds))
-
-
-async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, or abandon it when the event comes first."""
-    task, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
-    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-    for unfinished in (task, waiting):
-        unfinished.cancel()
-    await asyncio.gather(task, waiting, return_exceptions=True)
-
-
 class _Runner(web.AppRunner):
     """An aiohttp runner that answers protocol errors in the listener's own format, and may count connections."""
 
@@ -284,8 +231,8 @@ class _Runner(web.AppRunner):
         return self.bound.counted(new) if self.bound is not None else new
 
 
-def _runner(app: web.Application, error_answer: ErrorAnswer, *, seconds_max: float) -> _Runner:
-    """Return the aiohttp runner of a listener.
+def _runner(app: web.Application, error_answer: ErrorAnswer, *, drain_seconds: float) -> _Runner:
+    """Return the aiohttp runner of a listener, whose cleanup waits up to `drain_seconds` for running requests.
 
     `handler_cancellation` is on: a client that leaves cancels its handler, and so frees its quota and its GPU.
     `auto_decompress` is off: a few kilobytes could become as many gigabytes before the client is authenticated.
@@ -295,7 +242,7 @@ def _runner(app: web.Application, error_answer: ErrorAnswer, *, seconds_max: flo
         error_answer,
         handler_cancellation=True,
         auto_decompress=False,
-        shutdown_timeout=seconds_max,
+        shutdown_timeout=drain_seconds,
         keepalive_timeout=KEEPALIVE_SECONDS,
         access_log=None,
         logger=_http_log(),

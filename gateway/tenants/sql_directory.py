@@ -6,9 +6,8 @@
                                            keys cannot be judged
 
 The number is read before the rows: what changes meanwhile has a higher number, and is read again. Names in the
-settings file win: rows of the same name are left out. A name that leaves the file may be in the database: all of it
-is read again then, and until that is done an unknown key is not refused, since its row may have been hidden by the
-file.
+settings file win: rows of the same name are left out. When a name leaves the file, its row may still be in the
+database, so everything is read again; until that is done, an unknown key is answered with "try again", not refused.
 
 A gateway that starts while the database is away uses the sealed copy that an earlier gateway has written
 (sealed_tenants.py). Keys of that copy are valid as long as in a gateway that lost its database when the copy was
@@ -38,7 +37,7 @@ POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 1.5
 WHOLE_SECONDS_MAX = 60.0
 OUTAGE_SECONDS = 5.0
-"""How long the database may not answer before that is an outage: one poll that a busy machine made late is none."""
+"""How long the database may be silent before it counts as away; one late poll on a busy machine is shorter."""
 
 SEAL_SECONDS = 15.0
 """How old the sealed copy may be while the database answers."""

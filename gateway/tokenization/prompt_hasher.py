@@ -12,7 +12,8 @@ from gateway.domain.request_context import RequestContext
 from radix_cache.blocks import BlockHasher, Hashes, Tokens
 from radix_cache.namespace import HashedNamespace, Namespace, hasher_for
 
-NAMESPACES_MAX = 100_000
+MODEL_NAMESPACES_MAX = 100_000
+"""Pairs of model and isolation group whose hashers are kept."""
 INLINE_TOKENS_MAX = 1 << 16
 """Longer prompts are hashed in a thread."""
 INLINE_IDS_MAX = 1 << 14
@@ -74,7 +75,7 @@ class PromptHasher:
         """Return the namespace of an isolation group's cache at a model, with its block hasher."""
         hashed = self._namespaces.get((model.name, group))
         if hashed is None:
-            if len(self._namespaces) >= NAMESPACES_MAX:
+            if len(self._namespaces) >= MODEL_NAMESPACES_MAX:
                 self._namespaces.clear()
             namespace = Namespace(model=model.name, block_size=model.block_size, group=group)
             hashed = self._namespaces[model.name, group] = HashedNamespace(

@@ -26,8 +26,8 @@ computing a prefix twice takes time from every request, so that equal prefixes g
 A part of the prompt that many requests share is copied where that pays (wanted_copies.py): it then pays neither
 price nor harm, since the fleet needs that copy, and `share` of its own time is charged to those who will use it.
 
-A part that gathers fewer requests is copied once they have waited for want of the copy as long as it takes
-(copy_regrets.py): the credit of what was waited pays for the part, price and harm included.
+A part that fewer requests share is copied once the time that they waited for want of a copy adds up to the cost of
+one (copy_regrets.py): these waits pay for the part, price and harm included.
 
 A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
 asked for, while the others work for its part too. Its time is worth less, down to nothing if it has no stream. And
@@ -222,21 +222,21 @@ class CostPolicy:
             route = self._route(query, candidate, price, light_share, at_home, wanted)
             routes.append(route)
             costs.append(route.cost_ms)
-        ranking = self._in_order(query, candidates, routes, costs)
+        ranking = self._sorted_by_cost(query, candidates, routes, costs)
         if wanted:
             best = ranking[0]
             regrets = copy_regrets(query, candidates, wanted, best, best.cost_terms[0], price)
             return (replace(best, regrets=regrets), *ranking[1:]) if regrets else ranking
         return ranking
 
-    def _in_order(
+    def _sorted_by_cost(
         self,
         query: RouteQuery,
         candidates: Sequence[Candidate],
         routes: Sequence[CostRoute],
         costs: Sequence[float],
     ) -> tuple[CostRoute, ...]:
-        """Return the routes by cost; of several that cost the least, one of two that are drawn comes first."""
+        """Return the routes by cost; of those that cost the least, the less loaded of two drawn ones is first."""
         best_first = sorted(range(len(routes)), key=costs.__getitem__)
         limit = costs[best_first[0]] * (1 + self.options.tie)
         equal = 0

@@ -13,8 +13,8 @@ Changes that the replica does not show yet, or that Redis could not take, are ke
         +----------------+
 
 A match takes the largest of the three. Nothing here waits for Redis, and no request fails because Redis is away.
-Redis counts as away for a shard that the replica cannot follow, also if it takes calls: a tree that no gateway sees
-is not kept within its bound.
+Redis counts as away for a shard that the replica cannot follow, even if it takes calls: a tree that no gateway
+reads would grow without bound.
 """
 
 import asyncio

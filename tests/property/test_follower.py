@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from radix_cache.blocks import BlockHasher
 from radix_cache.events import BlocksRemoved, BlocksStored, CacheCleared
-from radix_cache.follower import CacheEmptied, CacheFollower, PageBudget, PathHeld
+from radix_cache.follower import AllPathsGone, CacheFollower, PageBudget, PathHeld
 from radix_cache.namespace import HashedNamespace, Namespace
 from radix_cache.tiers import Tier, TierBlocks, tier_of
 from radix_cache.tree import RadixTree
@@ -40,7 +40,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.now += 1
             if isinstance(change, PathHeld):
                 self.tree.record(change.hashes, "w", self.now, change.tier)
-            elif isinstance(change, CacheEmptied):
+            elif isinstance(change, AllPathsGone):
                 self.tree.forget("w")
                 self.tree.sweep(1000)
             else:

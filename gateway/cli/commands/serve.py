@@ -24,6 +24,7 @@ from gateway.process.running_gateways import GatewayInfo, announced
 from gateway.runtime import server
 from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.reload import registered_for_reload
+from gateway.runtime.serving_gateway import ServingGateway
 from gateway.settings.sources import ENVIRONMENT_SOURCE, LoadedSettings, load_settings
 from gateway.telemetry import logs
 
@@ -158,7 +159,7 @@ def _run(
     """
     settings = loaded.settings
 
-    def one_ready(here: server.ServingGateway) -> None:
+    def one_ready(here: ServingGateway) -> None:
         needs_key = here.gateway.services.authentication.directory.requires_keys
         on_ready(here.tenant_url, here.admin_url, needs_key=needs_key)
 
