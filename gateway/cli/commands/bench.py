@@ -1,7 +1,7 @@
 """`radixgate bench`: sends a trace or a generated workload to an OpenAI-compatible server, and measures it."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -160,33 +160,22 @@ def bench(
     console.print(report_table(run))
     for name, value in facts.items():
         console.print(f"{name:32} {value}", soft_wrap=True)
-    try:
-        if json_file is not None:
-            settings = {
-                **facts,
-                **_remaining_settings(source, target, seed),
-                "tenants": len(callers),
-                "requests": len(requests_sent),
-                "prompt_tokens_max": prompt_tokens_max,
-                "output_tokens_max": output_tokens_max,
-                "ttft_ms": ttft_ms,
-                "tpot_ms": tpot_ms,
-            }
-            written = {
-                "machine": machine(),
-                "versions": versions(),
-                "settings": settings,
-                "runs": {model: run},
-            }
-            write_text(json_file, msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
-        if csv_file is not None:
-            write_text(csv_file, results_csv(replayed.results))
-        if html_file is not None:
-            write_text(
-                html_file, report_page(f"{model} at {url}", run, {**facts, **machine()}, replayed.results)
-            )
-    except PlotError as err:
-        raise CommandError(f"bench: {err}") from err
+    settings = {
+        **facts,
+        **_remaining_settings(source, target, seed),
+        "tenants": len(callers),
+        "requests": len(requests_sent),
+        "prompt_tokens_max": prompt_tokens_max,
+        "output_tokens_max": output_tokens_max,
+        "ttft_ms": ttft_ms,
+        "tpot_ms": tpot_ms,
+    }
+    if json_file is not None:
+        _write_json(json_file, settings, {model: run})
+    if csv_file is not None:
+        write_text(csv_file, results_csv(replayed.results))
+    if html_file is not None:
+        _write_page(html_file, f"{model} at {url}", run, facts, replayed)
     if all(result.error is not None for result in replayed.results):
         raise CommandError(f"no request was answered: {', '.join(run['all']['errors_by_code'])}")
 
@@ -230,6 +219,22 @@ def _replay_with_progress(
             return run_loop(replay(requests, target, callers, prompts, lambda: shown.advance(task)))
         except KeyboardInterrupt as err:
             raise typer.Exit(130) from err
+
+
+def _write_json(file: Path, settings: Mapping[str, object], runs: Mapping[str, object]) -> None:
+    """Write the result file, in the shape that all result files have."""
+    written = {"machine": machine(), "versions": versions(), "settings": settings, "runs": runs}
+    write_text(file, msgspec.json.format(msgspec.json.encode(written), indent=2).decode() + "\n")
+
+
+def _write_page(
+    file: Path, title: str, run: Mapping[str, Any], facts: Mapping[str, object], replayed: ReplayResult
+) -> None:
+    """Write the page with plots. Raises CommandError where they cannot be drawn."""
+    try:
+        write_text(file, report_page(title, run, {**facts, **machine()}, replayed.results))
+    except PlotError as err:
+        raise CommandError(f"bench: {err}") from err
 
 
 def _remaining_settings(source: TraceSource, target: BenchTarget, seed: int) -> dict[str, object]:
