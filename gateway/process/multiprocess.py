@@ -100,40 +100,22 @@ async def run(
     async with AsyncExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        own = ["--process-directory", str(directory)]
+        arguments = [*options, "--process-directory", str(directory)]
         deployment_secret(settings)
         port = stack.enter_context(_reserved(settings.listen.host, settings.listen.port))
-        more = ["--set", f"listen.port={port.getsockname()[1]}"]
+        arguments += ["--set", f"listen.port={port.getsockname()[1]}"]
         if settings.redis.url == "embedded":
-            valkey = EmbeddedValkey(Path(settings.state_directory))
-            stack.push_async_callback(valkey.close)
-            await valkey.start()
-            more += ["--set", f"redis.url={valkey.url}"]
-            keeping_valkey = asyncio.create_task(valkey.run())
-            stack.callback(keeping_valkey.cancel)
+            arguments += ["--set", f"redis.url={await _running_valkey(settings, stack)}"]
         for wanted in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(wanted, pass_on, wanted)
         segments = create_segments(int(settings.index.memory_bytes_max * SEGMENT_SHARE))
         for segment in segments:
             stack.callback(os.close, segment)
         if segments:
-            own += ["--process-index", ",".join(map(str, segments))]
-        count, seconds = settings.listen.processes, settings.drain
-        for number in range(count):
-            command = [
-                *(sys.executable, "-P", "-m", "gateway", "serve", *options, *more),
-                *("--process", f"{number}/{count}", *own),
-            ]
-            children.append(
-                Child(
-                    f"process {number}",
-                    lambda _, command=command: command,  # type: ignore[misc]
-                    READY,
-                    None,
-                    stop_seconds=seconds.notice_seconds + seconds.seconds + MARGIN_SECONDS,
-                    descriptors=segments,
-                )
-            )
+            arguments += ["--process-index", ",".join(map(str, segments))]
+        children += (
+            _child(number, settings, arguments, segments) for number in range(settings.listen.processes)
+        )
         stack.push_async_callback(_stop_all, children)
         url = await children[0].start(READY_SECONDS_MAX)
         await asyncio.gather(*(child.start(READY_SECONDS_MAX) for child in children[1:]))
@@ -144,6 +126,31 @@ async def run(
         for task in keeping:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)
+
+
+async def _running_valkey(settings: Settings, stack: AsyncExitStack) -> str:
+    """Keep the embedded Valkey running until the stack closes, and return its URL. Raises ValkeyFailed."""
+    valkey = EmbeddedValkey(Path(settings.state_directory))
+    stack.push_async_callback(valkey.close)
+    await valkey.start()
+    keeping = asyncio.create_task(valkey.run())
+    stack.callback(keeping.cancel)
+    return valkey.url
+
+
+def _child(number: int, settings: Settings, arguments: Sequence[str], segments: Sequence[int]) -> Child:
+    """Return gateway process `number`, not started yet; it inherits the descriptors of the shared memory."""
+    process = f"{number}/{settings.listen.processes}"
+    command = [sys.executable, "-P", "-m", "gateway", "serve", *arguments, "--process", process]
+    drain = settings.drain
+    return Child(
+        f"process {number}",
+        lambda _: command,
+        READY,
+        None,
+        stop_seconds=drain.notice_seconds + drain.seconds + MARGIN_SECONDS,
+        descriptors=segments,
+    )
 
 
 async def _stop_all(children: Sequence[Child]) -> None:
