@@ -87,7 +87,7 @@ class KubernetesSource:
             raise SourceUnavailable(str(err)) from err
 
     async def wait(self) -> None:
-        """Wait until an object has changed, or whether one has is not known any more."""
+        """Wait until an object changes, or until a watch can no longer tell."""
         await self._group.wait([one for one in (self._pool, self._slices, self._pods) if one is not None])
 
     async def _follow_pool(self, pool: WatchedObjects[InferencePool]) -> None:

@@ -17,7 +17,7 @@ from workers.load_reports.load_subscriber import LoadSource
 from workers.worker import DisaggregationProfile, Role, Speed, WorkerSnapshot
 
 CHUNK_TOKENS = 8192
-YOUNG_SECONDS = 3600.0
+AGE_REPORTED_SECONDS_MAX = 3600.0
 """From this age on, policies are not told how old a worker is."""
 
 
@@ -115,6 +115,6 @@ class Worker:
             kv_tokens_max=report.kv_tokens_max,
             chunk_tokens=report.chunk_tokens or CHUNK_TOKENS,
             speed=speed,
-            age_seconds=age if age < YOUNG_SECONDS else None,
+            age_seconds=age if age < AGE_REPORTED_SECONDS_MAX else None,
             disaggregation=disaggregation,
         )

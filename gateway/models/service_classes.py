@@ -1,9 +1,9 @@
 """Finds the service class of a request: the requested one, within what the tenant's plan allows.
 
-    header  >  service_tier  >  key  >  model  >  first class of the plan
+    header  >  service_tier  >  key  >  model  >  first class of the plan; `chat` if the plan lists none
 
 A class that the plan does not allow is refused where the header names it, since only clients of this gateway send
-the header; a `service_tier` or a model that would lead to such a class is ignored.
+the header; a `service_tier`, a key or a model that would lead to such a class is ignored.
 """
 
 from collections.abc import Iterator

@@ -5,8 +5,8 @@ r"""Server-sent events on their way through the gateway: frames pass as they cam
 
 A frame is one event with the blank line that ends it. Chunks of bytes may be cut anywhere. Only whole frames are
 passed on, so that a client never gets half a frame before an error; since workers write whole frames, this delays
-almost nothing. A frame is decoded only if it has a usage object, which the byte pattern below finds: inside JSON
-strings quotes are escaped, so that generated text cannot look like one.
+almost nothing. A frame that is not JSON passes unchanged. A frame is decoded only if it has a usage object, which
+the byte pattern below finds: inside JSON strings quotes are escaped, so that generated text cannot look like one.
 
 Usage that an engine reports in every frame, as the gateway asks for, is taken out of the frames, unless the client
 asked for it too. So are counts of cached tokens that the client must not know, and addresses of workers. A frame
@@ -301,7 +301,7 @@ def _is_whole(frame: bytes) -> bool:
 
 
 def _end_of_frames(data: bytes, before: int, after: int = 0) -> int:
-    """Return where the last frame that is whole between two positions ends; the first of them if there is none."""
+    """Return the end of the last whole frame between `after` and `before`; `after` if there is none."""
     lf = data.rfind(b"\n\n", after, before)
     crlf = data.rfind(b"\n\r\n", max(lf, after), before)
     return max(after, lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)

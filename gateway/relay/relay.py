@@ -73,8 +73,8 @@ async def relay(
             client has had the beginning of it.
         RefusedByWorker: The worker refused the request as the client's mistake.
         ConnectionResetError: The client has left.
-        WorkerUnreachable: The same as StreamInterrupted, or a malformed or too large answer, while the client has
-            had nothing of it: another worker may try.
+        WorkerUnreachable: One of the failures above while the client has had nothing of the answer, or a whole
+            answer that is malformed or too large: another worker may try.
         Overloaded: Other requests take the memory that the answer needs.
     """
     memory = None

@@ -62,7 +62,7 @@ OF_EACH_MAX = 2
 WORSE_MAX = 1.25
 """A heap is left out if its first worker costs more than so many times the least."""
 
-YOUNG_SECONDS = 60.0
+YOUNG_GROUP_SECONDS = 60.0
 """Below this age a worker is in a group of its own kind."""
 
 SPEED_STEP = log(1.1)
@@ -268,7 +268,7 @@ class LeastLoaded(Generic[Ordered]):
         self.backlog_ms += ranked.backlog_ms
         self.streams += ranked.streams
         self.tokens_per_ms += ranked.tokens_per_ms
-        young = age is not None and age < YOUNG_SECONDS
+        young = age is not None and age < YOUNG_GROUP_SECONDS
         ranked.groups = self._groups_of(per_token, young, draining, snapshot.streams)
         costs = [load_ms(snapshot, tokens, output_tokens) for tokens, output_tokens in REQUESTS]
         for group in ranked.groups:

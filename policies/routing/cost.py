@@ -30,8 +30,8 @@ A part that fewer requests share is copied once the time that they waited for wa
 one (copy_regrets.py): these waits pay for the part, price and harm included.
 
 A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
-asked for, while the others work for its part too. Its time is worth less, down to nothing if it has no stream. And
-it gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
+asked for, while the others work for its part too. Its price of compute is lower, and zero if it has no stream. It
+also gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
 
     share  = max(share, lack / (lack + h + 1))       lack = min(c - 1, light - R), if that is above 0
 
@@ -42,9 +42,10 @@ A session stays where it is because its prefix is cached there, and `stay` makes
 that noise in the estimates moves no session. A prefix on its way to a worker counts there as if it were cached, so
 that a stampede follows its first request as long as the queue there costs less than computing the prefix again.
 
-Slow start: a worker that has just joined or come back counts as slower, and gets its load bit by bit. Cached tokens
-that the index is not sure of (lost events, hybrid models) are left out of `matched`, so that more has to be
-computed.
+Slow start: a worker that has just joined or come back counts as slower, and gets its load bit by bit.
+
+Cached tokens that the index is not sure of (lost events, hybrid models) are left out of `matched`, so that more has
+to be computed.
 
 Measured by `make bench-routing`; docs/pages/measures/policy-experiments.md has every experiment with its workload.
 Mean TTFT in ms, unless it says otherwise:
@@ -352,7 +353,7 @@ class CostPolicy:
 
 
 def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
-    """Return the sums over the candidates, where these are all workers."""
+    """Return the sums over the candidates. Call it only with all workers of the fleet."""
     backlog_ms = tokens_per_ms = 0.0
     streams = 0
     for candidate in candidates:

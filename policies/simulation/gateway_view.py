@@ -24,9 +24,8 @@ from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
 
-YOUNG_SECONDS = 600.0
-"""After this the age of a worker does not matter any more."""
-
+AGE_REPORTED_SECONDS_MAX = 600.0
+"""From this age on, policies are not told how old a worker is."""
 
 SPEEDS_MAX = 64
 """Workers whose speeds are averaged, as in gateway/queueing/dispatch_windows.py."""
@@ -191,7 +190,7 @@ class GatewayView:
         since = self._joined.get(worker)
         if since is None:
             return None
-        if now - since > YOUNG_SECONDS:
+        if now - since > AGE_REPORTED_SECONDS_MAX:
             del self._joined[worker]
         return now - since
 

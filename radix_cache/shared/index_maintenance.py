@@ -1,8 +1,8 @@
 """Keeps the tree in Redis within its bounds. One gateway at a time does this, chosen by a lease in Redis.
 
-It removes predictions of gateways that died, remains of ended tenures, leaves that were not used for too long, and
-the least recently used leaves of a tree that is larger than its bound, of isolation groups that have more than
-their fair share of it. The replica says what to remove; the scripts check that nothing has changed in between.
+It removes predictions of gateways that died, remains of ended tenures, leaves that were not used for too long and,
+if a tree exceeds its bound, the least recently used leaves of isolation groups above their fair share. The replica
+says what to remove; the scripts check that nothing has changed in between.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ ACQUIRE_LEASE = Script.from_file("radix_cache.shared", "maintenance_lease")
 LEASE_MS = 5000
 ROUND_SECONDS = 1.0
 LOST_ROUNDS = 8
-"""A gateway that cannot follow some shard asks for the lease once in so many rounds. In between the lease expires,
-so that a gateway that follows all shards gets it, and only otherwise the first gateway again.
+"""A gateway that cannot follow some shard asks for the lease only once in so many rounds, so that one that follows
+all shards gets it first.
 """
 
 SWEPT_PER_ROUND_MAX = 4096

@@ -30,7 +30,8 @@ local function end_charges(layout, keys, meters, changed, alerts, now, ending)
   end
 end
 
--- Judges a cost against every limit, as its meter and its number of running leases are.
+-- Decides whether a cost fits every limit. Of a limit of concurrency fewer leases must be running than its amount; of
+-- others the meter must stay within the amount.
 --
 -- Returns the limit that would refuse it for longest (0: none), how long in us (-1: for ever), the charges of a lease
 -- of this cost, without receipts, and the shadow limits that would have refused it.
@@ -38,7 +39,7 @@ local function judge(layout, meters, running, cost, now)
   local worst, worst_wait, charges, shadowed = 0, 0, {}, {}
   for at, limit in ipairs(layout.limits) do
     local fits, wait, charged = true, 0, 1
-    if limit.unit == 0 then
+    if limit.unit == CONCURRENCY then
       fits, wait = running[at] < limit.amount, 1000000
     else
       local meter = meters[at]
@@ -72,7 +73,7 @@ local function take(layout, meters, running, charges, changed, now)
   for at = 1, #limits do
     local limit = limits[at]
     local charged = charges[2 * at - 1]
-    if limit.unit == 0 then
+    if limit.unit == CONCURRENCY then
       running[at] = charged > 0 and running[at] + charged or running[at]
     elseif charged >= 0 then
       charge(meters[at], limit, now, charged)
@@ -86,7 +87,7 @@ end
 local function running_of(layout, keys, now_ms)
   local running = {}
   for at, limit in ipairs(layout.limits) do
-    if limit.unit == 0 then
+    if limit.unit == CONCURRENCY then
       running[at] = redis.call('ZCOUNT', keys[limit.key], '(' .. now_ms, '+inf')
     end
   end

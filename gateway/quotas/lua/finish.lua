@@ -7,7 +7,7 @@
 --       9: ms since the lease ended  10: the limits, packed as for reserve
 -- Returns {1, limit, whole units used of it, ...} of the limits for which an alert is due; {0} if it had ended.
 --
--- A lease that is gone was not renewed in time: settling still charges what was used beyond the reserved cost, and
+-- If the lease is gone (not renewed in time), settling still charges what was used beyond the reserved cost, and
 -- releasing gives nothing back. A long window that was restored from the ledger already contains the usage of requests
 -- that ended before the restoration, which is therefore not charged again.
 verbs.finish = function(keys, args)
@@ -28,7 +28,7 @@ verbs.finish = function(keys, args)
     age_ms = tonumber(args[9]),
   })
   for _, limit in ipairs(layout.limits) do
-    if limit.unit == 0 then
+    if limit.unit == CONCURRENCY then
       redis.call('ZREM', keys[limit.key], id)
     end
   end

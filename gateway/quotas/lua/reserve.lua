@@ -53,7 +53,7 @@ verbs.reserve = function(keys, args)
   if granted and not again then
     local changed = {}
     for at, limit in ipairs(layout.limits) do
-      if limit.unit == 0 and charges[2 * at - 1] > 0 then
+      if limit.unit == CONCURRENCY and charges[2 * at - 1] > 0 then
         run(keys[limit.key], {id}, lease_ms, now, running[at] == 0)
       end
     end

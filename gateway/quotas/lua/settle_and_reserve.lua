@@ -1,7 +1,7 @@
 -- Returns whether so many leases of this cost fit every limit that refuses requests, or would refuse them.
 local function all_fit(layout, meters, running, cost, count)
   for at, limit in ipairs(layout.limits) do
-    local used = limit.unit == 0 and running[at] + count or meters[at].used + count * cost[limit.unit]
+    local used = limit.unit == CONCURRENCY and running[at] + count or meters[at].used + count * cost[limit.unit]
     if used > limit.amount and limit.mode ~= 'soft' then
       return false
     end
@@ -13,7 +13,7 @@ end
 local function charges_of(layout, cost)
   local charges = {}
   for at, limit in ipairs(layout.limits) do
-    charges[2 * at - 1], charges[2 * at] = limit.unit == 0 and 1 or cost[limit.unit], 0
+    charges[2 * at - 1], charges[2 * at] = limit.unit == CONCURRENCY and 1 or cost[limit.unit], 0
   end
   return charges
 end
@@ -55,7 +55,7 @@ verbs.settle_and_reserve = function(keys, args)
     end
   end
   for _, limit in ipairs(layout.limits) do
-    if limit.unit == 0 and #gone > 0 then
+    if limit.unit == CONCURRENCY and #gone > 0 then
       redis.call('ZREM', keys[limit.key], unpack(gone))
     end
   end
@@ -89,7 +89,7 @@ verbs.settle_and_reserve = function(keys, args)
     granted = granted + (refused and 0 or 1)
   end
   for at, limit in ipairs(layout.limits) do
-    if limit.unit == 0 and #added > 0 then
+    if limit.unit == CONCURRENCY and #added > 0 then
       run(keys[limit.key], added, lease_ms, now, was_idle[at])
     end
   end

@@ -6,6 +6,7 @@
 local verbs = {}
 
 local TOLERANCE = 0.000001
+local CONCURRENCY = 0 -- the unit of limits of requests that run at the same time
 local CALENDAR_US = {second = 1000000, minute = 60000000, hour = 3600000000, day = 86400000000}
 
 local function now_us()
@@ -90,7 +91,8 @@ local function receipt_of(meter, limit, now)
   return limit.reset == 'smooth' and now + reset_us(meter, limit, now) or meter.mark
 end
 
--- Replaces the charged cost by the actual one, and returns whether anything changed.
+-- Replaces the charged cost by the actual one, and returns whether anything changed. A window that has ended is not
+-- corrected; of a smooth limit, only what has not drained yet is given back.
 local function settle(meter, limit, now, charged, actual, receipt)
   local change = actual - charged
   if limit.reset == 'smooth' then

@@ -10,7 +10,7 @@ verbs.cut = function(keys, args)
     local key, tenure, keep = unpack_('<c8I4I4', args[7], at)
     local node = load(key)
     if node then
-      lower(node, tenure, tier, keep)
+      lower_held(node, tenure, tier, keep)
       tidy(node)
     end
   end

@@ -1,4 +1,4 @@
--- evict: removes leaves that were not used since, with all their holders.
+-- evict: removes leaves that were not used after the caller looked at them, with all their holders.
 --
 -- ARGV  6: any number of (node key 8 bytes, used u32)
 -- Returns the sequence number of the shard. A node that was used later, or has children by now, stays.

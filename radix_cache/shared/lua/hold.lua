@@ -23,7 +23,7 @@ verbs.hold = function(keys, args)
       local before = parent.length
       local more = min(blocks - at, RUN_MAX - before)
       set_run(parent, before, sub(hashes, at * 8 + 1, (at + more) * 8))
-      raise(parent, tenure, tier, before + more)
+      raise_held(parent, tenure, tier, before + more)
       at = at + more
     else
       local agreed
@@ -42,7 +42,7 @@ verbs.hold = function(keys, args)
           touch(parent)
         end
       end
-      raise(node, tenure, tier, agreed)
+      raise_held(node, tenure, tier, agreed)
       at, parent = at + agreed, node
     end
   end

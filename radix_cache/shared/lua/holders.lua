@@ -99,7 +99,7 @@ local function held(node, tenure, tier)
 end
 
 -- Raises the tenure's count to at least `count` in this tier, and so in slower ones.
-local function raise(node, tenure, tier, count)
+local function raise_held(node, tenure, tier, count)
   local value, index, at = find(node, tenure)
   if value < TIERS and (tier == 0 or value >= count) then
     if value < count then put(node, tenure, count, index, at) end
@@ -113,7 +113,7 @@ local function raise(node, tenure, tier, count)
 end
 
 -- Lowers the tenure's count to at most `count` in this tier and faster ones; returns whether it changed.
-local function lower(node, tenure, tier, count)
+local function lower_held(node, tenure, tier, count)
   local value, index, at = find(node, tenure)
   local gpu, host, all = counts(value)
   gpu = min(gpu, count)

@@ -18,11 +18,11 @@ verbs.shorten = function(keys, args)
   end
   for from = 1, #args[11], 8 do
     local node = load(sub(args[11], from, from + 7))
-    if node and lower(node, tenure, tier, 0) then tidy(node) end
+    if node and lower_held(node, tenure, tier, 0) then tidy(node) end
   end
   for index = #cut, 1, -1 do
     local node = cut[index]
-    if not node.gone and lower(node, tenure, tier, max(keep - node.depth, 0)) then tidy(node) end
+    if not node.gone and lower_held(node, tenure, tier, max(keep - node.depth, 0)) then tidy(node) end
   end
   return commit(args)
 end
