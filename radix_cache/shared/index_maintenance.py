@@ -174,19 +174,15 @@ class IndexMaintenance:
         """Remove idle leaves, and as many of the least recently used ones as make the tree fit.
 
         The latter are those of groups above their fair share.
+
+        Args:
+            over: Blocks by which the tree exceeds its bound.
         """
         idle_before = self._replica.server_seconds() - self._idle_seconds_max
-        leaves: list[ReplicaNode] = []
-        groups, sizes = self._groups(), Counter[str]()
-        for at, node in enumerate(list(self._replica.nodes.values())):
-            sizes[groups.get(node.namespace, "")] += len(node.run) + self._node_blocks
-            if not node.children and (over > 0 or node.used < idle_before) and self._is_current(node):
-                leaves.append(node)
-            if at % SLICE_NODES == SLICE_NODES - 1:
-                await asyncio.sleep(0)
-        leaves.sort(key=lambda node: (node.used, node.sequence))
-        leaving: list[ReplicaNode] = []
+        groups = self._groups()
+        leaves, sizes = await self._leaves_and_sizes(groups, None if over > 0 else idle_before)
         shares = FairShares(sizes, self._blocks_max)
+        leaving: list[ReplicaNode] = []
         for at, node in enumerate(leaves):
             if len(leaving) == EVICTED_PER_ROUND_MAX or (over <= 0 and node.used >= idle_before):
                 break
@@ -200,6 +196,27 @@ class IndexMaintenance:
         for at in range(0, len(batches), EVICTIONS_AT_ONCE_MAX):
             several = batches[at : at + EVICTIONS_AT_ONCE_MAX]
             await asyncio.gather(*(self._store.evict(namespace, nodes) for namespace, nodes in several))
+
+    async def _leaves_and_sizes(
+        self, groups: Mapping[NamespaceId, str], used_before: float | None
+    ) -> tuple[list[ReplicaNode], Counter[str]]:
+        """Return the leaves, the least recently used first, and the size of each group in blocks.
+
+        Args:
+            groups: The isolation group of each namespace.
+            used_before: Return only leaves that were not used since then, in server seconds; None for all leaves.
+        """
+        leaves: list[ReplicaNode] = []
+        sizes = Counter[str]()
+        for at, node in enumerate(list(self._replica.nodes.values())):
+            sizes[groups.get(node.namespace, "")] += len(node.run) + self._node_blocks
+            wanted = not node.children and (used_before is None or node.used < used_before)
+            if wanted and self._is_current(node):
+                leaves.append(node)
+            if at % SLICE_NODES == SLICE_NODES - 1:
+                await asyncio.sleep(0)
+        leaves.sort(key=lambda node: (node.used, node.sequence))
+        return leaves, sizes
 
     def _groups(self) -> dict[NamespaceId, str]:
         """Return the isolation group of each namespace."""
