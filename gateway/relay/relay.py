@@ -1,8 +1,6 @@
 """Passes a worker's answer on to the client: a stream as it comes, any other answer as a whole."""
 
-import logging
 from collections.abc import Mapping
-from typing import NoReturn
 
 import msgspec
 
@@ -12,27 +10,14 @@ from gateway.domain.exchange import Exchange
 from gateway.domain.request import InferenceRequest
 from gateway.domain.token_usage import TokenUsage, read_usage
 from gateway.fleet.response_shape import ResponseShapes
+from gateway.relay.answer_failure import fail, refusal_of
 from gateway.relay.answer_memory import AnswerMemory
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.redaction import TRANSFER_FIELD, without_cached_tokens, without_transfers
-from gateway.relay.sse_payloads import SsePayloadReader
-from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
-from gateway.relay.worker_errors import (
-    ERROR_FIELD,
-    StreamError,
-    WorkerErrorFields,
-    error_in_answer,
-    read_error,
-)
+from gateway.relay.whole_answer import EVENT_STREAM, read_body, read_whole
+from gateway.relay.worker_errors import ERROR_FIELD, error_in_answer
 from gateway.telemetry.request_record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
-
-log = logging.getLogger(__name__)
-
-BODY_BYTES_MAX = 256 * 1024**2
-"""Longest stream for a client that wants a whole answer."""
-
-EVENT_STREAM = "text/event-stream"
 
 
 class _Answer(msgspec.Struct):
@@ -77,14 +62,12 @@ async def relay(
             answer that is malformed or too large: another worker may try.
         Overloaded: Other requests take the memory that the answer needs.
     """
-    memory = None
+    memory = AnswerMemory(exchange.memory)
     try:
         if answer.status >= 400:
             progress.worker_refused = True
-            body = await _body_or_unreachable(answer, AnswerMemory(exchange.memory))
-            raise _refusal(answer.status, body)
-        streamed = answer.content_type == EVENT_STREAM
-        if streamed and (request.stream or not request.generates):
+            raise refusal_of(answer.status, await read_body(answer, memory))
+        if answer.content_type == EVENT_STREAM and (request.stream or not request.generates):
             frames = FrameFilter(
                 wants_usage=request.include_usage,
                 reports_cached_tokens=reports_cached_tokens,
@@ -93,26 +76,11 @@ async def relay(
                 wants_running_usage=request.running_usage,
             )
             await _relay_frames(answer, exchange, request, progress, headers, frames)
-            return
-        if streamed:
-            memory = AnswerMemory(exchange.memory)
-            body = await _aggregated(answer, request, progress, response_shapes, running_usage, memory)
         else:
-            read = getattr(answer, "whole", None)
-            if read is None:
-                memory = AnswerMemory(exchange.memory)
-                read = await _body_or_unreachable(answer, memory)
-            body = read
-            if (
-                response_shapes is not None
-                and response_shapes.of(request.surface) is None
-                and has_faithful_stream(request)
-            ):
-                response_shapes.learn(request.surface, body)
-        await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
+            body = await read_whole(answer, request, progress, memory, response_shapes, running_usage)
+            await _relay_whole(answer, body, exchange, request, progress, headers, reports_cached_tokens)
     except WorkerUnreachable:
-        if memory is not None:
-            memory.release()
+        memory.release()
         raise
     finally:
         if progress.trace is not None:
@@ -134,7 +102,7 @@ async def _relay_whole(
         if kind == "application/json":
             error = error_in_answer(body) if ERROR_FIELD in body else None
             if error is not None:
-                _fail(error, False, request, progress)
+                fail(error, False, request, progress)
             progress.usage = _usage(body)
             if request.generates:
                 progress.tally = AnswerTally(body)
@@ -178,7 +146,7 @@ async def _relay_frames(
                 break
         rest = frames.end()
         if frames.error is not None or (request.generates and not frames.ended):
-            _fail(frames.error, begun, request, progress)
+            fail(frames.error, begun, request, progress)
         if not begun:
             await exchange.begin(answer.status, EVENT_STREAM, headers)
         await exchange.end(last + rest)
@@ -195,96 +163,9 @@ async def _relay_frames(
         progress.usage, progress.tally = frames.usage, frames.tally
 
 
-def _fail(error: StreamError | None, begun: bool, request: InferenceRequest, progress: Progress) -> NoReturn:
-    """Raise the error of an answer that reports one, or that ended without a sign of its end.
-
-    `begun`: whether the client has had the beginning of it.
-    """
-    if not begun and error is not None and error.refusal is not None:
-        progress.worker_refused = True
-        raise _refused(error.refusal, error.fields)
-    reason = "its answer is an error" if error is not None else "its answer ended early"
-    if begun:
-        log.warning("request %s broke off at worker %s: %s", progress.id, progress.worker, reason)
-        raise StreamInterrupted
-    raise WorkerUnreachable(reason, failure=FailureKind.SERVER_ERROR)
-
-
-async def _aggregated(
-    answer: WorkerAnswer,
-    request: InferenceRequest,
-    progress: Progress,
-    response_shapes: ResponseShapes | None,
-    running_usage: bool,
-    memory: AnswerMemory,
-) -> bytes:
-    """Return the whole answer that a stream amounts to. Raises WorkerUnreachable, RefusedByWorker, Overloaded."""
-    shape = response_shapes.of(request.surface) if response_shapes is not None else None
-    reader, aggregator, size = SsePayloadReader(), StreamAggregator(request.surface, shape), 0
-    frames = FrameFilter(wants_usage=True, answers=request.answers, running_usage=running_usage)
-    try:
-        async for chunk in answer.chunks():
-            size += len(chunk)
-            if size > BODY_BYTES_MAX:
-                raise StreamInterrupted
-            before = aggregator.bytes_kept
-            for payload in reader.feed(frames.feed(chunk)):
-                aggregator.add(payload)
-                progress.frames += 1
-            memory.add(aggregator.bytes_kept - before)
-            if frames.error is not None:
-                _fail(frames.error, False, request, progress)
-        for payload in (*reader.feed(frames.end()), *reader.end()):
-            aggregator.add(payload)
-        return aggregator.body(done=reader.done)
-    except StreamBroken as err:
-        raise WorkerUnreachable(str(err)) from err
-    except StreamInterrupted as err:
-        raise WorkerUnreachable("no whole answer", failure=FailureKind.SERVER_ERROR) from err
-    except RefusedByWorker:
-        progress.worker_refused = True
-        raise
-    finally:
-        progress.tally = frames.tally
-
-
-async def _body_or_unreachable(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
-    """Return the body of an answer that is not a stream.
-
-    Raises WorkerUnreachable if it breaks off or is too large, Overloaded.
-    """
-    try:
-        return await _body_of(answer, memory)
-    except StreamBroken as err:
-        raise WorkerUnreachable(str(err)) from err
-
-
-async def _body_of(answer: WorkerAnswer, memory: AnswerMemory) -> bytes:
-    """Return a body that is not a stream. Raises WorkerUnreachable for one that is too large, StreamBroken."""
-    parts = []
-    async for chunk in answer.chunks():
-        memory.add(len(chunk))
-        parts.append(chunk)
-    return b"".join(parts)
-
-
 def _usage(body: bytes) -> TokenUsage | None:
     """Return the usage in a whole answer. Raises WorkerError for a body that is not a JSON object."""
     try:
         return read_usage(_ANSWER.decode(body).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise WorkerError from err
-
-
-def _refusal(status: int, body: bytes) -> RefusedByWorker:
-    """Return a worker's refusal in the gateway's own shape; engines have different ones."""
-    return _refused(status, read_error(body))
-
-
-def _refused(status: int, reported: WorkerErrorFields) -> RefusedByWorker:
-    if (too_long := reported.context_refusal) is not None:
-        return too_long
-    code = reported.code if isinstance(reported.code, str) else None
-    return RefusedByWorker(
-        status, reported.message or "The worker refused the request.", param=reported.param, code=code
-    )

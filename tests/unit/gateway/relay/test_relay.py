@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.domain.errors import StreamInterrupted
+from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.relay.relay import relay
 from tests.fakes.stub_adapter import StubAnswer, streamed
 
@@ -17,6 +18,7 @@ class Client:
 
     def __init__(self):
         self.writes = []
+        self.memory = MemoryLease(MemoryBudget(0))
 
     async def begin(self, status, content_type, headers):
         self.writes.append("head")
