@@ -9,10 +9,11 @@ Recursive least squares with exponential forgetting fits both constants at once 
 chapter "The RLS Algorithm"), in two numbers and a 2 x 2 matrix per worker. Three things make the fit robust:
 
 * A sample weighs 1 / (1 + thousands of tokens) of its error, for long prefills vary in proportion to their length.
-* An error of more than four times the usual error counts as four times (Huber's clipping), so that one stalled
-  request does not turn the ranking over, nor a stall of six. A worker that has become ten times slower counts as
+* An error of more than four times the usual error counts as four times (Huber's clipping), so that neither one
+  stalled request nor a stall of six reverses the ranking. A worker that has become ten times slower counts as
   twice as slow after ten answers, as half of what it is after 35, as four fifths of it after 80.
-* The covariance matrix is bounded: a day of equal prompts, which teach nothing of the slope, does not wind it up.
+* The covariance matrix is bounded, so that a day of prompts of equal length, which teach nothing of the slope,
+  cannot make it grow without bound.
 
 Few samples say more of the moment than of the worker: a first answer is slow because kernels are compiled and
 weights paged in, and would make the one worker that was tried look worse than those that never were. So all workers

@@ -12,6 +12,7 @@ from msgspec import Meta
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
 from gateway.dispatch.pending_request import PendingRequest
+from gateway.dispatch.placement import prefill_worker_of
 from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.request_context import RequestContext
@@ -41,13 +42,15 @@ class RouteAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class WorkerRanked(msgspec.Struct, kw_only=True):
     """A worker in the ranking.
 
-    `rank`: from 1, the best; null for a worker that is no candidate, with the cause in `reason`. `matched_tokens`:
-    tokens of the prompt in the worker's cache, also those about to be; of these, `host_tokens` and `disk_tokens`
-    are not in GPU memory. `doubted_tokens`: further tokens that may be in the cache. `has_window`: the request
-    would be sent at once. `terms`: the parts of `cost_ms`.
+    `rank`: from 1, the best; null for a worker that is no candidate, with the cause in `reason`. `prefill_worker`:
+    the worker that computes the prompt, if it is another one; cache, load and window are those of that worker.
+    `matched_tokens`: tokens of the prompt in its cache, also those about to be; of these, `host_tokens` and
+    `disk_tokens` are not in GPU memory. `doubted_tokens`: further tokens that may be in the cache. `has_window`:
+    the request would be sent at once. `terms`: the parts of `cost_ms`; of a pair, those of the prefill worker.
     """
 
     worker: str
+    prefill_worker: str | None = None
     rank: int | None
     state: str
     reason: str
@@ -136,7 +139,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
         _ranked(rank, route, decision, prompt.prompt_tokens, window)
         for rank, route in enumerate(decision.routes, start=1)
     ]
-    taking_part = {route.worker for route in decision.routes}
+    taking_part = {worker for route in decision.routes for worker in (route.worker, prefill_worker_of(route))}
     pending = PendingRequest(
         ctx,
         prompt,
@@ -174,11 +177,14 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
 def _ranked(
     rank: int, route: Route, decision: Decision, prompt_tokens: int, window_tokens: int
 ) -> WorkerRanked:
-    candidate: Candidate = next(one for one in decision.candidates if one.worker.id == route.worker)
+    """Return the entry of a route; cache, load and window are those of the worker that computes the prompt."""
+    prefill_worker = prefill_worker_of(route)
+    candidate: Candidate = next(one for one in decision.candidates if one.worker.id == prefill_worker)
     worker, uncached = candidate.worker, max(1, prompt_tokens - route.matched_tokens)
     ahead = worker.tokens_queued - worker.tokens_computed
     return WorkerRanked(
-        worker=worker.id,
+        worker=route.worker,
+        prefill_worker=route.prefill_worker,
         rank=rank,
         state=worker.health.value,
         reason=route.reason,

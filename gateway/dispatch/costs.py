@@ -1,4 +1,4 @@
-"""What a request costs: as expected, when its quota is reserved; and in the end, when the quota is settled."""
+"""What a request costs of its quota: the expected cost, which is reserved, and the actual one, which is settled."""
 
 from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens
@@ -7,7 +7,7 @@ from gateway.quotas.quota_store import Cost
 
 
 def reserved(ctx: RequestContext, *, prompt_tokens: int, output_tokens: int) -> Cost:
-    """Return the cost to reserve: of the client's bound on output, or of what answers usually have.
+    """Return the cost to reserve for these tokens; `reserved` of OutputEstimates gives `output_tokens`.
 
     It is not known yet what of the prompt is cached.
     """

@@ -1,4 +1,4 @@
-"""How many tokens an answer will have: the client's bound, or what this tenant's answers had lately."""
+"""How many output tokens to reserve and to expect: by the client's bound and the mean of the tenant's answers."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

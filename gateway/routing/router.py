@@ -150,9 +150,7 @@ class Router:
         routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None
         if routes is None:
             by_shadow = False
-            routes = disaggregation.rank_with_pairs(
-                self._policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
-            )
+            routes = self._rank(self._policy, query, candidates, now)
         if shared and routes and not waits and not all_workers:
             self._regrets.record(routes[0].regrets, now, self._gateways.gateways if self._gateways else 1)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)

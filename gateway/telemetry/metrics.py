@@ -126,26 +126,26 @@ class RequestHistograms:
 class WorkerCounters(CachedTokenCounters):
     """Sums over the requests that one worker answered or computed the prompt of; times are in seconds."""
 
-    __slots__ = ("predicted_ttft", "prefills", "requests", "ttft", "ttft_error", "usage_impossible")
+    __slots__ = ("predicted_ttft", "prefills", "requests", "ttft_error", "usage_impossible", "worker_ttft")
 
     def __init__(self) -> None:
         super().__init__()
         self.requests = 0  # that it answered
         self.usage_impossible = 0  # its answers with impossible token counts
         self.prefills = 0  # prompts that it computed for an answer by another worker
-        self.ttft = 0.0  # from dispatch to the first token, of streams
-        self.predicted_ttft = 0.0  # what the latency model predicted for `ttft`
+        self.worker_ttft = 0.0  # from dispatch to the first token, of streams
+        self.predicted_ttft = 0.0  # what the latency model predicted for `worker_ttft`
         self.ttft_error = 0.0  # absolute differences between the two
 
 
 class RoutingCounters:
     """Sums over the streams with a worker that one policy chose."""
 
-    __slots__ = ("requests", "ttft", "uncached_tokens")
+    __slots__ = ("requests", "uncached_tokens", "worker_ttft")
 
     def __init__(self) -> None:
         self.requests = 0
-        self.ttft = 0.0  # seconds from dispatch to the first token
+        self.worker_ttft = 0.0  # seconds from dispatch to the first token
         self.uncached_tokens = 0
 
 
@@ -176,7 +176,7 @@ class RequestMetrics:
         self.class_outcomes: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Finished requests by service class and outcome."""
 
-        self.class_ttft = _histograms(TTFT_BUCKETS)
+        self.class_first_token = _histograms(TTFT_BUCKETS)
         """Seconds from arrival to a worker's first token, by service class."""
 
         self._named: set[Pair] = set()  # pairs that are labelled with the name of their tenant
@@ -189,7 +189,7 @@ class RequestMetrics:
         self.outcomes[*pair, record.code] += 1
         if record.service_class:
             self.class_outcomes[record.service_class, class_outcome(record)] += 1
-            first_token = self.class_ttft[record.service_class]
+            first_token = self.class_first_token[record.service_class]
             if record.first_token_seconds is not None:
                 first_token.observe(record.first_token_seconds)
         if record.worker is None:
@@ -232,12 +232,12 @@ class RequestMetrics:
         cached, predicted = record.cached_tokens, record.predicted_tokens
         measured, expected = record.worker_ttft_seconds, record.predicted_ttft_seconds
         if measured is not None and expected is not None:
-            prefill.ttft += measured
+            prefill.worker_ttft += measured
             prefill.predicted_ttft += expected
             prefill.ttft_error += abs(expected - measured)
             policy = self.policies[SHADOW if record.by_shadow else POLICY]
             policy.requests += 1
-            policy.ttft += measured
+            policy.worker_ttft += measured
             if cached is not None:
                 policy.uncached_tokens += record.prompt_tokens - cached
         if cached is not None:

@@ -109,7 +109,7 @@ def _counters_by_worker(metrics: RequestMetrics) -> Families:
         counter(
             "ttft_seconds",
             "Seconds from dispatch to the worker's first token, summed over streams.",
-            lambda c: c.ttft,
+            lambda c: c.worker_ttft,
         ),
         counter(
             "predicted_ttft_seconds",
@@ -186,7 +186,7 @@ def _counters_by_policy(metrics: RequestMetrics) -> Families:
         counter(
             "ttft_seconds",
             "Seconds from dispatch to the first token, summed over streams, by the policy that chose the worker.",
-            lambda c: c.ttft,
+            lambda c: c.worker_ttft,
         ),
         counter(
             "uncached_tokens",
@@ -212,7 +212,7 @@ def _families_by_class(metrics: RequestMetrics) -> Families:
             text="Seconds from arrival to a worker's first token, by service class; also of answers that the "
             "gateway assembled from a stream.",
             labels=("class",),
-            read=lambda: _with_one_label(metrics.class_ttft),
+            read=lambda: _with_one_label(metrics.class_first_token),
         ),
     )
 

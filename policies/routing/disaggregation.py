@@ -68,26 +68,26 @@ def _rank_pairs(
         # Nothing is generated, so no KV is handed over.
         return policy.rank(query, [*whole, *decodes] or prefills, now)
     best = _best_by_kind(query, decodes)
-    able = [
-        one
-        for one in decodes
-        if one.worker.disaggregation is not None and one.worker.disaggregation.serves_alone
-    ]
-    kinds = {_kind(prefill) for prefill in prefills}
-    split = [one for one in able if _can_split(query, one) and _kind(one) in kinds]
-    short = [one for one in split if query.prompt_tokens - matched_tokens(query, one) < alone_tokens]
-    alone = [*whole, *(one for one in able if one not in split)]
-    firsts = [one for one in prefills if _can_split(query, one) and _kind(one) in best]
-    # One call, for what a policy makes of a worker may depend on all of them.
+    paired_prefills = [one for one in prefills if _can_split(query, one) and _kind(one) in best]
+    prefill_kinds = {_kind(prefill) for prefill in prefills}
+    alone, little_left = whole, []
+    for one in decodes:
+        if not _serves_alone(one):
+            continue
+        if not (_can_split(query, one) and _kind(one) in prefill_kinds):
+            alone.append(one)
+        elif query.prompt_tokens - matched_tokens(query, one) < alone_tokens:
+            little_left.append(one)
+    # One call ranks them all, since a policy's cost of one worker may depend on the others.
     ranked_query = query if alone else replace(query, output_tokens=0)
-    decode_of = {one.worker.id: best[_kind(one)] for one in firsts}
+    decode_of = {one.worker.id: best[_kind(one)] for one in paired_prefills}
     routes = [
         _paired(route, *decode_of[route.worker]) if route.worker in decode_of else route
-        for route in policy.rank(ranked_query, [*alone, *firsts], now)
+        for route in policy.rank(ranked_query, [*alone, *paired_prefills], now)
     ]
-    if alone and firsts:
+    if alone and paired_prefills:
         routes.sort(key=lambda route: route.cost_ms)
-    return (*policy.rank(query, short, now), *routes)
+    return (*policy.rank(query, little_left, now), *routes)
 
 
 def _paired(prefill: Route, decode: Candidate, cost_ms: float) -> Route:
@@ -129,6 +129,12 @@ def _can_split(query: RouteQuery, half: Candidate) -> bool:
     profile = half.worker.disaggregation
     assert profile is not None
     return profile.splits_multiple or (query.answers == 1 and not query.answers_prompt)
+
+
+def _serves_alone(decode: Candidate) -> bool:
+    """Return whether a decode worker can compute the prompt itself."""
+    profile = decode.worker.disaggregation
+    return profile is not None and profile.serves_alone
 
 
 def _role(candidate: Candidate) -> Role:

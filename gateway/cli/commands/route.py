@@ -93,7 +93,9 @@ def _report(found: dict[str, Any], *, explain: bool) -> list[str]:
     rows = [
         (
             str(worker["rank"] or "-"),
-            worker["worker"],
+            f"{worker['prefill_worker']}, {worker['worker']}"
+            if worker["prefill_worker"]
+            else worker["worker"],
             worker["state"],
             _number(worker["cost_ms"]),
             _number(worker["predicted_ttft_ms"]),

@@ -9,8 +9,11 @@
              in a cell, whose gateways know the loads of other cells from Redis
     away     the same, with this gateway's part of each worker's window, from the tags and loads last seen
 
-A Redis that is soon away again is joined later each time: one that answers now just in time and now just too late
-would else send all waiting requests to and fro.
+If Redis goes away again soon after a join, each next join waits longer; otherwise a Redis that is sometimes just
+too late would move all waiting requests back and forth.
+
+Each beat renews the gateway's lease in Redis; there it also ends the leases of gateways whose beats stopped, and
+gives back what these held (`beat` and `reap` of lua/queue.lua).
 
 A gateway reports all that it holds when it joins. Every reply of Redis is processed here: each says how many
 gateways are alive, what they have put on workers, and when it has to be checked whether a turn was claimed.
@@ -36,12 +39,12 @@ BEAT_SECONDS = 1.0
 AGAIN_SECONDS = 0.25
 AGAIN_SECONDS_MAX = 2.0
 STEADY_SECONDS = 10.0
-"""A Redis that was joined for so long is joined again at once."""
+"""If Redis was joined for longer than this before it went away, it is joined again at once."""
 
 LATE_MAX = 3
 LATE_SECONDS = 0.2
-"""After so many late decisions in a row, over so long, Redis is away. A single stall makes all decisions late that
-were under way."""
+"""Redis counts as away after LATE_MAX late decisions in a row that span LATE_SECONDS; one stall alone makes every
+decision late that is under way."""
 
 FORGOTTEN = "Redis has forgotten this gateway"
 

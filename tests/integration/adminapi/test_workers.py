@@ -48,6 +48,21 @@ async def explained(running, text, tenant="acme", model="m"):
     return await call(running, "POST", "/route", {"tenant": tenant, "body": body})
 
 
+async def test_a_pair_is_explained_by_the_worker_that_computes_the_prompt(operated):
+    async with ScriptedWorker() as prefill, ScriptedWorker() as decode:
+        prefill.kv_tokens_max, decode.kv_tokens_max = 60_000, 90_000
+        async with operated(prefill, decode, roles=("prefill", "decode")) as running:
+            text = "word " * 4000
+            async with running.chat(text) as response:
+                assert response.status == 200, await response.text()
+            status, found = await explained(running, text)
+    assert status == 200
+    (pair,) = found["workers"]
+    assert (pair["worker"], pair["prefill_worker"], pair["rank"]) == ("w1", "w0", 1)
+    assert pair["matched_tokens"] > 0
+    assert pair["kv_tokens_max"] == 60_000
+
+
 async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(operated):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
         async with operated(one, two, **{"routing.policy": "round_robin"}) as running:
