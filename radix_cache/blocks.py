@@ -1,19 +1,19 @@
-"""Computes block hashes: from tokens (or text) to full blocks to chained hashes.
+"""Computes the chained hashes of a prompt's full blocks, from its tokens or its text.
 
     tokens   t0 t1 t2 t3 | t4 t5 t6 t7 | t8 t9          block size 4
     local        L0      |     L1      | (not full: no hash)
     chained      C0      |  H(C0, L1)  |
 
-A chained hash names the whole prefix that ends with its block, so two prompts have a chained hash in common
-only if everything before it is equal, and a worker that holds a block's hash holds all before it.
+A chained hash names the whole prefix that ends with its block. Two prompts have a chained hash in common only if
+everything up to that block is equal, and a worker that holds a block holds all blocks before it.
 
 Local hash: XXH3-64 over the block's tokens as little-endian u32. Chain: XXH3-64 over little-endian u64
-previous and u64 local; the first chained hash is the first local hash. Unsalted and with SEED this is what
-NVIDIA Dynamo's router and the Mooncake indexer standard (RFC 1403) compute. A salted chain begins with
+previous and u64 local; the first chained hash is the first local hash. Without a salt, and with SEED, these are the
+hashes of NVIDIA Dynamo's router and of the Mooncake indexer standard (RFC 1403). A salted chain begins with
 XXH3-64 over (salt bytes, local), so that two namespaces have no hash in common.
 
-XXH3 with a public seed can be forged in seconds. Where tenants share a namespace the hasher therefore takes a
-secret seed (see namespace.py). An index hash only guides routing; it never authorises the reuse of KV cache.
+XXH3 hashes with a public seed can be forged in seconds. Where tenants share a namespace, the hasher therefore takes
+a secret seed (see namespace.py). An index hash only guides routing; it never authorises the reuse of KV cache.
 """
 
 import sys
@@ -30,7 +30,7 @@ SEED = 1337
 TOKEN_BYTES = 4
 
 COPIED_BYTES_MAX = 256 * 1024
-"""Longer text is hashed without being copied."""
+"""Text up to this length is copied to be hashed; longer text is hashed in place."""
 
 BlockHash = NewType("BlockHash", int)
 """A chained block hash: 0 <= h < 2**64."""
@@ -75,8 +75,8 @@ class BlockHasher:
     def of_text(self, text: bytes | bytearray, before: bytes = b"") -> Hashes:
         """Return the chained hashes of canonical text, for models without a tokenizer.
 
-        A block is as many bytes as a block of packed tokens: four bytes count as one token. `before` is hashed in
-        front of the text and has at most the size of a block.
+        Four bytes count as one token, so a block of text has as many bytes as a block of packed tokens. `before` is
+        hashed in front of the text; it is at most one block long.
         """
         rest = self.block_size * TOKEN_BYTES - len(before)
         if len(text) <= max(COPIED_BYTES_MAX, rest):

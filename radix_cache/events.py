@@ -1,6 +1,6 @@
-"""KV events, by which an engine publishes the changes of its cache: pages stored, pages removed, all cleared.
+"""KV events: the cache changes that an engine publishes (pages stored, pages removed, cache cleared).
 
-Engine hashes are opaque 64-bit numbers: they name the engine's own pages, and nothing is computed from them.
+Engine hashes are opaque 64-bit names of the engine's own pages. Nothing is computed from them.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class BlocksStored:
     """The `cache_salt` of the request; with `adapter` it says which cache the pages are of."""
     adapter: str = ""
     medium: str = GPU
-    """Where the copy lies, in the engine's own word."""
+    """The storage medium of the copy, as the engine names it."""
     partial: bool = False
     """The pages do not describe a prefix."""
     group: int | None = None
-    """Which of several KV cache groups of a hybrid model."""
+    """The KV cache group of a hybrid model."""
     main: bool = True
     """The group keeps whole prefixes."""
 

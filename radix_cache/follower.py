@@ -1,17 +1,17 @@
-"""Follows the KV events of one worker: from stored and removed engine pages to changes of the prefix index.
+"""Follows the KV events of one worker, and turns stored and removed engine pages into changes of the prefix index.
 
-Engine hashes are opaque, so the follower keeps a page for each: its tokens, the page before it, and, where it
-completes an index block, the block's chained hash. Pages may be smaller than blocks: a block counts as held while
+Engine hashes are opaque, so the follower keeps a record of each page: its tokens, the page before it, and, where it
+completes an index block, the block's chained hash. Pages may be smaller than blocks. A block counts as held while
 all of its pages are held.
 
     pages of 16 tokens   p0 - p1 - p2 - p3 - p4 - p5        p3 completes the first block of 64 tokens
     block of 64 tokens   [------ B0 ------] [-- not yet     removing any of p0..p3 removes B0 and what follows it
 
-Engines report every physical copy: a page is held until as many copies were removed as were stored, and its tier is
-that of its fastest copy. A path's tier is that of its slowest page: what is reported of a tier is never more than
-is there, and may be less, when an engine brings the end of a path to a faster tier before its beginning. A hybrid
-model has several groups of pages under the same hashes; groups that keep whole prefixes count, the others are
-ignored.
+Engines report every physical copy. A page is held until as many copies were removed as were stored; its tier is
+that of its fastest copy. A path's tier is that of its slowest page. The index therefore never records more in a
+tier than is there, but may record less: for example when an engine moves the end of a path to a faster tier before
+its beginning. A hybrid model has several groups of pages under the same hashes; only groups that keep whole
+prefixes count.
 """
 
 from array import array
@@ -66,14 +66,14 @@ class EnginePage:
     parent: "EnginePage | None"
     tokens: bytes
     number: int
-    """The number of pages before it in the path."""
+    """The number of pages before this one in the path."""
     copies: PageCopies = ()
     block: BlockHash | None = None
     """The chained hash of the block that the page completes, if it completes one."""
     depth: int = 0
     """The number of that block in the path."""
     completed: tuple["EnginePage", ...] = ()
-    """The pages that complete a block of which this page is a part: a reference cycle that ends with the block."""
+    """The pages that complete a block of which this page is a part. The reference cycle ends with the block."""
     below: int = 0
     """The number of blocks that directly follow the block that the page completes."""
     tier: Tier = Tier.DISK
@@ -135,9 +135,9 @@ class CacheFollower:
         self._page_size = 0
         self._groups_without_prefixes: set[int | None] = set()
         self.foreign_pages = 0
-        """Pages of caches that the gateway does not know, and pages that follow such pages."""
+        """Hashes of pages in caches that the gateway does not know, and of the pages that follow them."""
         self.unusable_pages = 0
-        """Pages of which no blocks can be made; while there are any, the worker holds more than is known."""
+        """The number of pages of which no blocks can be made. Above 0, the worker holds more than is known."""
 
     def __len__(self) -> int:
         """Return the number of pages that are held."""
@@ -175,14 +175,14 @@ class CacheFollower:
         return not self.unusable_pages and bool(self._page_size or not self._groups_without_prefixes)
 
     def paths(self) -> Iterator[PathHeld | None]:
-        """Yield everything that is held: each longest path, and which beginnings of it lie in faster tiers.
+        """Yield all paths that are held: each longest path, and the beginnings of it that lie in faster tiers.
 
         Yields None after every PAGES_PER_STEP pages, so that the caller can pause.
         """
         for number, page in enumerate(self._pages.values(), 1):
             if page.block is not None and not page.below:
                 path = _block_path(page)
-                # A shorter path has lost a block further up, and is no path any more.
+                # A shorter path has lost an earlier block, so that it is not a prefix any more.
                 if len(path) == page.depth + 1:
                     yield from _paths_by_tier(page, path)
             if not number % PAGES_PER_STEP:
@@ -264,7 +264,7 @@ class CacheFollower:
             parts.append(at)
             at = at.parent
         if at is not None and at.block is None:
-            return False  # The block before it is not held: no path leads to this block.
+            return False  # The block before it is not held, so no path leads to this block.
         tokens: Tokens = array("I")
         for part in reversed(parts):
             tokens.frombytes(part.tokens)
@@ -293,7 +293,7 @@ class CacheFollower:
             if not left:
                 del self._pages[identity]
                 self._budget.pages -= 1
-            # The remaining copies lie in a slower tier; or no copy is left.
+            # The remaining copies are in a slower tier, or no copy is left.
             tier = Tier(page.tier - 1) if left else Tier.DISK
             for completing in page.completed:
                 if completing.block is None:
@@ -307,14 +307,14 @@ class CacheFollower:
 
 
 def _add_copy(page: EnginePage, event: BlocksStored) -> bool:
-    """Add a copy and return whether it is the first one in so fast a tier."""
+    """Add a copy and return whether no earlier copy was in a tier as fast."""
     before, fresh = page.tier, not page.copies
     page.count(event.medium, event.group, 1)
     return page.tier < before or fresh
 
 
 def _deepest_block(changed: list[EnginePage]) -> EnginePage | None:
-    """Return the page that completes the deepest block of which the pages are a part."""
+    """Return the page that completes the deepest of the blocks that the pages belong to."""
     blocks = [completing for page in changed for completing in page.completed if completing.block is not None]
     return max(blocks, key=lambda page: page.number, default=None)
 
@@ -323,7 +323,7 @@ def _path_held(page: EnginePage | None) -> Iterator[PathHeld]:
     """Yield the path to the block that a page completes, in the slowest tier of its pages."""
     if page is not None:
         path = _block_path(page)
-        # A shorter path has lost a block further up, and is no path any more.
+        # A shorter path has lost an earlier block, so that it is not a prefix any more.
         if len(path) == page.depth + 1:
             yield PathHeld(page.hashed_namespace.namespace, path, max(at.tier for at in _ancestors(page)))
 
@@ -352,7 +352,7 @@ def _ancestors(page: EnginePage) -> Iterator[EnginePage]:
 
 
 def _remove_block(page: EnginePage) -> None:
-    """Note that the block that the page completes is not held any more."""
+    """Record that the block which the page completes is no longer held."""
     page.block = None
     at: EnginePage | None = page
     for _ in range((page.number + 1) // (page.depth + 1)):

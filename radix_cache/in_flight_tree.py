@@ -1,13 +1,13 @@
-"""A compressed radix tree that counts, for every block of a path, the requests under way that have it.
+"""A compressed radix tree of the requests under way: for every block, how many of them have it in their prompt.
 
     add A B C D      at w1        [A B] 3: w1 2, w2 1 --+-- [C D] 2: w1 2
     add A B C D      at w1                              +-- [X]   1: w2 1
     add A B X        at w2
 
-It answers three questions about the requests under way: which part of a prompt they bring to each worker, how
-many of them share each part, and how many blocks of a worker are counted more than once where every request
-counts its own. A run is split where the paths of two requests part or one of them ends, and joined again when
-they have ended, so that a path has few nodes however many requests share it, and every count is exact.
+The tree answers three questions about the requests under way: which part of a prompt they bring to each worker, how
+many of them share each part, and how many blocks are counted twice if each worker's requests are added up. A run is
+split where the paths of two requests diverge or one path ends, and joined again when the requests have ended. So a
+path has few nodes however many requests share it, and every count is exact.
 """
 
 from collections.abc import Hashable
@@ -20,12 +20,12 @@ Holder = TypeVar("Holder", bound=Hashable)
 
 
 class SharedPart(NamedTuple):
-    """The blocks of a prompt up to a depth, beyond the part before, and the requests under way that have them."""
+    """A part of a prompt, and the number of requests under way that have all blocks up to its end."""
 
     end: int
     """Leading blocks of the prompt up to the end of this part."""
     requests: int
-    """Requests under way with all of these blocks."""
+    """The number of requests under way with all of these blocks."""
 
 
 class InFlightNode(Generic[Holder]):
@@ -49,7 +49,7 @@ class InFlightTree(Generic[Holder]):
         self.blocks = 0
         """The number of blocks of all runs."""
         self.repeated: dict[Holder, int] = {}
-        """Blocks that the requests at a holder have more than once: all their blocks less the different ones."""
+        """By holder: the blocks of all its requests, minus the number of distinct blocks among them."""
         self._nodes: dict[int, InFlightNode[Holder]] = {}
 
     def __len__(self) -> int:
@@ -94,8 +94,8 @@ class InFlightTree(Generic[Holder]):
     def add(self, hashes: Hashes, holder: Holder) -> InFlightNode[Holder] | None:
         """Add a request, and return the last node of its path, by which `remove` finds it.
 
-        None: the path is empty. A path that does not fit the tree, since two hashes are equal by chance, counts as
-        far as it fits.
+        Returns None if the path is empty. If two hashes collide and the path does not fit the tree, only the part
+        that fits is counted.
         """
         nodes, at, blocks = self._nodes, 0, len(hashes)
         node: InFlightNode[Holder] | None = None
@@ -119,7 +119,7 @@ class InFlightTree(Generic[Holder]):
         return node
 
     def remove(self, last: InFlightNode[Holder] | None, holder: Holder) -> None:
-        """Remove a request by what `add` returned."""
+        """Remove a request; `last` is the node that `add` returned."""
         if last is None:
             return
         self._count(last, holder, -1)
@@ -156,7 +156,7 @@ class InFlightTree(Generic[Holder]):
                 del self.repeated[holder]
 
     def _split(self, node: InFlightNode[Holder], at: int) -> InFlightNode[Holder]:
-        """Split a run in two and return the new upper half; the node of requests that end there stays the same."""
+        """Split a run in two and return the new upper half; the old node stays the last node of its requests."""
         upper: InFlightNode[Holder] = InFlightNode(node.run[:at], node.depth, node.parent)
         upper.requests, upper.by_holder = node.requests, dict(node.by_holder)
         if upper.parent is not None:
@@ -183,6 +183,6 @@ class InFlightTree(Generic[Holder]):
             child.parent.children.add(child)
 
     def _unregister(self, node: InFlightNode[Holder]) -> None:
-        """Remove a node from those that are found by their first block."""
+        """Remove a node from the lookup by first block."""
         if self._nodes.get(node.run[0]) is node:
             del self._nodes[node.run[0]]

@@ -1,17 +1,17 @@
 """PrefixIndex: the interface of an index of which worker holds which prefix.
 
-Matching is synchronous, from memory, and never raises: routing waits for nothing. Changes are fire and
-forget: they return at once, are applied soon (at once in one process), and are dropped rather than queued
-without bound. The result of `match` may be stale; it guides routing and never authorises the reuse of KV cache.
+Matching reads memory, synchronously, and never raises, so routing never waits for it. Changes are fire-and-forget:
+they return at once, are applied soon (immediately in one process), and are dropped rather than queued without
+bound. The result of `match` may be stale; it guides routing and never authorises the reuse of KV cache.
 
-A path (the block hashes of a prompt, from its beginning) goes through two states on a worker:
+A path (the block hashes of a prompt from its beginning) has two states on a worker:
 
     record (at dispatch)        confirm (first token)        withdraw (the request has ended, its client left)
     ---------> pending: the request counts -------------------------> the request counts no more
                                 ----------> confirmed, until evicted, shortened or forgotten
 
-A request counts from its dispatch to its end, `predicted_seconds` at most: meanwhile its blocks are on their way to
-the worker or in use there, and it is one of those that share a prefix (PrefixMatch.shared).
+A request counts from its dispatch to its end, for `predicted_seconds` at most. Meanwhile its blocks are on their
+way to the worker or in use there, and the request counts among those that share a prefix (PrefixMatch.shared).
 
 Every implementation passes tests/conformance/test_prefix_index.py.
 """
@@ -35,7 +35,7 @@ class IndexStats:
     blocks: int
     """Blocks of confirmed paths."""
     predictions: int
-    """Requests under way that are counted."""
+    """Predictions of requests under way."""
 
 
 class PrefixIndex(Protocol):
@@ -53,46 +53,46 @@ class PrefixIndex(Protocol):
         writer: str,
         match: PrefixMatch | None = None,
     ) -> None:
-        """Count the request `writer`, which brings this path to `worker` or uses it there, once for each worker.
+        """Count the request `writer`, once per worker: it brings this path to `worker`, or uses it there.
 
         `match` is this index's match of the path, if the caller has it, so that the path is not matched again.
         """
         ...
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        """Take the request `writer` off the count at `worker`: it has ended; if it is not counted, do nothing."""
+        """Stop counting the request `writer` at `worker`, since it has ended. Does nothing if it is not counted."""
         ...
 
     def wait(self, namespace: Namespace, hashes: Hashes, writer: str) -> None:
-        """Count the request `writer`, which waits for a worker: it is one of those that share its prefix."""
+        """Count the request `writer`, which waits for a worker, among the requests that share its prefix."""
         ...
 
     def leave(self, writer: str) -> None:
-        """Take the request `writer` off the count of those that wait; if it is not counted, do nothing."""
+        """Stop counting the request `writer` among those that wait. Does nothing if it is not counted."""
         ...
 
     def waiting(self, model: str) -> int:
-        """Return how many requests for the model wait, as far as `wait` has said."""
+        """Return how many requests for the model wait, as counted by `wait` and `leave`."""
         ...
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
-        """Return how many blocks the requests under way on each of the workers repeat.
+        """Return, by worker, how many blocks its requests under way have in common, counted once per repetition.
 
-        KV memory has each of these blocks once. Workers that repeat none are left out.
+        KV memory stores such a block only once. Workers without repeated blocks are left out.
         """
         ...
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
-        """Note that `worker` holds this path now."""
+        """Record that `worker` holds this path now."""
         ...
 
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
     ) -> None:
-        """Note that the worker reported `blocks` leading blocks of the path as cached for the writer's request.
+        """Record that the worker reported `blocks` leading blocks of the path as cached for the writer's request.
 
-        Call it after `confirm` and before `withdraw`. If that is less than what was confirmed at `record`, the
-        worker had lost the rest, with everything that continued it; the path itself is there again. Paths that may
+        Call this after `confirm` and before `withdraw`. If `blocks` is less than was confirmed at `record`, the
+        worker had lost the rest and everything below it; by now it has computed the path again. Paths that may
         have been confirmed again in between are left alone.
         """
         ...
@@ -104,7 +104,7 @@ class PrefixIndex(Protocol):
         worker: WorkerId,
         tier: Tier = Tier.GPU,
     ) -> None:
-        """Note that `worker` itself published that it holds this path, in this tier or a nearer one."""
+        """Record that `worker` itself published that it holds this path, in this tier or a faster one."""
         ...
 
     def shorten(
@@ -115,22 +115,22 @@ class PrefixIndex(Protocol):
         blocks: int,
         tier: Tier = Tier.DISK,
     ) -> None:
-        """Note that `worker` holds at most the first `blocks` of the path and nothing beyond them.
+        """Record that `worker` holds at most the first `blocks` of the path and nothing beyond them.
 
-        This holds for the tier and nearer ones: a statement about the GPU says nothing about host memory.
+        This applies to the tier and faster ones: a statement about the GPU says nothing about host memory.
         """
         ...
 
     def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
-        """Set how many blocks `worker` has room for; beyond that its least recently used blocks are dropped."""
+        """Set the capacity of `worker` in blocks; its least recently used blocks beyond that are dropped."""
         ...
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
-        """Note that `worker` serves as this instance (empty: unknown). A new instance of a worker holds nothing."""
+        """Record the instance id of `worker` (empty: unknown). A worker with a new instance id holds nothing."""
         ...
 
     def forget(self, worker: WorkerId) -> None:
-        """Note in one step that `worker` holds nothing: it cleared its cache, or left."""
+        """Record in one step that `worker` holds nothing, since it cleared its cache or left the fleet."""
         ...
 
     def stats(self) -> IndexStats:

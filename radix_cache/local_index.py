@@ -1,6 +1,6 @@
 """A PrefixIndex in the memory of one process: one tree of confirmed paths and one of predicted paths.
 
-The second tree counts requests, so that one that ends takes only its own part with it.
+The second tree counts requests, so that the end of one request removes only what no other request has.
 """
 
 from collections import Counter, OrderedDict
@@ -18,7 +18,7 @@ Prediction = tuple[WorkerId, str]
 """The worker and the writer of a prediction."""
 
 WAITING = WorkerId("")
-"""In place of a worker: the request waits for one."""
+"""Stands for the worker of a request that still waits for one."""
 
 IDLE_CHECKS_PER_LIFE = 64
 
@@ -28,11 +28,11 @@ class LocalIndex:
 
     Args:
         clock: Seconds that never run backwards.
-        blocks_max: How many confirmed blocks are kept, and as many predicted ones.
+        blocks_max: The bound of confirmed blocks, and of predicted blocks.
         predicted_seconds: How long a prediction counts.
-        idle_seconds_max: Paths that were not used for longer are dropped.
-        predictions_max: Predictions at one time; beyond that the oldest is dropped.
-        node_blocks: How many blocks every node counts in addition, for its own memory.
+        idle_seconds_max: Paths that were not used for longer than this are dropped.
+        predictions_max: The bound of simultaneous predictions; beyond it the oldest is dropped.
+        node_blocks: The memory of a node itself, in blocks.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LocalIndex:
         self._node_blocks = node_blocks
         self._predicted_seconds = predicted_seconds
         self._idle_seconds_max = idle_seconds_max
-        # A prediction has at most one node of its own, and one more where its path leaves that of another one.
+        # A prediction adds at most two nodes: one for its own blocks, one where its path leaves another path.
         self._predictions_max = (
             max(1, min(predictions_max, blocks_max // (2 * node_blocks))) if node_blocks else predictions_max
         )
@@ -123,7 +123,7 @@ class LocalIndex:
     def report(
         self, namespace: Namespace, hashes: Hashes, worker: WorkerId, writer: str, blocks: int
     ) -> None:
-        """Drop what the worker had lost by its own report, if that is less than was confirmed at `record`."""
+        """Drop the blocks that the worker has lost, if it reported fewer than were confirmed at `record`."""
         if blocks < self._held_before.get((worker, writer), 0):
             self._confirmed.shorten(hashes, worker, blocks)
             self._confirmed.record(hashes, worker, self._clock())
@@ -136,7 +136,7 @@ class LocalIndex:
             self.record(namespace, hashes, WAITING, writer)
 
     def leave(self, writer: str) -> None:
-        """Take the request `writer` off the count of those that wait."""
+        """Stop counting the request `writer` among those that wait."""
         model = self._models.pop(writer, None)
         if model is not None:
             self._waiting[model] -= 1
@@ -147,7 +147,7 @@ class LocalIndex:
         return self._waiting[model]
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
-        """Note that `worker` holds this path now."""
+        """Record that `worker` holds this path now."""
         self.hold(namespace, hashes, worker)
 
     def hold(
@@ -157,7 +157,7 @@ class LocalIndex:
         worker: WorkerId,
         tier: Tier = Tier.GPU,
     ) -> None:
-        """Note that `worker` holds this path in this tier or a faster one; keep the index within its bounds."""
+        """Record that `worker` holds this path in this tier or a faster one; keep the index within its bounds."""
         now = self._clock()
         self._confirmed.record(hashes, worker, now, tier)
         if worker in self._capacity:
@@ -179,7 +179,7 @@ class LocalIndex:
         self._confirmed.shorten(hashes, worker, blocks, tier)
 
     def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
-        """Set how many blocks `worker` has room for, and evict what is beyond."""
+        """Set the capacity of `worker` in blocks, and evict its blocks beyond that."""
         self._capacity[worker] = blocks_max
         self._confirmed.evict(worker, blocks_max)
 

@@ -14,7 +14,7 @@ WorkerId = NewType("WorkerId", str)
 
 
 class PrefixMatch(Protocol):
-    """How many leading blocks of one prompt each worker holds; a worker that holds none is absent.
+    """The number of leading blocks of one prompt that each worker holds; workers that hold none are absent.
 
     Read it before the next await: an implementation may read the live tree.
     """
@@ -26,9 +26,9 @@ class PrefixMatch(Protocol):
 
     @property
     def pending(self) -> Mapping[WorkerId, int]:
-        """Leading blocks that requests under way bring to each worker, or use there.
+        """The leading blocks that requests under way bring to each worker, or use there.
 
-        The worker will hold them by the time another request could use them.
+        The worker will hold these blocks by the time another request could use them.
         """
         ...
 
@@ -41,23 +41,23 @@ class PrefixMatch(Protocol):
         ...
 
     def tiers(self, worker: WorkerId) -> TierBlocks:
-        """Return the blocks of `blocks` by tier; pending blocks count as on the GPU."""
+        """Return the blocks that `blocks` counts, by tier; pending blocks count as on the GPU."""
         ...
 
     @property
     def shared(self) -> Sequence[SharedPart]:
-        """The parts of the prompt that requests under way have, from its beginning, and how many have each."""
+        """The leading parts of the prompt that requests under way share, and how many requests have each part."""
         ...
 
     def holder_count(self, blocks: int) -> int:
-        """Return about how many workers hold or are about to hold this many leading blocks, at least one block."""
+        """Return about how many workers hold or are about to hold `blocks` (1 or more) leading blocks."""
         ...
 
     def holders(self, count_max: int) -> list[WorkerId]:
         """Return workers that hold or are about to hold some of the prompt, the longest part first.
 
-        Of more than `count_max` workers some of those with the longest parts are returned, so that the cost does
-        not grow with the fleet.
+        If there are more than `count_max`, it returns some with the longest parts, so that the cost does not grow
+        with the fleet.
         """
         ...
 
@@ -68,7 +68,7 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     confirmed: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     pending: Mapping[WorkerId, int] = msgspec.field(default_factory=dict)
     slower: Mapping[WorkerId, TierBlocks] = msgspec.field(default_factory=dict)
-    """The blocks by tier of workers that do not have all of theirs on the GPU."""
+    """The blocks by tier, for workers that hold some of them outside the GPU."""
     shared: Sequence[SharedPart] = ()
     """The parts of the prompt that requests under way have, and how many requests have each."""
 
@@ -96,11 +96,11 @@ class KnownMatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 NO_MATCH = KnownMatch()
-"""The match of a prompt of which nothing is known."""
+"""The match of a prompt of which no worker holds anything."""
 
 
 class LargestMatch:
-    """A PrefixMatch that combines several: for each worker the largest count."""
+    """A PrefixMatch that combines several matches: for each worker it has the largest count."""
 
     __slots__ = ("matches",)
 
@@ -137,7 +137,7 @@ class LargestMatch:
 
     @property
     def shared(self) -> Sequence[SharedPart]:
-        """The parts of the prompt that requests under way have, as the match with the most requests has them."""
+        """The shared parts of the prompt, taken from the match with the most requests."""
         return max(
             (match.shared for match in self.matches), key=lambda parts: parts[0].requests if parts else 0
         )

@@ -1,8 +1,8 @@
-"""Namespaces: what separates one cache from another (model, adapter, isolation group, media, block size).
+"""Namespaces keep caches apart by model, adapter, isolation group, media and block size.
 
-The same text under two namespaces has no block hash in common, in the prefix index and (through `cache_salt`)
-in the engine. Parts are length-prefixed before they are hashed, so that no crafted name collides with
-another tenant's: ("ab", "c") and ("a", "bc") are different namespaces.
+The same text has different block hashes in two namespaces, in the prefix index and (through `cache_salt`) in the
+engine. Parts are length-prefixed before they are hashed, so that a crafted name cannot collide with another
+tenant's: ("ab", "c") and ("a", "bc") are different namespaces.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from functools import lru_cache
 from radix_cache.blocks import BlockHasher
 
 NAMESPACES_MAX = 4096
-"""Namespaces whose bytes, ids and keys are remembered."""
+"""The number of namespaces for which bytes, ids and keys are cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,9 @@ def hasher_for(namespace: Namespace, secret: bytes) -> BlockHasher:
 
 
 def cache_salt(group: str, secret: bytes) -> str:
-    """Return the `cache_salt` that engines get for a group: opaque, stable, underivable without the secret.
+    """Return the `cache_salt` that engines get for a group: opaque, stable, and not derivable without the secret.
 
-    It depends on the isolation group alone: the engine keeps models and adapters apart by itself.
+    It depends on the isolation group alone, since engines keep models and adapters apart themselves.
     An empty group (shared by all tenants) has no salt.
     """
     if not group:

@@ -1,23 +1,23 @@
-"""Storage tiers of KV blocks, from the fastest to the slowest, and how many leading blocks lie in which.
+"""Storage tiers of KV blocks, from fastest to slowest, and the number of leading blocks in each.
 
     path on a worker        [ B0 B1 B2 B3 | B4 B5 | B6 ]
     where the blocks lie    on the GPU      host    disk        TierBlocks(gpu=4, host=6, all=7)
 
-Counts are cumulative: a block in one tier also counts in the slower tiers, so that each count is that of a path's
-beginning. A path that is entirely on the GPU is the usual case: three equal numbers, packed as the number itself.
+Counts are cumulative: a block in one tier also counts in the slower tiers, so that each count describes a beginning
+of the path. Usually a path is entirely on the GPU; its three equal counts are packed as that number itself.
 """
 
 from enum import IntEnum
 from typing import NamedTuple
 
 BITS = 10
-"""Bits of one count in a packed number; lua/holders.lua packs alike. Runs are no longer than 512 blocks."""
+"""Bits of one count in a packed number, as in lua/holders.lua. Runs have at most 512 blocks."""
 
 MASK = (1 << BITS) - 1
 
 
 class Tier(IntEnum):
-    """A storage tier of KV blocks; `DISK` is anything slower than host memory, and as a bound means all tiers."""
+    """A storage tier of KV blocks; `DISK` is anything slower than host memory. As a bound it means all tiers."""
 
     GPU = 0
     HOST = 1
@@ -55,12 +55,12 @@ class TierBlocks(NamedTuple):
         return TierBlocks(*(min(held, blocks) if at <= tier else held for at, held in enumerate(self)))
 
     def without_first(self, blocks: int) -> "TierBlocks":
-        """Return the counts of what follows the first `blocks` blocks."""
+        """Return the counts of the blocks after the first `blocks`."""
         return TierBlocks(*(max(held - blocks, 0) for held in self))
 
 
 def all_on_gpu(blocks: int) -> TierBlocks:
-    """Return the counts of a path that is entirely on the GPU; those of usual lengths are made in advance."""
+    """Return the counts of a path that is entirely on the GPU; common lengths are precomputed."""
     return _ALL_ON_GPU[blocks] if blocks < len(_ALL_ON_GPU) else TierBlocks(blocks, blocks, blocks)
 
 

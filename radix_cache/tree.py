@@ -1,7 +1,7 @@
 """A compressed radix tree over chained block hashes, which records the prefixes that each holder has.
 
-Two prompts have six blocks in common, then three of their own each; worker W has both, V only the first four
-blocks of the first one. A node is a run of blocks at which no path has branched yet:
+A node is a run of blocks within which no path branches. In this example two prompts have six blocks in common, then
+three of their own each; worker W has both prompts, V only the first four blocks of the first one:
 
     insert A B C D E F G H I              insert A B C D E F X Y Z   (diverges at X: a split)
 
@@ -10,22 +10,21 @@ blocks of the first one. A node is a run of blocks at which no path has branched
                                                           +-- [X Y Z]
                                                                 W: 3
 
-Because hashes are chained, a node is addressed by the hash of its first block, and a walk needs no child
-table: the block of the query that follows a node's run is the key of the next node. For the same reason a run and a
-query agree on a block only if they agree on all blocks before it, so the first difference is found by bisection.
+Because hashes are chained, the hash of its first block identifies a node, and a walk needs no child table: the
+query's block after a node's run is the key of the next node. For the same reason a run and a query agree on a block
+only if they agree on all blocks before it, so the first difference is found by bisection.
 
-A holder's share of a node is a count of leading blocks. It is never a set: engines evict leaves first, so a holder
-always has the beginning of a path. Further counts, cumulative by tier (tiers.py), say how many of the blocks lie in
-which tier, for holders that do not have all of them on the GPU. From this follow the invariants that `check`
-verifies:
+A holder's share of a node is a count of leading blocks. A count suffices, because engines evict leaves first, so
+that a holder always has the beginning of a path. For holders that do not have all their blocks on the GPU,
+cumulative counts tell how many are in which tier (tiers.py). `check` verifies the invariants:
 
     * a holder of a node holds its whole parent, in every tier in which it holds something of the node;
-    * a node without children is as long as its longest count;
+    * a node without children is as long as its largest count;
     * the blocks of all runs are the tree's size, and the counts of a holder are the holder's size.
 
-Forgetting a holder takes one step: its tenure ends, matches skip it, and later calls remove its remains a
-few at a time. Eviction takes the least recently used blocks first, leaves before inner nodes, the tail of a run
-before its head.
+Forgetting a holder takes one step: its tenure ends, matches skip it, and later calls remove its remains a few at a
+time. Eviction removes the least recently used blocks first, leaves before inner nodes, the tail of a run before its
+head.
 """
 
 from array import array
@@ -87,8 +86,8 @@ class Tenure(Generic[Holder]):
     """The epoch of one holder, from its first record until it is forgotten.
 
     `used` has the time of the last use of every node held. `queue` is a heap of (use, -end, serial, node). The use
-    of an entry may be out of date, and is then too early: it is corrected when the entry comes up. Of equal uses
-    the deeper node comes first.
+    in an entry may be outdated, and is then too early; it is corrected when the entry reaches the top. Of nodes
+    with equal uses the deeper one comes first.
     """
 
     __slots__ = ("alive", "blocks", "holder", "queue", "used")
@@ -102,7 +101,7 @@ class Tenure(Generic[Holder]):
 
 
 class RadixTree(Generic[Holder]):
-    """The prefixes that each holder has. `now` is any clock that does not run backwards; it orders eviction."""
+    """The prefixes that each holder has. `now` is from any clock that never runs backwards; it orders eviction."""
 
     def __init__(self) -> None:
         self.blocks = 0
@@ -135,7 +134,7 @@ class RadixTree(Generic[Holder]):
         return depths
 
     def slower(self, hashes: Hashes) -> dict[Holder, TierBlocks]:
-        """Return the leading blocks of the query by tier, for holders that do not have all of theirs on the GPU."""
+        """Return the leading blocks of the query by tier, for holders that have some of them outside the GPU."""
         if not self._tiered:
             return {}
         found: dict[Tenure[Holder], TierBlocks] = {}
@@ -201,7 +200,7 @@ class RadixTree(Generic[Holder]):
                 return
 
     def forget(self, holder: Holder) -> None:
-        """Record that `holder` has nothing any more, in one step however much it had."""
+        """Record that `holder` has nothing any more, in one step however many blocks it had."""
         tenure = self._tenures.pop(holder, None)
         if tenure is not None:
             tenure.alive = False
@@ -213,7 +212,7 @@ class RadixTree(Generic[Holder]):
         return tenure.blocks if tenure is not None else 0
 
     def holders(self) -> list[Holder]:
-        """Return all holders that were not forgotten."""
+        """Return all current holders."""
         return list(self._tenures)
 
     def evict(self, holder: Holder, blocks_max: int) -> None:
@@ -223,15 +222,15 @@ class RadixTree(Generic[Holder]):
             self._evict_oldest(tenure, tenure.blocks - blocks_max)
 
     def evict_idle(self, before: float) -> None:
-        """Remove from every holder what it used last before this moment."""
+        """Remove from every holder the nodes that it last used before this moment."""
         for tenure in self._tenures.values():
             while (oldest := _oldest(tenure)) is not None and oldest < before:
                 self._evict_oldest(tenure, tenure.blocks)
 
     def shrink(self, blocks_max: int, node_blocks: int = 0) -> None:
-        """Shrink the tree to `blocks_max` blocks: remains of forgotten holders go first, then the least used.
+        """Shrink the tree to `blocks_max` blocks; every node counts as `node_blocks` additional blocks.
 
-        Every node counts `node_blocks` blocks in addition.
+        Remains of forgotten holders go first, then the least recently used blocks.
         """
         nodes = self._nodes
         while self.blocks + node_blocks * len(nodes) > blocks_max and self._ended:
@@ -284,7 +283,7 @@ class RadixTree(Generic[Holder]):
             assert all(tenure in node.counts for node in tenure.used)
         assert self.blocks == sum(len(node.run) for node in self._nodes.values())
 
-    # Changes to single nodes. Each keeps all invariants, except the one that its name names.
+    # Changes to single nodes. Each keeps all invariants, except the one that its name mentions.
 
     def _grow(self, parent: RadixNode[Holder] | None, hashes: Hashes, at: int) -> RadixNode[Holder]:
         """Add hashes[at:] below `parent` and return the node: a leaf's run grows, another node gets a child."""
@@ -319,7 +318,7 @@ class RadixTree(Generic[Holder]):
             tenure.used[upper] = tenure.used[node]
             self._enqueue(tenure, upper)
             if count > at:
-                # The run may have grown since its entry was made; the half below must come up first.
+                # The run may have grown since its entry was made; the lower half must reach the top first.
                 self._enqueue(tenure, node)
             else:
                 del tenure.used[node]
@@ -377,7 +376,7 @@ class RadixTree(Generic[Holder]):
 
     def _enqueue(self, tenure: Tenure[Holder], node: RadixNode[Holder]) -> None:
         if len(tenure.queue) > 2 * len(tenure.used) + QUEUE_SLACK:
-            # Entries of removed nodes stay in the queue; without this they could pile up below the head.
+            # Entries of removed nodes stay in the queue; the rebuild keeps them from piling up below the top.
             tenure.queue = [(use, -held.end, at, held) for at, (held, use) in enumerate(tenure.used.items())]
             heapify(tenure.queue)
         self._serial += 1
@@ -391,7 +390,7 @@ class RadixTree(Generic[Holder]):
 
 
 def common_blocks(run: Hashes, hashes: Hashes, at: int) -> int:
-    """Return how many leading blocks of `run` the query has from `at` on; the first is known to agree."""
+    """Return how many leading blocks of `run` the query has from `at` on; the first block must agree."""
     limit = min(len(run), len(hashes) - at)
     if run[limit - 1] == hashes[at + limit - 1]:
         return limit
@@ -399,7 +398,7 @@ def common_blocks(run: Hashes, hashes: Hashes, at: int) -> int:
 
 
 def _oldest(tenure: Tenure[Holder]) -> float | None:
-    """Bring the least recently used node to the head of the queue and return its last use; None if empty."""
+    """Bring the least recently used node to the top of the queue and return its last use; None if empty."""
     queue = tenure.queue
     while queue:
         use, _, serial, node = queue[0]

@@ -1,12 +1,13 @@
-"""WorkerAdapter, the interface for talking to one worker, and the values that go in and come out.
+"""WorkerAdapter, the interface of clients of one worker, with its input and output values.
 
-    async with adapter.stream(call) as answer:        # entered when the first bytes are there
+    async with adapter.stream(call) as answer:        # entered when the first bytes have arrived
         async for chunk in answer.chunks(): ...
 
-* `WorkerUnreachable` is raised before the first byte of an answer: nothing has been sent to the client, so another
-  worker may be tried. It carries the kind of failure; an error of the client never counts against a worker.
-* `StreamBroken` is raised after the first byte. Nothing else is raised (cancellation apart).
-* An answer may be a refusal (status 4xx, its body perhaps empty): that is an answer, and the worker lives.
+* `WorkerUnreachable` is raised before the first byte of an answer. Nothing has been sent to the client yet, so
+another
+  worker may be tried. It has the kind of failure; an error of the client never counts against a worker.
+* `StreamBroken` is raised after the first byte. Apart from cancellation, nothing else is raised.
+* A refusal (status 4xx, possibly with an empty body) is an answer like any other; the worker is healthy.
 * Leaving the context early, for whatever reason, makes the worker stop.
 
 Every adapter passes tests/conformance/test_worker_adapter.py.
@@ -33,10 +34,9 @@ class FailureKind(Enum):
     """Why a worker gave no answer."""
 
     UNHEALTHY = "unhealthy"
-    """Not connected, hung up, timed out, or a proxy before the engine failed; counts against the worker's
-    health."""
+    """No connection, hang-up, timeout, or a failed proxy before the engine; counts against the worker's health."""
     SERVER_ERROR = "server error"
-    """The worker failed inside (status 500), by its own fault or over this very request; only another worker's
+    """An internal error of the worker (status 500), caused by the worker or by this request; another worker's
     answer to the same request tells which."""
     BUSY = "busy"
     """The worker is full or starting."""
@@ -62,13 +62,13 @@ class WorkerUnreachable(Exception):
         self.failure = failure
         self.timed_out = timed_out
         self.retry_after_seconds = retry_after_seconds
-        """How long a busy worker asks to be left alone, if it says so."""
+        """The Retry-After of a busy worker, if it sent one."""
         self.rate_limited = rate_limited
         """Whether the worker refused because of too many requests (429)."""
         self.worker = worker
-        """The worker that failed, where several took part in the request."""
+        """The worker that failed, if several took part in the request."""
         self.body = body
-        """The body of the answer by which the worker reported its failure."""
+        """The body of the worker's error response."""
 
 
 class StreamBroken(Exception):
@@ -87,45 +87,44 @@ class FormPart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request as a worker gets it."""
+    """One request to a worker."""
 
     id: str
     path: str
     """Path below the worker's URL, such as `v1/chat/completions`."""
     fields: Mapping[str, msgspec.Raw]
-    """Top-level JSON fields of the body, each as raw JSON; of a form, the names of the fields that go to the
-    worker."""
+    """Top-level fields of the body, each as raw JSON; for a form, only the names of the fields to send."""
     model: str
     """The model's name at the worker."""
     stream: bool
     cache_salt: str = ""
-    """Opaque value that keeps prompts apart in the worker's cache; empty for the shared cache."""
+    """The `cache_salt`: an opaque value that separates prompts in the worker's cache; empty for the shared one."""
     traceparent: str | None = None
     tracestate: str = ""
     """The caller's `tracestate` header; empty where it sent none."""
     priority: int | None = None
-    """Requests of the lowest number go first; None where the engine has no priorities."""
+    """The priority, lowest number first; None if the engine has no priorities."""
     rank: int | None = None
-    """The data-parallel rank that is to answer; None: the engine chooses, or has only one."""
+    """The data-parallel rank that shall answer; None: the engine chooses, or has only one."""
     prompt_ids: bytes | None = None
     """The prompt's tokens as a JSON array, for adapters that can send tokens in place of text."""
     form: tuple[FormPart, ...] | None = None
-    """The parts of a form in their order, where the body is a form."""
+    """The parts of the form in their order, if the body is a form."""
     first_byte_seconds_max: float = 120.0
     """Longest silence before the first byte of the answer."""
     idle_seconds_max: float = 60.0
     """Longest silence within the answer."""
     on_sent: Callable[[], None] = lambda: None
-    """Called when the request's bytes begin to go out; from then on the worker may compute something."""
+    """Called when the request begins to be sent; from then on the worker may compute."""
     carrier: Carrier | None = None
-    """Carries the request in place of the gateway's own connections; None: the gateway sends it."""
+    """The carrier that sends the request in place of the gateway's own connections; None: the gateway sends it."""
 
 
 class WorkerAnswer(Protocol):
-    """An answer of which the first bytes have come.
+    """An answer of which the first bytes have arrived.
 
-    An answer may also have an attribute `whole`: the body as bytes, where all of it is there already, else None.
-    `chunks` need not be called then. It may also have an attribute `complete`: whether all of the body has arrived.
+    It may also have an attribute `whole`: the body as bytes if all of it has arrived already, else None. `chunks`
+    need not be called then. It may also have an attribute `complete`: whether all of the body has arrived.
     """
 
     @property
@@ -139,40 +138,40 @@ class WorkerAnswer(Protocol):
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body in the pieces in which it comes. Raises StreamBroken."""
+        """Yield the body in pieces as they arrive. Raises StreamBroken."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker says about itself; None where its kind does not say."""
+    """A worker's report on itself; a field is None if workers of its kind do not report it."""
 
     models: tuple[str, ...] = ()
     """Names of the models that it serves."""
     parents: Mapping[str, str] = field(default_factory=dict)
-    """The models that its LoRA adapters change, by the adapter's name."""
+    """The parent models of its LoRA adapters, by the adapter's name."""
     context_lengths: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of the longest prompt and answer together, by model."""
+    """The context length (prompt and answer together) by model."""
     kv_tokens_max: int | None = None
-    """Tokens that fit into its KV cache."""
+    """The capacity of its KV cache, in tokens."""
     chunk_tokens: int | None = None
     """Its prefill budget of one step, in tokens."""
     instance_id: str | None = None
     """A value that changes when the worker restarts, with an empty cache."""
     events: tuple[EventSource, ...] = ()
-    """Where it publishes its KV events, one source for each data-parallel rank."""
+    """The sources of its KV events, one for each data-parallel rank."""
     loads: tuple[LoadSource, ...] = ()
-    """Where it publishes its load, one source for each data-parallel rank."""
+    """The sources of its load reports, one for each data-parallel rank."""
     role: Role = Role.BOTH
-    """The half of a prefill/decode pair that it was started as."""
+    """Its role in prefill/decode disaggregation."""
     bootstrap_address: tuple[str, int | None] | None = None
-    """Host and port where a prefill worker hands its KV over."""
+    """The host and port at which a prefill worker hands over its KV."""
     ranks: int = 1
     """Number of its data-parallel ranks."""
     load: EngineLoad | None = None
-    """How busy it is."""
+    """Its load."""
     asleep: bool = False
-    """Whether it has given up its memory and its cache and serves no requests until it is woken."""
+    """Whether it is asleep: it has released its memory and its cache, and serves no requests until it is woken."""
     engine: str | None = None
     """The kind of worker that its list of models shows."""
 
@@ -196,7 +195,7 @@ class WorkerTarget:
     url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Headers that go with every call; names and values are ASCII."""
+    """Headers that are sent with every call; names and values are ASCII."""
     tls: TlsFiles | None = None
 
 
@@ -214,13 +213,13 @@ class SupportsTokenize(Protocol):
 
 @runtime_checkable
 class SupportsSleep(Protocol):
-    """A WorkerAdapter of an engine that can give up its memory for a while.
+    """A WorkerAdapter of an engine that can release its memory for a while.
 
-    Both methods raise WorkerUnreachable, also where the engine was not started with this ability.
+    Both methods raise WorkerUnreachable, even if the engine was started without this feature.
     """
 
     async def sleep(self) -> None:
-        """Make the engine give up its memory, its cache included."""
+        """Make the engine release its memory, including its cache."""
         ...
 
     async def wake(self) -> None:
@@ -230,20 +229,20 @@ class SupportsSleep(Protocol):
 
 @runtime_checkable
 class SupportsStallDetection(Protocol):
-    """A WorkerAdapter that tells whether its worker is silent."""
+    """A WorkerAdapter that shows whether its worker has gone silent."""
 
     @property
     def received(self) -> int:
-        """A number that rises whenever bytes come from the worker, answers to probes included."""
+        """A number that rises whenever bytes arrive from the worker, including answers to probes."""
         ...
 
     @property
     def awaited(self) -> bool:
-        """Whether anything waits for bytes of the worker; an answer that its client reads slowly does not."""
+        """Whether any call waits for bytes from the worker; answers that wait for slow clients do not count."""
         ...
 
     def break_off(self) -> None:
-        """Fail all calls, also those whose answer has begun, because the worker has stalled.
+        """Fail all calls, including those with a started answer, because the worker has stalled.
 
         These calls raise WorkerUnreachable before their first byte, and StreamBroken after it.
         """
@@ -251,26 +250,26 @@ class SupportsStallDetection(Protocol):
 
 
 class WorkerAdapter(Protocol):
-    """The interface for talking to one worker; see the top of this file."""
+    """The interface of a client of one worker; see the top of this file."""
 
     @property
     def isolates(self) -> bool:
-        """Whether the worker keeps prompts of different `cache_salt` apart in its cache; else all share it."""
+        """Whether the worker separates prompts in its cache by `cache_salt`; otherwise all tenants share it."""
         ...
 
     @property
     def request_fields(self) -> Mapping[str, frozenset[str]]:
-        """Names of the fields that the worker may get from a tenant, by path below its URL."""
+        """The names of request fields that may pass from tenants to the worker, by path below its URL."""
         ...
 
     @property
     def reports_running_usage(self) -> bool:
-        """Whether the worker is asked for usage in every frame of a stream: it counts each choice by itself."""
+        """Whether usage is requested in every frame of a stream, since the worker counts each choice separately."""
         ...
 
     @property
     def streams_whole(self) -> bool:
-        """Whether a stream carries everything that the same answer in one piece would, its usage included."""
+        """Whether a stream contains everything that the unstreamed answer would, including usage."""
         ...
 
     def stream(self, call: WorkerCall) -> AbstractAsyncContextManager[WorkerAnswer]:
@@ -281,16 +280,16 @@ class WorkerAdapter(Protocol):
         ...
 
     async def probe(self) -> WorkerReport:
-        """Ask whether the worker serves, and what. Raises WorkerUnreachable."""
+        """Check that the worker serves, and return its report. Raises WorkerUnreachable."""
         ...
 
     def abandon(self) -> None:
-        """Fail all calls that wait for a first byte, because the worker is down; begun answers go on.
+        """Fail all calls that wait for a first byte, because the worker is down; started answers continue.
 
         These calls raise WorkerUnreachable.
         """
         ...
 
     def close(self) -> None:
-        """Close idle connections, because the gateway stops."""
+        """Close idle connections, when the gateway stops."""
         ...

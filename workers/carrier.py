@@ -1,6 +1,7 @@
-"""Carriers: a carrier takes a request to its worker in place of the gateway's own connections.
+"""Carriers: a carrier sends a request to its worker in place of the gateway's own connections.
 
-A proxy in front of the gateway can be one: it asks the gateway where a request goes, and moves the bytes itself.
+A proxy in front of the gateway can be a carrier: it asks the gateway for the worker of a request, and transfers the
+bytes itself.
 
     HttpWorker.stream -- bytes of an HTTP request --> RequestTransport --> AnswerReader
                                                       the pool of connections, or a carrier's
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 
 class AnswerReader(Protocol):
-    """An HTTP answer of which the head has come."""
+    """An HTTP answer of which the head has arrived."""
 
     @property
     def status(self) -> int:
@@ -35,7 +36,7 @@ class AnswerReader(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the answer has arrived to its end."""
+        """Whether the answer has arrived completely."""
         ...
 
     async def read(self) -> bytes:
@@ -47,12 +48,12 @@ class AnswerReader(Protocol):
         ...
 
     def release(self) -> None:
-        """End the answer: no more of it is read."""
+        """End the answer; no more of it is read."""
         ...
 
 
 class RequestTransport(Protocol):
-    """What takes one HTTP request to one worker, and brings the answer back."""
+    """Sends one HTTP request to one worker, and returns the answer."""
 
     async def send(
         self,
@@ -72,12 +73,12 @@ class Carrier(Protocol):
 
     @property
     def addresses(self) -> frozenset[str] | None:
-        """The workers' addresses that the request may go to, each `host:port`; None: it may go to any."""
+        """The addresses of the workers that may get the request, each `host:port`; None: any worker."""
         ...
 
     def transport_to(self, host: str, port: int) -> RequestTransport | None:
-        """Return the transport to the worker at this address; None: the gateway sends the request by itself.
+        """Return the transport to the worker at this address; None: the gateway sends the request itself.
 
-        A carrier takes a request once: a further attempt is the gateway's own.
+        A carrier takes a request only once; the gateway makes further attempts itself.
         """
         ...

@@ -1,11 +1,11 @@
-r"""Chat templates: messages become the text that a model reads, by the Jinja template of its checkpoint.
+r"""Chat templates: render messages to the text that a model reads, with the Jinja template of its checkpoint.
 
     messages --> template (sandboxed) --> "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n" --> tokenizer
 
-The gateway and the engine must get the same text, or their prefixes would not be the same: both use this file. It
+The gateway and the engine both use this file, because their prefixes agree only if they render the same text. It
 renders what transformers renders, after normalising messages as SGLang and vLLM do: missing content becomes empty
-content, and the arguments of a tool call, a JSON text in OpenAI's API, become the value that the text encodes. A
-template is untrusted code, so it runs in a sandbox that reaches neither Python nor the caller's values.
+content, and the arguments of a tool call, a JSON text in OpenAI's API, become the decoded value. A template is
+untrusted code, so it runs in a sandbox without access to Python or to the caller's values.
 """
 
 import json
@@ -27,11 +27,11 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 _PROBE = "radixgate probe"
 
 _END = "radixgate-end-of-the-last-message"
-"""A mark that is searched in the rendered text: the message's own text may occur after its end, too."""
+"""A mark for the end of the last message in the rendered text, where the message's own text may occur again."""
 
 
 class TemplateFailed(Exception):
-    """There is no usable template, or the template cannot render these messages; the text says why."""
+    """There is no usable template, or it cannot render these messages; the text has the reason."""
 
 
 class NothingToContinue(TemplateFailed):
@@ -65,7 +65,7 @@ class ChatTemplate:
         config = _read_config(path / "tokenizer_config.json")
         templates = _named(config.get("chat_template"))
         try:
-            # chat_template.jinja is the newer way, and wins where both exist.
+            # chat_template.jinja is the newer form, and takes precedence if both exist.
             templates["default"] = (path / "chat_template.jinja").read_text(encoding="utf-8")
         except FileNotFoundError:
             pass
@@ -92,8 +92,8 @@ class ChatTemplate:
         Content is a string or a list of text parts; a template that knows only strings gets the parts joined by
         line breaks. Raises TemplateFailed, and nothing else, if a message is malformed or the template refuses it.
 
-        With `continue_final_message` the model continues the last message: what the template puts after it is cut
-        off, as in transformers, and there is no generation prompt. Raises NothingToContinue.
+        With `continue_final_message` the model continues the last message: the text that the template adds after it
+        is cut off, as in transformers, and there is no generation prompt. Raises NothingToContinue.
         """
         template = self._templates["default"]
         if tools:
@@ -124,7 +124,7 @@ class ChatTemplate:
             return template.render(variables)
         except TemplateError as err:
             raise TemplateFailed(f"the chat template refused the messages: {err}") from err
-        # A template is a program: it can fail in any way that Python can.
+        # A template is a program, which can fail in any way that Python can.
         except Exception as err:
             raise TemplateFailed(
                 f"the chat template failed on the messages: {type(err).__name__}: {err}"
@@ -242,7 +242,7 @@ def _compile(environment: ImmutableSandboxedEnvironment, name: str, text: str) -
 
 
 def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    """Return the Jinja environment that chat templates are written for."""
+    """Return the Jinja environment for which chat templates are written."""
 
     def strftime_now(form: str) -> str:
         return now().strftime(form)
@@ -255,7 +255,7 @@ def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
         "raise_exception": _raise_exception,
         "strftime_now": strftime_now,
         "namespace": _Namespace,
-        # The type itself would lend its methods, and dict.update(messages[0], ...) changes the caller's message.
+        # The type itself would expose its methods; dict.update(messages[0], ...) would change the caller's message.
         "dict": _new_dict,
     }
     return environment

@@ -1,4 +1,4 @@
-"""Authorization of callers of the operators' listener: which principal a request comes from, with which role.
+"""Authorizes callers of the operators' listener: finds the principal of a request, and the principal's role.
 
     admin.token of the settings             owner
     a token of `radixgate operators`        its role, for as long as it lives
@@ -6,9 +6,9 @@
     a session of a login at such an issuer  the role that it had at its login
     none, on loopback, without admin.token  viewer, unless a browser login is configured
 
-A token is sent as a bearer token, never in a cookie or in an address. Addresses that present wrong tokens too
-often have to wait: meanwhile admin.token is not accepted from them either, so that it cannot be found by trying.
-Tokens of operators are, as tenants' API keys are: they are random.
+A token is sent as a bearer token, never in a cookie or in a URL. An address that presents wrong tokens too often
+has to wait. Meanwhile admin.token is not accepted from it either, so that it cannot be guessed. Operators' tokens
+are accepted even then, like tenants' API keys, because they are random.
 """
 
 import hmac
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # imports PyJWT, which is needed only where issuers are confi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTokenStore:
-    """The database of operators' tokens, and what is needed to check a token."""
+    """The database of operators' tokens, with the secret and options for checking a token."""
 
     store: TenantStore
     pepper: bytes
@@ -183,5 +183,5 @@ class Authorization:
 
 
 def _bytes(text: str) -> bytes:
-    # A header may contain any bytes, also bytes that are not valid text.
+    # A header may contain any bytes, even bytes that are not valid text.
     return text.encode("utf-8", "surrogatepass")

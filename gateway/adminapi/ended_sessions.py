@@ -1,8 +1,8 @@
-"""The sessions that operators have logged out of, known to all gateways until the sessions would have ended anyway.
+"""Sessions that operators have logged out of, kept for all gateways until the sessions would have ended anyway.
 
     {rg:sessions}:ended:<session id>     expires when the session would have
 
-While Redis does not answer, each gateway knows only the logouts at itself, and accepts other sessions: operators
+While Redis does not answer, each gateway knows only its own logouts and accepts all other sessions, since operators
 need the dashboard especially then.
 """
 
@@ -18,9 +18,9 @@ from radix_cache.redis.scripts import ScriptCaller
 log = logging.getLogger(__name__)
 
 KNOWN_MAX = 10_000
-"""Ended sessions that a gateway remembers itself."""
+"""The most ended sessions that a gateway remembers itself."""
 ANSWER_SECONDS_MAX = 0.5
-"""Wait for Redis."""
+"""Longest wait for Redis."""
 
 
 class EndedSessions:

@@ -34,7 +34,7 @@ class IssuerTokenVerifier:
             unverified = jwt.decode_complete(token, options={"verify_signature": False})
         except (PyJWTError, RecursionError, ValueError):
             return None
-        # Nothing is verified yet: the claim only selects the issuer that verifies the token.
+        # Not verified yet; the claim only selects the issuer that verifies the token.
         named = unverified["payload"].get("iss")
         issuer = self._issuers.get(named) if isinstance(named, str) else None
         if issuer is None:

@@ -18,7 +18,7 @@ from gateway.tenants.key_lifecycle import KeyLifecycle
 BODY_BYTES_MAX = 256 * 1024
 BODY_SECONDS_MAX = 10.0
 PAGE_LIMIT = 100
-"""Entries of a page where the request names no limit."""
+"""The default number of entries on a page."""
 PAGE_LIMIT_MAX = 1000
 
 Value = TypeVar("Value")
@@ -143,7 +143,7 @@ class Operation:
 
 
 def page_limit(text: str | None) -> int:
-    """Return how many entries of a page are asked for at most. Raises Problem."""
+    """Return the `limit` parameter of a page, or the default. Raises Problem."""
     if text is None:
         return PAGE_LIMIT
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_LIMIT_MAX:

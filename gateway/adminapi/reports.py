@@ -28,9 +28,9 @@ USAGE_PARAMETERS = {
 
 
 class UsageShown(msgspec.Struct, kw_only=True):
-    """Sums of usage. `source`: days, hours or rows; rows are stored most briefly. Costs are in millionths.
+    """Sums of usage. `source`: days, hours or rows; rows are kept for the shortest time. Costs are in millionths.
 
-    `saved` of a group: what its cached tokens would have cost more at today's price of other prompt tokens.
+    `saved` of a group: how much more its cached tokens would have cost at today's price of uncached tokens.
     """
 
     data: list[dict[str, Any]]

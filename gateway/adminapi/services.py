@@ -1,4 +1,4 @@
-"""What the operators' listener needs of a gateway: authorization, the services of the admin API, browser login."""
+"""The parts behind the operators' listener: authorization, services of the admin API, browser login."""
 
 import time
 from dataclasses import dataclass

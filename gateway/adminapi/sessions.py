@@ -1,8 +1,8 @@
 """Browser sessions of operators, each in a signed cookie.
 
-Every gateway accepts a session until it ends, or until its operator logs out at any of them. Browsers do not send
+Every gateway accepts a session until it ends, or until its operator logs out at any gateway. Browsers do not send
 the cookie with changing requests of other sites' pages (SameSite=Lax). A changing request must also come from a
-page of this listener: a cookie is sent to every port of its host.
+page of this listener, because a cookie is sent to every port of its host.
 """
 
 import secrets
@@ -63,10 +63,10 @@ class OperatorSessions:
         self._ended = ended
 
     def base(self, http: web.BaseRequest) -> str:
-        """Return the URL at which the browser has found this listener, without a slash at the end."""
+        """Return the URL at which the browser reached this listener, without a trailing slash."""
         if self._login.url is not None:
             return self._login.url.rstrip("/")
-        # A forged header misleads only its sender: a provider sends browsers back to registered addresses only.
+        # A forged header misleads only its sender, since providers redirect browsers to registered addresses only.
         behind_tls = http.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
         return f"{'https' if behind_tls or http.secure else 'http'}://{http.host}"
 
@@ -114,7 +114,7 @@ class OperatorSessions:
         if session is not None:
             await self._ended.add(session.id, session.ends)
         secure = self.secure(http)
-        # A browser deletes a cookie of this name only with the attributes with which it would accept one.
+        # A browser deletes a cookie with this prefix only if the attributes are those that it requires to set one.
         response.del_cookie(
             SECURE_COOKIE if secure else COOKIE, path="/", secure=secure, httponly=True, samesite="Lax"
         )

@@ -1,4 +1,4 @@
-"""Operations on workers: list those that this gateway knows; drain, resume, put to sleep, wake, register, remove.
+"""Operations on workers: list this gateway's workers; drain, resume, put to sleep, wake, register, remove.
 
 Draining and registration apply to all gateways.
 """
@@ -125,7 +125,7 @@ class _WorkerHandlers:
         )
 
     def _requests_under_way(self, streams: int) -> Problem:
-        # Engines differ in what they do with running requests when they give up their memory: none does it well.
+        # No engine handles running requests well when it releases its memory.
         return Problem(409, f"The worker has {streams} requests under way. Drain it, and let them end first.")
 
     async def wake(self, request: OperationRequest) -> OperationResponse:

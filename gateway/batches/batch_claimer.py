@@ -1,4 +1,4 @@
-"""BatchClaimer: claims batches that no gateway works on, and runs as many at a time as it may."""
+"""BatchClaimer: claims batches that no gateway runs, and runs several at a time, up to a bound."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ class BatchClaimer:
         """Prepare to claim batches.
 
         Args:
-            services: What it takes to run batches.
+            services: The services for running batches.
             running_max: How many batches are run at a time.
             kept_seconds: How long batches that have ended are kept.
         """

@@ -1,9 +1,9 @@
-"""BatchRun: one batch, from its present status to its end.
+"""BatchRun: runs one batch from its current status to its end.
 
     input file --lines--> rows without a result --slots--> row ... row --served, retried--> result --> database
                                                             ^ cancelled with the batch, its expiry, or its lease
 
-The end of a run is named by the status that the batch ends in, or by HANDED_OVER where another gateway goes on.
+A run ends with the final status of the batch, or with HANDED_OVER if another gateway continues it.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ Json = dict[str, Any]
 
 
 class BatchRun:
-    """One run of a claimed batch; `run` it once, and `hand_over` lets running rows end and begins no more."""
+    """One run of a claimed batch: `run` it once; `hand_over` starts no more rows and lets running rows end."""
 
     def __init__(self, batch: StoredBatch, services: BatchServices) -> None:
         self.batch = batch
@@ -63,7 +63,7 @@ class BatchRun:
         self._serving: set[asyncio.Task[None]] = set()  # those of the rows that are in the pipeline now
         self._check_now = asyncio.Event()
         self._handing_over = False
-        self._one_at_a_time = False  # the last row met a refusal that other rows would meet too
+        self._one_at_a_time = False  # the last refusal would affect other rows too
         self._retry_lock = asyncio.Lock()
         self._paused_until = 0.0
 
@@ -89,9 +89,9 @@ class BatchRun:
         self._check_now.set()
 
     def hand_over(self) -> None:
-        """Begin no more rows, since this gateway stops.
+        """Start no more rows, since this gateway stops.
 
-        Running rows may end, and the others are left to another gateway.
+        Running rows may end; another gateway runs the rest.
         """
         self._handing_over = True
         for task in self._rows - self._serving:

@@ -1,4 +1,4 @@
-"""BatchServices: what it takes to run batches, and the bounds on it."""
+"""BatchServices: the services for running batches, and their bounds."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ LINE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class RowMemory:
-    """The bytes of rows in memory, of all batches here; one row alone always has room."""
+    """A bound on the bytes of all batch rows in memory; a single row always has room."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -44,7 +44,7 @@ class RowMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchServices:
-    """What it takes to run batches on this gateway."""
+    """The services and bounds for running batches on this gateway."""
 
     store: BatchStore
     tenant_files: TenantFiles

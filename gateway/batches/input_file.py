@@ -14,7 +14,7 @@ from radix_cache.loop_yield import LoopYielder
 
 CUSTOM_ID_MAX = 512
 LINES_PER_STEP = 1000
-"""Lines between two looks at the time: a file may have millions of blank ones."""
+"""The lines between two checks whether to yield, since a file may have millions of blank lines."""
 ERRORS_MAX = 100
 """How many errors of one file are reported."""
 
@@ -32,7 +32,7 @@ _LINE = msgspec.json.Decoder(InputLine)
 
 
 class RowInvalid(Exception):
-    """The line is no valid request of this batch; `param` is the field that is wrong."""
+    """The line is not a valid request of this batch; `param` is the invalid field."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

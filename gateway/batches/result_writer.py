@@ -1,6 +1,6 @@
-"""Results of rows on their way into the database, several in one transaction.
+"""Stores results of rows in the database, several in one transaction.
 
-A result is stored when `put` has returned, and not before; while the database does not answer, `put` waits.
+A result is stored once `put` has returned; while the database does not answer, `put` waits.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Put = tuple[RowResult, "asyncio.Future[None]"]
 class ResultWriter:
     """Stores results with `add`, several at once.
 
-    `run` it for as long as rows run, and each `put` gets the error that it raises.
+    `run` has to run for as long as rows run; each `put` raises the error that `run` raises.
     """
 
     def __init__(self, add: Callable[[Sequence[RowResult]], Awaitable[None]]) -> None:

@@ -1,7 +1,7 @@
-"""When a refused or failed row of a batch is tried again, and after how long.
+"""Decides whether and when a refused or failed row of a batch is tried again.
 
-A client would be told to come back; a row is tried again for as long as its batch has time. An error that would be
-the same at the next try is the row's result.
+Where a client would be told to come back, a row is retried for as long as its batch has time. An error that a retry
+would repeat becomes the row's result.
 """
 
 from gateway.domain import errors
@@ -10,7 +10,7 @@ WAIT_SECONDS = (0.2, 30.0)
 """The shortest wait after a refusal, and the longest wait before it is checked whether quota is back."""
 
 FAILURES_MAX = 4
-"""How many failures of workers a row may meet before the last one is its result."""
+"""After this many worker failures the last one becomes the row's result."""
 
 _REFUSED = (errors.QuotaExceeded, errors.BudgetExhausted)
 _FULL = (

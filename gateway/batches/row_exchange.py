@@ -1,4 +1,4 @@
-"""RowExchange: a row of a batch as the pipeline sees it: no client, authenticated earlier, class `batch`."""
+"""RowExchange: presents a row of a batch to the pipeline as an exchange without a client, in the class `batch`."""
 
 from collections.abc import Mapping
 

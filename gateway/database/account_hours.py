@@ -1,4 +1,4 @@
-"""AccountHours: what accounts have used by the hour, for quotas that have lost their own count."""
+"""AccountHours: the usage of accounts by hour, for quotas that have lost their own count."""
 
 import asyncio
 from collections.abc import Sequence

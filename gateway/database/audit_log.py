@@ -1,10 +1,10 @@
-"""The audit log: which actor changed what, written in the transaction of the change.
+"""The audit log: records which actor changed what, in the transaction of the change.
 
     hash 1 = HMAC(key, hash 0, row 1)     hash 2 = HMAC(key, hash 1, row 2)     ...     hash 0 = 64 zeros
 
-Each row seals all rows before it. A row that is changed, added or removed in the middle breaks the chain there, and
-without the deployment's secret the chain cannot be mended. Rows that are removed at the end leave a valid chain: a
-copy of the last number and hash, kept elsewhere, reveals that.
+Each row seals all rows before it. Changing, adding or removing a row in the middle breaks the chain, and without
+the deployment's secret the chain cannot be repaired. Removing rows at the end leaves a valid chain; a copy of the
+last number and hash, kept elsewhere, reveals that.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from gateway.database.database import Database
 FIRST_HASH = "0" * 64
 PAGE = 1000
 SECRET_COLUMNS = ("hash", "changed")
-"""Columns that are never logged: credentials, and a number that says nothing."""
+"""Columns that are never logged: credentials, and the number of the last change."""
 
 SEALED = ("number", "at_ms", "who", "action", "kind", "subject", "before", "after")
 """The columns that the hash of a row covers."""

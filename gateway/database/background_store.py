@@ -4,7 +4,7 @@
             |                                      cancel, on any gateway --> ended
             +--its gateway has died: no more adds--> failed as soon as it is read
 
-A gateway that adds to a response learns whether it is still to go on. Events are kept as long as their response.
+A gateway that adds to a response learns whether the response is still wanted. Events are kept as long as it is.
 """
 
 import time
@@ -46,7 +46,7 @@ class BackgroundStore:
     async def add(self, identity: str, events: StoredEvents, response: bytes | None = None) -> bool:
         """Add events, and the response's new state if it has changed.
 
-        Return False if the response is not to go on.
+        Returns False if the response was cancelled or has ended.
         """
         values: dict[str, Any] = {"running_ms": int((self._wall() + LEASE_SECONDS) * 1000)}
         if response is not None:

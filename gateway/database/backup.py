@@ -5,9 +5,9 @@
     ["acme", ...]
     {"rows": 1}                                          the last line; a file without it is incomplete
 
-A backup is one moment of all tables, taken while gateways serve. It is restored into a database without data, at
-the version of the tables that it was taken from, and upgraded then. What clients have stored (responses,
-conversations, files, batches) is left out unless it is asked for: it expires, and the contents of files are
+A backup is a snapshot of all tables, taken while gateways serve. It is restored into a database without data, at
+the version of the tables from which it was taken, and then upgraded. Stored objects of clients (responses,
+conversations, files, batches) are left out unless requested, since they expire, and the contents of files are
 elsewhere.
 """
 
@@ -55,13 +55,13 @@ STORED_TABLES = tuple(
         *(files, batches, batch_rows),
     )
 )
-"""What clients have stored."""
+"""The tables of clients' stored objects."""
 
 Document = dict[str, Any] | list[Any]
 
 
 class BackupInvalid(Exception):
-    """A file is no backup that can be restored here; the text says why."""
+    """A file is not a backup that can be restored here; the text has the reason."""
 
 
 async def write_backup(database: Database, file: IO[bytes], *, stored: bool = False) -> dict[str, int]:

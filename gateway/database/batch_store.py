@@ -5,10 +5,10 @@
          +--> failed           |   +---> expired
          +------------> cancelling --> cancelled
 
-A gateway claims a batch for some seconds and renews that lease. When a gateway dies its leases run out, and another
-gateway claims its batches with a higher generation: nothing that the dead gateway might still write is accepted
-(every change by an owner names its generation, and locks the batch's row first). So each row of a batch has one
-result, whichever gateway computes it.
+A gateway claims a batch for some seconds and renews that lease. When a gateway dies, its leases expire, and another
+gateway claims its batches with a higher generation. Late writes of the dead gateway are refused, because every
+change by an owner names its generation, and locks the batch's row first. So each row of a batch has exactly one
+result.
 """
 
 import time
@@ -237,7 +237,7 @@ class BatchStore:
         rows = [{"batch": batch.id, "row": r.row, "good": r.good, "line": r.line} for r in results]
         async with self._owned(batch) as (connection, _):
             adding = dialect_insert(connection.dialect.name, batch_rows).on_conflict_do_nothing()
-            # Results may be here already, from a transaction that succeeded without a confirmation.
+            # Results may be stored already, by a transaction that succeeded without a confirmation.
             new = (await connection.execute(adding.returning(batch_rows.c.good), rows)).scalars().all()
             good = sum(new)
             counts = {"completed": batches.c.completed + good, "failed": batches.c.failed + len(new) - good}

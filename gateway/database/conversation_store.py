@@ -1,7 +1,7 @@
 """ConversationStore: conversations of the Conversations API, each visible to its own tenant.
 
-Bounded are: how long a conversation is kept after its last change, how large it is, how many a tenant has and how
-many bytes they take; those that were changed longest ago are deleted first.
+There are bounds on the time that a conversation is kept after its last change, on its size, and on the number and
+the bytes of a tenant's conversations. The least recently changed ones are deleted first.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from gateway.database.storable_text import is_storable
 log = logging.getLogger(__name__)
 
 ITEMS_MAX = 10_000
-"""Items that one conversation ever gets at most, deleted ones counted."""
+"""The most items that one conversation ever gets, including deleted ones."""
 
 Item = dict[str, Any]
 

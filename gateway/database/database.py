@@ -1,6 +1,6 @@
 """Database: connections to SQLite through aiosqlite, or to PostgreSQL through asyncpg.
 
-A SQLite file that does not exist holds nothing: it is made by the first command that stores something.
+A SQLite file that does not exist counts as empty; it is created by the first command that stores something.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from gateway.settings.database_address import sqlite_file
 CONNECT_SECONDS_MAX = 3.0
 STATEMENT_SECONDS_MAX = 10.0
 MAINTENANCE_SECONDS_MAX = 4 * 3600.0
-"""Longest statement of the commands that change or copy whole tables, with millions of rows."""
+"""The longest time of one statement of commands that change or copy whole tables, with millions of rows."""
 
 CONNECTIONS_MAX = 4
 
 CLOSE_SECONDS_MAX = 3.0
 CHECKED_IN_SECONDS = 0.005
-"""How often closing looks whether the connections in use have come back."""
+"""How often closing checks whether the connections in use have been returned."""
 
 _WRITES = "radixgate_writes"
 
@@ -44,7 +44,7 @@ class DatabaseDown(Exception):
 
 
 class DatabaseConflict(Exception):
-    """The change violates a constraint: of something that exists already, or refers to something that does not."""
+    """The change violates a constraint: its object exists already, or it refers to one that does not exist."""
 
 
 class Database:
@@ -106,16 +106,16 @@ class Database:
             raise translate_error(err) from err
 
     async def close(self) -> None:
-        """Close all connections, also those of tasks that were cancelled, and open no more.
+        """Close all connections, including those of cancelled tasks, and open no more.
 
-        Such a task does not wait for its connection, which comes back to the pool or is closed afterwards. Back in
-        a pool that is closed by then, it would stay open until the garbage collector runs. A task that comes later
-        gets DatabaseDown: the engine would open a new pool for it.
+        The connection of a cancelled task is returned to the pool, or closed, some time later. If the pool were
+        closed by then, the connection would stay open until the garbage collector runs. Later tasks get
+        DatabaseDown, because the engine would open a new pool for them.
         """
         self._closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                # The pool tells of no connection that is closed instead of coming back.
+                # The pool does not report connections that are closed instead of being returned.
                 while self._checked_out():  # noqa: ASYNC110
                     await asyncio.sleep(CHECKED_IN_SECONDS)
         await self._engine.dispose()
@@ -135,7 +135,7 @@ class Database:
         if self._closed:
             raise OSError("the database is closed")
         connection = SqliteConnection(file, **options)
-        # Kept until its thread has ended: a connection that was dropped leaves a thread that nothing waits for.
+        # Kept until its thread has ended; dropping the connection would leave a thread that is never joined.
         self._sqlite_connections = [each for each in self._sqlite_connections if each.works]
         self._sqlite_connections.append(connection)
         return connection
@@ -143,7 +143,7 @@ class Database:
     def _options(self, parts: URL) -> dict[str, Any]:
         options: dict[str, Any] = {"pool_size": CONNECTIONS_MAX, "max_overflow": 0}
         options["pool_timeout"] = CONNECT_SECONDS_MAX
-        # Each connection keeps megabytes of pages and statements, so the last used one is used first.
+        # Each connection caches megabytes of pages and statements, so the most recently used one is used first.
         options["pool_use_lifo"] = True
         if self.file is not None:
             options["connect_args"] = {

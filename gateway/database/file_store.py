@@ -3,8 +3,8 @@
     begin -> arriving --complete--> ready --deleted, or expired--> gone --forget-->
                  +------too late-----------------------------------^
 
-A row is made before its content is written, and forgotten after its content is deleted: a gateway that dies in
-between never leaves a content without a row.
+A row is created before its content is written, and deleted after its content was deleted, so that a gateway that
+dies in between never leaves a content without a row.
 """
 
 import time
@@ -26,14 +26,14 @@ ARRIVING_SECONDS_MAX = 6 * 3600.0
 """A file that takes longer than this to arrive is given up."""
 
 MESSAGE_BATCH = "message_batch"
-"""The purpose of files of batches that were not created from files: their tenant does not see these files."""
+"""The purpose of files of batches that were not created from files; tenants do not see these files."""
 
 TENANT_FILES_MAX = 100_000
 SWEPT_AT_ONCE = 500
 
 
 class TenantStorageFull(Exception):
-    """The tenant has as many files, or as many bytes, as it may have."""
+    """The tenant has reached its bound of files or bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""ResponseStore: responses of the Responses API that clients may ask for again, each visible to its own tenant.
+"""ResponseStore: stored responses of the Responses API, each visible to its own tenant.
 
-Responses are in the database and not in Redis: conversations are large, live for days, and must never crowd out
-quotas and index. Each response holds its whole conversation, so the ones before it may be deleted. Bounded are: how
-long a response is kept, how large it is, how many a tenant has and how many bytes they take; the oldest are deleted
-first.
+Responses are in the database and not in Redis, because conversations are large, live for days, and must never crowd
+out quotas and index. Each response contains its whole conversation, so earlier responses may be deleted. There are
+bounds on the time that a response is kept, on its size, and on the number and the bytes of a tenant's responses.
+The oldest are deleted first.
 """
 
 import asyncio

@@ -56,9 +56,9 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 def read_or_disable(
     make: Callable[[DatabaseRow], Made], instead: Callable[[DatabaseRow], Made], row: DatabaseRow
 ) -> Made:
-    """Return the value of a row, or that of `instead` (which allows least) for a malformed row.
+    """Return the value of a row; for a malformed row return the value of `instead`, which allows least.
 
-    So one malformed row is no outage of all.
+    So one malformed row does not cause an outage.
     """
     try:
         return make(row)

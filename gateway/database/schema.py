@@ -1,9 +1,9 @@
 """The version of the tables, and their upgrade and downgrade with Alembic, one process at a time.
 
 A gateway also serves on tables of a later version, so that a release can be rolled out and back while gateways of
-the release before go on. Migrations only add (expand). One that takes something away (contract) names in `NEEDS`
-the oldest version whose code does without it. The table `compatibility` has the highest of them: the oldest version
-whose code serves on the tables as they are.
+the previous release continue. Migrations only add (expand). A migration that removes something (contract) names in
+`NEEDS` the oldest version with code that does not need it. The table `compatibility` has the highest of these: the
+oldest version with code that serves on the current tables.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""SqliteConnection: a connection to SQLite that stops only once, however often it is told to.
+"""SqliteConnection: a connection to SQLite with an idempotent `stop`.
 
-A task that is cancelled has its connection closed, and if it is cancelled again meanwhile the connection is stopped
-at once. The closing would then tell an ended thread to stop, and aiosqlite 0.22 would wait for its answer for ever.
+When a task is cancelled, its connection is closed; if it is cancelled again meanwhile, the connection is stopped at
+once. The first closing would then tell an ended thread to stop, and aiosqlite 0.22 would wait for its answer for
+ever.
 """
 
 import asyncio

@@ -4,10 +4,10 @@
     organisations  plans  tenants  keys      `changed`: that number at their last change
     compatibility  one row: the oldest version of the tables whose code serves on them as they are
 
-A gateway that has read everything up to a number asks for the rows with a higher one. The number's row is locked
-from the beginning of a transaction to its end, so that numbers become visible in their order. Rows that a gateway
-may still know are never deleted: a key is revoked, a tenant disabled. Lists are JSON, and NULL where they have
-their default. Times are milliseconds since 1970.
+A gateway that has read everything up to a number queries the rows with a higher one. The number's row is locked
+from the beginning of a transaction to its end, so that numbers become visible in order. Rows that a gateway may
+still know are never deleted: keys are revoked, tenants disabled. Lists are JSON, and NULL if they have their
+default. Times are milliseconds since 1970.
 """
 
 from sqlalchemy import (

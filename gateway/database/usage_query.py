@@ -4,7 +4,7 @@
     hours  -- bounds at full hours, the same                               kept for a long time
     rows   -- everything else: users, tags, workers, codes, any moment     kept for some time
 
-All three give the same sums where they have them.
+All three give the same sums for times that they cover.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -33,7 +33,7 @@ PAGE = 1000
 GROUPS_MAX = 10_000
 TAG = "tag:"
 SAVED = "saved"
-"""What cached tokens would have cost more at the price of other prompt tokens, in millionths of the currency."""
+"""How much more cached tokens would have cost at the price of uncached ones, in millionths of the currency."""
 
 COLUMNS = {"organisation": "organisation", "tenant": "tenant", "key": "key_id", "model": "model"}
 ROW_COLUMNS = {**COLUMNS, "user": "user", "worker": "worker", "code": "code"}

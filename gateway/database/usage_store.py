@@ -1,8 +1,8 @@
 """UsageStore: the usage ledger in the database; every entry is stored once, and its sums with it.
 
-A portion of a journal is one transaction: the journal's position is advanced from where it was, rows that are here
-already are skipped, and the sums take the new ones. So a portion that is shipped again, by any gateway at any time,
-changes nothing.
+A portion of a journal is stored in one transaction: it advances the journal's position, skips rows that are stored
+already, and adds the new ones to the sums. So shipping a portion again, by any gateway at any time, changes
+nothing.
 """
 
 import json
@@ -43,7 +43,7 @@ _identity = operator.itemgetter("request_id", "attempt")
 
 
 class JournalMoved(Exception):
-    """The journal's position in the database is not where its reader thought; `position` is the right one."""
+    """The journal's position in the database differs from the reader's; `position` is the right one."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"the journal is at {position}")
@@ -156,7 +156,7 @@ _MOVE_ON = (
     )
     .values(position=bindparam("position"), changed_ms=bindparam("changed_ms"))
 )
-"""Statements are made once: SQLAlchemy takes longer to make one than the database to execute it."""
+"""Statements are cached, because SQLAlchemy takes longer to make one than the database takes to execute it."""
 
 
 @cache

@@ -1,12 +1,11 @@
-"""Keeps the fleet equal to what the sources report: workers join when found, and leave without losing a stream.
+"""Keeps the fleet in line with what the sources report: workers join when found, and leave without losing a stream.
 
     found in a source --join--> suspect --answers--> up
     in none any more  --------> draining --no streams left, or too long--> gone, its blocks forgotten
 
-If two sources report the same id, the first source counts; the settings file is the first of all. An unavailable
-source changes nothing: its last result remains in force, since a broken DNS server is no reason to lose all
-workers. A worker with changed settings leaves, and joins again when it is gone. A worker whose kind is not known
-joins when it has answered a question for it.
+If two sources report the same id, the first source counts; the settings file comes first. The last result of an
+unavailable source stays in force, since a broken DNS server must not remove all workers. A worker with changed
+settings leaves, and joins again when it is gone. A worker of unknown kind joins once its kind has been identified.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 WORKERS_MAX = 10_000
 
 REST_SECONDS = 0.1
-"""Rest after a query of a source, so that many changes at once are one change of the fleet."""
+"""Pause after a query of a source, so that many changes at once become one change of the fleet."""
 
 
 @dataclass(slots=True)

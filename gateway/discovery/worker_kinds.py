@@ -1,4 +1,4 @@
-"""Asks workers for their kinds: those whose settings leave it open (`kind: auto`), and others, to compare."""
+"""Identifies the kinds of workers: for workers with `kind: auto`, and for others to compare with their settings."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ ASK_SECONDS = 1.0
 ASKED_AT_ONCE_MAX = 32
 
 UNKNOWN_KIND = "openai"
-"""What an engine is called of which only the API is known."""
+"""The kind of an engine that is known only by its API."""
 
 
 class WorkerKinds:
@@ -43,7 +43,7 @@ class WorkerKinds:
         return replace(settings, kind=kind) if kind is not None else None
 
     def keep_only(self, wanted: Iterable[WorkerSettings]) -> None:
-        """Forget workers that are not among these: another engine may serve at their address some day."""
+        """Forget workers that are not among these, since another engine may serve at their address later."""
         wanted = list(wanted)
         urls = {settings.url for settings in wanted if settings.kind == AUTO_KIND}
         self._compared &= {(settings.url, settings.kind) for settings in wanted}
@@ -55,7 +55,7 @@ class WorkerKinds:
         await asyncio.gather(*(self._ask(settings) for settings in unknown))
 
     async def compare(self, workers: Iterable[WorkerSettings]) -> None:
-        """Ask these workers for their kinds, each once, and say where the settings name another one."""
+        """Identify each of these workers once, and log a warning if its settings name another kind."""
         new = [
             settings
             for settings in workers

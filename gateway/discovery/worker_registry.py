@@ -4,8 +4,8 @@
     {rg:workers}:at:<id>        JSON of one worker; expires unless it was added by hand
     {rg:workers}:draining       set of ids that get no new requests, from any source
 
-Every change is told to all gateways on the stream of messages between them, and they read the registry then. They
-also read it from time to time: leases expire without news, and news may be lost.
+All gateways are notified of a change on the stream of messages between them, and then read the registry. They also
+read it from time to time, because leases expire without notice, and messages may be lost.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from radix_cache.redis.scripts import ScriptCaller
 log = logging.getLogger(__name__)
 
 DRAINED_SECONDS = 1.0
-"""Time between two looks at the drained workers, without news."""
+"""Interval at which the drained workers are read without news."""
 LEASE_SECONDS = 15
 READ_SECONDS = LEASE_SECONDS / 3
-"""Time between two looks at the registered workers, without news."""
+"""Interval at which the registered workers are read without news."""
 WORKERS_MAX = 10_000
 
 
@@ -126,7 +126,7 @@ class WorkerRegistry:
         await self._tell("resumed")
 
     async def _tell(self, change: str) -> None:
-        """Tell all gateways that the registry has changed."""
+        """Notify all gateways that the registry has changed."""
         await self._redis.ask("XADD", self._stream, "MAXLEN", "~", STREAM_MAX, "*", "workers", change)
 
 

@@ -1,5 +1,6 @@
 """The gateway as endpoint picker of Envoy: the Gateway API Inference Extension's protocol over Envoy's ext_proc.
 
-Envoy carries the bytes, and asks the gateway about each request over gRPC. A request takes the same road as any
-other (gateway/pipeline.py): only its exchange and its way to the worker are Envoy's. Read envoy_request.py first.
+Envoy transfers the bytes, and calls the gateway about each request over gRPC. A request passes the same pipeline as
+any other (gateway/pipeline.py); only its exchange and its transport to the worker are Envoy's. Read
+envoy_request.py first.
 """

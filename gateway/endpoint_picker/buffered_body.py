@@ -1,4 +1,4 @@
-"""A body that arrives in messages from Envoy, buffered within a bound until its reader takes it."""
+"""A body that arrives in messages from Envoy, buffered within a bound until it is read."""
 
 import asyncio
 from collections import deque
@@ -48,7 +48,7 @@ class BufferedBody:
         return self.ended and not self._pieces
 
     async def readany(self) -> bytes:
-        """Return all pieces that are there, or wait for the next; empty at the end. Raises the error of `fail`."""
+        """Return all pieces that have arrived, or wait for one; empty at the end. Raises the error of `fail`."""
         while not self._pieces:
             if self.ended:
                 return b""

@@ -1,4 +1,4 @@
-"""Envoy as the carrier of a request: it gets the worker's address and the request, and hands the answer back.
+"""Envoy as the carrier of a request: it gets the worker's address and the request, and returns the answer.
 
 The bytes of the request are those that the gateway would send to the worker over a connection of its own.
 """
@@ -16,10 +16,10 @@ from workers.carrier import RequestTransport
 from workers.system_error import reason_of
 
 CONNECTION_HEADERS = frozenset({"host", "connection", "content-length"})
-"""Headers that are Envoy's to set on its connection to the worker."""
+"""Headers that Envoy itself sets on its connection to the worker."""
 
 ENVOY_FAILURES = (b"upstream connect error", b"no healthy upstream", b"upstream request timeout")
-"""Beginnings of Envoy's own answers where it got none from the worker."""
+"""Prefixes of the answers that Envoy itself gives if the worker gave none."""
 
 FAILURE_STATUSES = frozenset({503, 504})
 
@@ -33,7 +33,7 @@ class EnvoyCarrier:
 
     def __init__(self, envoy: EnvoyRequest) -> None:
         self.addresses = envoy.subset
-        """The addresses of which Envoy wants one; None where it takes any."""
+        """The addresses that Envoy allows; None: any."""
         self._envoy = envoy
         self._used = False
 
@@ -90,7 +90,7 @@ class EnvoyAnswerReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer has arrived to its end."""
+        """Whether the answer has arrived completely."""
         return self._body.complete
 
     async def read(self) -> bytes:

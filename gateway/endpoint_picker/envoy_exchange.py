@@ -1,6 +1,6 @@
 """EnvoyExchange: a request that Envoy carries, as the pipeline sees it.
 
-Until Envoy has the head of a worker's answer, an answer can be sent only at once. From then on it is streamed in
+Until Envoy has the head of a worker's answer, an answer can only be sent whole. From then on it is streamed in
 place of the worker's.
 """
 
@@ -98,7 +98,7 @@ class EnvoyExchange:
 
     @property
     def queue_headers(self) -> QueueHeaders:
-        """What the headers ask of the queue; comments cannot be sent before a worker was picked."""
+        """The queue options in the headers; comments cannot be sent before a worker was picked."""
         return msgspec.structs.replace(parse_queue_headers(self._headers), comment_seconds=None)
 
     @property

@@ -1,4 +1,4 @@
-"""One HTTP request in Envoy's hands, as the messages that Envoy and the gateway exchange about it.
+"""One HTTP request that Envoy carries: the messages that Envoy and the gateway exchange about it.
 
     Envoy                                      gateway
       request_headers, request_body ... ------>  the pipeline: key, quota, turn, worker

@@ -1,7 +1,7 @@
-"""ContentStore: the Protocol that keeps the contents of files; a name is the tenant, `/`, and the file's id.
+"""ContentStore: the Protocol of stores for the contents of files; a name is the tenant, `/`, and the file's id.
 
-A reader never sees half a content: it can be read when `write` has returned, and not before. Only a few pieces are
-in memory, whatever the size. Every implementation passes tests/conformance/test_content_store.py.
+A content can be read only after `write` has returned, so a reader never sees half of it. Only a few pieces are in
+memory, whatever the size. Every implementation passes tests/conformance/test_content_store.py.
 """
 
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ class ContentDown(Exception):
 
 
 class ContentStore(Protocol):
-    """Keeps the contents of files by name."""
+    """Stores the contents of files by name."""
 
     async def write(self, name: str, pieces: AsyncIterator[bytes]) -> None:
         """Write the whole content, or nothing. Raises ContentDown, and what `pieces` raises."""

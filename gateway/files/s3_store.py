@@ -13,7 +13,7 @@ from gateway.files.content_store import ContentDown, ContentLost
 from gateway.settings.files import S3Settings
 
 PART_BYTES = 8 * 1024 * 1024
-"""Size of the parts of an upload, which may have at most 10,000 parts; S3 wants 5 MiB at least."""
+"""The size of the parts of an upload, which may have at most 10,000 parts; S3 requires at least 5 MiB."""
 PARTS_AT_ONCE = 2
 PIECE_BYTES = 1024 * 1024
 RETRIES_MAX = 3
@@ -26,8 +26,8 @@ _FAILURES = (BaseError, OSError)
 class S3ContentStore:
     """A ContentStore in a bucket.
 
-    An upload that breaks off is aborted in the bucket. For uploads that could not be aborted, buckets have a rule
-    of their own (AbortIncompleteMultipartUpload).
+    An interrupted upload is aborted in the bucket. For uploads that could not be aborted, set the bucket's
+    lifecycle rule AbortIncompleteMultipartUpload.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -45,7 +45,7 @@ class S3ContentStore:
             settings.bucket,
             prefix=settings.prefix or None,
             region=settings.region,
-            # Few stores other than Amazon's serve a host name for every bucket.
+            # Few stores other than Amazon's have a host name for every bucket.
             virtual_hosted_style_request=settings.endpoint is None,
             client_options={"allow_http": True, "timeout": "60s"},
             retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX)},

@@ -1,4 +1,4 @@
-"""TenantFiles: the files of all tenants, each visible to its own tenant alone; what the API does, without HTTP."""
+"""TenantFiles: the files of all tenants, each visible only to its tenant; the file API without HTTP."""
 
 import asyncio
 import logging

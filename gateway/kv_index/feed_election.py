@@ -1,13 +1,13 @@
-"""The election of the two gateways that follow a worker's KV events, without I/O: from a lease to a wanted lease.
+"""Elects the two gateways that follow a worker's KV events: computes the wanted lease from a lease, without I/O.
 
-Every worker ranks all gateways by the hash of both (rendezvous hashing, Thaler and Ravishankar 1998): so writers
-are spread evenly, all gateways agree without communicating, and a gateway that joins or leaves moves only its own
-leases.
+For every worker all gateways are ranked by a hash of worker and gateway (rendezvous hashing, Thaler and Ravishankar
+1998). So writers are spread evenly, all gateways agree without communicating, and a gateway that joins or leaves
+moves only its own leases.
 
-    no writer           the warm second becomes the writer; without one, the first of the ranking
+    no writer           a warm second becomes the writer, else the first of the ranking
     no second           the first of the ranking that is not the writer
     a better second     replaces the second, and follows until it is warm
-    a better writer     is second by then, and swaps with the writer once it knows as much
+    a better writer     becomes second first, and swaps with the writer once it knows as much
 
 A gateway of a lower rank waits longer before it takes a free role, because a preferred gateway may not know the
 worker. A gateway that cannot reach the worker's publisher (another zone, a network policy) leaves the roles to
@@ -25,10 +25,10 @@ from radix_cache.shared.feed_lease_store import NO_GATEWAY, FeedKnowledge, FeedL
 PATIENCE_MAX = 5
 """The most rounds that a gateway waits because of its rank."""
 UNREACHABLE_PATIENCE = 10
-"""How many rounds later than all others a gateway takes a role if it cannot reach the publisher."""
+"""How many rounds after all others a gateway takes a role if it cannot reach the publisher."""
 
 STABLE_ROUNDS = 3
-"""How many rounds a lease has to be unchanged before a better gateway asks for it."""
+"""How many rounds a lease has to be unchanged before a better-ranked gateway claims it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class FollowerStatus:
     warm: bool = False
     """The replay of earlier events is done."""
     known: FeedKnowledge = FeedKnowledge.NOTHING
-    """What its own follower knows of the worker."""
+    """What the gateway's own follower knows of the worker."""
     losses: int = 0
-    """How often its own follower has lost events for good, modulo 256."""
+    """How often the gateway's own follower has lost events for good, modulo 256."""
 
 
 def _knows_enough(status: FollowerStatus, lease: FeedLease) -> bool:
@@ -69,7 +69,7 @@ def claim(
     status: FollowerStatus,
     rounds: int,
 ) -> FeedLease:
-    """Return the lease as the gateway `own_id` wants it; `rounds` is for how many rounds it has been unchanged."""
+    """Return the lease that the gateway `own_id` wants; `rounds` counts the rounds since its last change."""
     writer = lease.writer if lease.writer in gateways else NO_GATEWAY
     second = lease.second if lease.second in gateways else NO_GATEWAY
     if not status.wanted or (status.unreachable and status.follows and len(gateways) > 1):
@@ -78,7 +78,7 @@ def claim(
         is_member = own_id in (lease.writer, lease.second)
         return replace(lease, writer=writer, second=second) if is_member else lease
     if own_id not in gateways or (writer == NO_GATEWAY and second not in (NO_GATEWAY, own_id)):
-        return lease  # This gateway's own lease has run out, or the second will take over in a moment.
+        return lease  # This gateway's own lease has expired, or the second is about to take over.
     order = ranking(worker, gateways)
     patience = (
         PATIENCE_MAX if status.follows else rounds - UNREACHABLE_PATIENCE if status.unreachable else rounds

@@ -1,4 +1,4 @@
-"""Where a worker publishes its KV events and its load: the endpoints of its feeds, by the settings."""
+"""The endpoints at which a worker publishes its KV events and its load, by the settings."""
 
 import re
 from urllib.parse import urlsplit
@@ -11,9 +11,9 @@ _PORT = re.compile(r"^(tcp://.*:)(\d+)$")
 
 
 def event_sources(worker: WorkerSettings) -> tuple[EventSource, ...] | None:
-    """Return an endpoint of KV events for each rank, none if the worker is not to be followed.
+    """Return an endpoint of KV events for each rank; an empty tuple if the worker is not to be followed.
 
-    None means that the worker says itself where it publishes.
+    None means that the worker reports its endpoints itself.
     """
     at = worker.kv_events
     if not isinstance(at, KvEventsSettings):

@@ -2,12 +2,12 @@
 
     nothing reported       nothing is learnt
     more than was known    the index records the path up to there
-    less                   the rest is cut, with everything below it; but only if no other request was on its way
-                           along that path, or has come since: the report might be outdated then
-    less, of a worker      its confidence falls instead: it is not known which of the counts are wrong
+    less                   the rest is cut, with everything below it, unless another request was or is under way on
+                           that path: then the report might be outdated
+    less, of a worker      its confidence falls instead, since it is unknown which of the counts are wrong
     with confidence < 1
 
-Counts are whole blocks, and of the prompt without its last token, which is always computed.
+Counts are in whole blocks, and leave out the prompt's last token, which engines always compute.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from radix_cache.namespace import Namespace
 
 @dataclass(slots=True)
 class _Path:
-    """The number of requests with the same first block on one worker: in all, and under way."""
+    """The requests with the same first block on one worker: how many in all, and how many under way."""
 
     sent: int = 0
     under_way: int = 0
@@ -40,13 +40,13 @@ class Expectation:
     alone: bool
     """No other request was bringing that path to the worker."""
     number: int
-    """The number of the request among those with the same first block on the worker."""
+    """The serial number of the request among those with the same first block on the worker."""
 
 
 class Feedback:
     """Learns from the cached tokens that workers report.
 
-    For every attempt call `request_sent`, then perhaps `cache_reported`, then `request_ended`, once each.
+    For every attempt call `request_sent`, then `cache_reported` (if the worker reports), then `request_ended`.
 
     Args:
         index: The prefix index.
@@ -110,7 +110,7 @@ class Feedback:
         size = prompt.namespace.block_size
         possible = (prompt.prompt_tokens - 1) // size
         if len(prompt.hashes) - possible not in (0, 1):
-            return  # There are several prompts: the tokens are those of all, the blocks those of the first.
+            return  # Several prompts: the tokens count all of them, the blocks only the first.
         held = min(cached_tokens // size, possible)
         known = min(expectation.known, possible)
         self.confidence.learn(worker, known, held)

@@ -1,4 +1,4 @@
-"""The index follows the fleet: workers enter the index, leave it, and lose what they held, as the fleet reports."""
+"""Lets workers enter the index, leave it, and lose their blocks, as the fleet reports them."""
 
 from gateway.fleet.announced_dispatches import AnnouncedDispatches
 from gateway.fleet.load_feeds import LoadFeeds
@@ -27,7 +27,7 @@ class IndexFollowsFleet:
         self._load_feeds = load_feeds
 
     def capacity_freed(self) -> None:
-        """Do nothing: the index knows no room."""
+        """Do nothing: the index does not depend on free capacity."""
 
     def cache_lost(self, worker: WorkerId) -> None:
         """Forget what the worker held."""
@@ -37,8 +37,8 @@ class IndexFollowsFleet:
     def reported(self, worker: Worker) -> None:
         """Take over the worker's models, the size of its cache and the addresses of its feeds.
 
-        A report with another instance id than before is of a restarted worker: `enrol` ends the old tenure, and
-        with it all blocks that were recorded for this worker.
+        A new instance id means that the worker has restarted: `enrol` then ends the old tenure, and with it all
+        blocks that were recorded for the worker.
         """
         self._catalogue.add_reported(worker.models, worker.report.parents)
         if worker.provider is not None:

@@ -1,7 +1,7 @@
-"""The quota of blocks in the prefix index: counts them by isolation group, and bounds what a tenant may record.
+"""The quota of blocks in the prefix index: counts blocks by isolation group, and bounds what a tenant may record.
 
-New paths of a group over its bound are not recorded: their requests are served as if no worker held them, and they
-push no other group's paths out of the index. Paths that workers publish themselves are recorded always.
+New paths of a group over its bound are not recorded. Their requests are served as if no worker held them, and do
+not evict other groups' paths from the index. Paths that workers publish themselves are always recorded.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class IndexQuota:
         self._blocks: Counter[str] = Counter()
 
     def blocks_by_group(self) -> Mapping[str, int]:
-        """Return the number of blocks by group, as of the last second."""
+        """Return the number of blocks by group, at most a second old."""
         if self._clock() - self._counted_at >= COUNT_SECONDS:
             counted: Counter[str] = Counter()
             for name, blocks in self._namespaces():

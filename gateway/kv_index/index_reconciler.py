@@ -1,11 +1,11 @@
-"""Brings the index in line with what the followers of a worker know that it holds, by writing only the difference.
+"""Brings the index in line with what a worker's followers know that it holds, by writing only the difference.
 
     held, not in the tree      is recorded
     in the tree, not held      is cut, if the followers know everything that is held; so are tiers that are too fast
 
-A gateway does this when it begins to write a worker's events: after a replay, when it has taken over a lease, and
-after Redis was away. It need not know which changes were written before, or by which gateway. The work is done in
-short steps with few calls under way at one time; meanwhile the followers do not change.
+A gateway does this whenever it begins to write a worker's events: after a replay, after it has taken over a lease,
+and after Redis was away. It need not know which changes were written before, or by which gateway. The work is done
+in short steps with few calls in flight; meanwhile the followers do not change.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CALLS_UNDER_WAY_MAX = 64
 
 
 class IndexReconciler:
-    """Reconciles the index with one worker; `valid` returns whether that is still allowed under this tenure."""
+    """Reconciles the index with one worker, while `valid` returns that it may be written under this tenure."""
 
     def __init__(self, index: SharedIndex, worker: WorkerId, tenure: int, valid: Callable[[], bool]) -> None:
         self._index = index
@@ -41,9 +41,9 @@ class IndexReconciler:
         """The number of calls to Redis."""
 
     async def reconcile(self, followers: Iterable[CacheFollower], *, whole: bool) -> bool:
-        """Reconcile; return True once the tree has what the followers have, False if it became invalid.
+        """Reconcile; return True once the tree matches the followers, False if `valid` turned false before.
 
-        With `whole` the followers know everything that the worker holds, so that the rest is cut. Raises RedisDown.
+        With `whole` the followers know everything that the worker holds, so the rest is cut. Raises RedisDown.
         """
         nearest: dict[int, int] = {}
         for follower in followers:
@@ -64,7 +64,7 @@ class IndexReconciler:
             await self._send(self._index.store.hold(namespace, hashes, self._tenure, tier))
 
     async def _cut_excess(self, nearest: Mapping[int, int]) -> bool:
-        """Cut what the tenure has in the tree beyond what is held, tier by tier, the deepest nodes first."""
+        """Cut the tenure's blocks in the tree that are not held, tier by tier, the deepest nodes first."""
         excess: list[tuple[ReplicaNode, Tier, int]] = []
         for node in list(self._index.replica.holding.get(self._tenure, ())):
             excess += ((node, tier, keep) for tier, keep in _excess(node, self._tenure, nearest))
@@ -98,7 +98,7 @@ class IndexReconciler:
 
 
 def _note_tiers(nearest: dict[int, int], path: PathHeld) -> None:
-    """Note the fastest tier of each block of the path; a block that has it already ends the search."""
+    """Record the path's tier for its blocks, from the last one up to a block with a tier as fast."""
     for block in reversed(path.hashes):
         if nearest.get(block, _NOWHERE) <= path.tier:
             break
@@ -106,7 +106,7 @@ def _note_tiers(nearest: dict[int, int], path: PathHeld) -> None:
 
 
 def _excess(node: ReplicaNode, tenure: int, nearest: Mapping[int, int]) -> Iterator[tuple[Tier, int]]:
-    """Yield the tiers in which the tree has too many blocks of the node, with the right number; slowest first."""
+    """Yield the tiers in which the tree has too many blocks of the node, slowest first, with the right numbers."""
     left = len(node.run)
     for tier in reversed(Tier):
         count = min(node.count(tenure, tier), left)

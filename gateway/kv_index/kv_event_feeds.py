@@ -1,11 +1,11 @@
-"""The KV events of all workers: follows the workers that the leases give to this gateway.
+"""The KV event feeds of all workers: follows the workers that the leases give to this gateway.
 
 Two gateways follow each worker, by lease (own_feed_leases.py, feed_election.py): one writes to the index, the other
-keeps the same record and is ready to write (worker_event_feeds.py). Other gateways open no socket to the worker:
-they get what the writer changes in the index (radix_cache/shared/replica_reader.py), and the worker's lease has
-what the writer knows of it, which tells them whether answers have to confirm paths, and how far to trust the index.
+keeps the same record and stands by (worker_event_feeds.py). Other gateways open no socket to the worker. They
+receive the writer's changes of the index (radix_cache/shared/replica_reader.py), and learn from the worker's lease
+what the writer knows: whether answers have to confirm paths, and how far to trust the index.
 
-When a writer dies, it does not matter how much it wrote: the gateway that takes over compares its own record with
+When a writer dies, it does not matter how much it wrote. The gateway that takes over compares its own record with
 the tree and writes the difference (index_reconciler.py). Scripts therefore need neither the number of the last
 batch nor a fencing token, and changes that were lost between the two gateways are repaired as well.
 """
@@ -51,7 +51,7 @@ class KvEventFeeds:
     replica_is_current: Callable[[], bool] = lambda: True
     """Returns whether the replica of the index follows Redis."""
     candidate: bool = True
-    """Whether this process may follow workers; otherwise it only knows what the followers know."""
+    """Whether this process may follow workers; otherwise it only reads what the followers report."""
     wall_clock: Callable[[], float] = time.time
     """Seconds since 1970."""
     match_confidence: MatchConfidence = field(default_factory=MatchConfidence)
@@ -82,7 +82,7 @@ class KvEventFeeds:
             self._context.zmq_context.destroy(linger=0)
 
     def follow(self, worker: WorkerId, sources: tuple[EventSource, ...]) -> None:
-        """Note where a worker publishes (nowhere: no source); call this after each successful probe."""
+        """Set where a worker publishes (nowhere: no source); call this after each successful probe."""
         before = self._sources.get(worker, ())
         if sources:
             self._sources[worker] = sources
@@ -105,7 +105,7 @@ class KvEventFeeds:
         return at.feeds if at is not None else []
 
     def knowledge(self, worker: WorkerId) -> FeedKnowledge:
-        """Return what the gateway that writes the worker's events knows of it."""
+        """Return what the writer of the worker's events knows of the worker."""
         at = self._followed.get(worker)
         if at is not None and at.writes and at.warm:
             return at.knowledge
@@ -116,15 +116,15 @@ class KvEventFeeds:
         return self.leases.follows(worker) + self.leases.writes(worker)
 
     def hold_reported(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
-        """Record a path that a worker reported as cached, if its own events are followed and do not have it.
+        """Record a path that a worker reported as cached, if its events are followed and did not report the path.
 
-        For other workers the answer has confirmed the path already.
+        For workers that are not followed, the answer has already confirmed the path.
         """
         if worker in self.index.followed and self.index.replica.match(hashes).held(worker) < len(hashes):
             self.index.hold(namespace, hashes, worker)
 
     def _statuses(self) -> Mapping[WorkerId, FollowerStatus]:
-        """Return what this gateway can do for each worker; called once a renewal."""
+        """Return what this gateway can do for each worker; called once per renewal."""
         if self._may_write() != self._could_write:
             self._leases_changed()
         return {
@@ -165,7 +165,7 @@ class KvEventFeeds:
             self.match_confidence.update(worker, losses=None, hybrid=False)
         for worker, lease in self.leases.table.leases.items():
             known = self.knowledge(worker)
-            # While Redis is away, changes of other gateways do not arrive: then answers have to confirm paths.
+            # While Redis is away, changes of other gateways do not arrive, so answers have to confirm paths.
             if may_write and known & FeedKnowledge.WHOLE and worker in self._sources:
                 followed.add(worker)
             losses = lease.losses if known & FeedKnowledge.UNCERTAIN else None
@@ -204,7 +204,7 @@ class KvEventFeeds:
             task.add_done_callback(self._ending.discard)
 
     def _on_changes_lost(self, worker: WorkerId) -> None:
-        # Without the feed here, another gateway is the writer and repairs it.
+        # If this gateway does not follow the worker, another gateway is its writer and repairs the index.
         if worker in self._followed:
             self._followed[worker].resync()
 

@@ -1,12 +1,12 @@
-"""How far to trust the index for each worker: the share of its blocks that routing counts on.
+"""The confidence in the index for each worker: the share of its indexed blocks that routing counts on.
 
     no doubt                          1
     some of its events were lost      1/2, then the share that answers report, until that is nearly 1
     a hybrid model                    1/2, then the share that answers report: a held prefix may be unusable
 
-Feedback changes this number and not the counts in the tree, because it is not known which of the counts are wrong.
-Each gateway learns it from its own answers; whether there is doubt it knows from the gateway that follows the
-worker's events.
+Feedback changes this number and not the counts in the tree, because it is unknown which of the counts are wrong.
+Each gateway learns the share from its own answers. Whether there is doubt, it learns from the gateway that follows
+the worker's events.
 """
 
 from dataclasses import dataclass
@@ -43,11 +43,11 @@ class MatchConfidence:
         return doubt is not None and doubt.hybrid
 
     def doubted_workers(self) -> set[WorkerId]:
-        """Return the workers with a confidence that is learnt from answers."""
+        """Return the workers for which the confidence is learnt from answers."""
         return set(self._doubts)
 
     def update(self, worker: WorkerId, *, losses: int | None, hybrid: bool) -> None:
-        """Set what the gateway that follows the worker knows.
+        """Take over what the gateway that follows the worker knows.
 
         Args:
             worker: The worker.

@@ -1,4 +1,4 @@
-"""Finds the namespace of a KV event by its salt and its adapter."""
+"""Finds the namespace of a KV event by the event's salt and adapter."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,9 +14,9 @@ class GroupsBySalt:
     """Isolation groups by the `cache_salt` that engines get for them.
 
     Args:
-        groups: Returns all groups; the sequence only grows, at its end.
+        groups: Returns all groups; new ones are only appended.
         salt: Returns the salt of a group.
-        followed: Returns whether the caches of a group are followed here; None: those of all groups.
+        followed: Returns whether a group's caches are followed here; None: all groups are followed.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class GroupsBySalt:
         self._seen = 0
 
     def group(self, salt: str) -> str | None:
-        """Return the group with this salt; None if there is none that is followed."""
+        """Return the followed group with this salt; None if there is none."""
         group = self._known.get(salt)
         if group is None and self._seen < len(groups := self._groups()):
             for new in groups[self._seen :]:
@@ -45,7 +45,7 @@ class GroupsBySalt:
 
 
 class NamespaceResolver:
-    """Finds the namespace that a worker's KV events are of.
+    """Finds the namespace to which a worker's KV events belong.
 
     Args:
         models: Returns the models of a worker, its LoRA adapters among them.

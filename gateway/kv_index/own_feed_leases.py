@@ -1,12 +1,12 @@
-"""The leases of this gateway on workers' KV events: renews them, and claims the roles that fall to the gateway.
+"""This gateway's leases on workers' KV events: renews them, and claims the roles that the election gives it.
 
     every RENEW_SECONDS    one call for all workers renews the leases and returns what has changed
     something to claim     a second call, with every lease as it was and as it should be
 
-The leases of a gateway that dies end after LEASE_SECONDS by the server's clock, and the seconds of its workers
-write from their next renewal on. A gateway writes only while its own clock says that its leases cannot have ended
-(`fresh`), counted from before the renewal was sent. While Redis is away every gateway keeps following its workers,
-since no other gateway can take over.
+The leases of a dead gateway end after LEASE_SECONDS by the server's clock; the standby of each worker writes from
+its next renewal on. A gateway writes only while by its own clock its leases cannot have ended (`fresh`), counted
+from before the renewal was sent. While Redis is away every gateway keeps following its workers, since no other
+gateway can take over.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class OwnFeedLeases:
     Args:
         store: The leases in Redis.
         statuses: Returns what this gateway can do for each worker.
-        changed: Called when the leases have changed, or are fresh again, or not fresh any more.
+        changed: Called when the leases have changed, become fresh, or are no longer fresh.
         clock: Seconds that never run backwards.
     """
 
@@ -75,7 +75,7 @@ class OwnFeedLeases:
         return self._store.identity in (lease.writer, lease.second)
 
     def renew_soon(self) -> None:
-        """Renew soon, because there is news for other gateways or something to claim."""
+        """Bring the next renewal forward, because there is news for other gateways or a role to claim."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -91,9 +91,7 @@ class OwnFeedLeases:
             try:
                 async with asyncio.timeout(RENEW_SECONDS):
                     await self._wake.wait()
-                await asyncio.sleep(
-                    RENEW_SECONDS / 20
-                )  # So that several pieces of news are sent in one call.
+                await asyncio.sleep(RENEW_SECONDS / 20)  # Collects several pieces of news in one call.
             except TimeoutError:
                 pass
             self._wake.clear()
@@ -108,7 +106,7 @@ class OwnFeedLeases:
             self._wake.set()
 
     async def leave(self) -> None:
-        """Give up all leases, so that other gateways need not wait until they end."""
+        """Give up all leases, so that other gateways need not wait for their expiry."""
         self._fresh_until = 0.0
         try:
             async with asyncio.timeout(LEAVE_SECONDS_MAX):

@@ -1,4 +1,4 @@
-"""The KV event feed of one data-parallel rank: what was heard of it; and the interface of what learns of ranks."""
+"""The KV event feed of one data-parallel rank, and the interface of observers of ranks."""
 
 import asyncio
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ class RankEventFeed:
     caught_up: bool = False
     """The replay of earlier events is done."""
     heard_from_start: bool = False
-    """Every event since the engine started, or since its cache was empty, was heard."""
+    """Every event since the engine started, or since its cache was last empty, was received."""
     batches: int = 0
     losses: int = 0
     """How often events were lost for good."""
     lag_seconds: float = 0.0
-    """How long the last batch took from the engine to this gateway."""
+    """The delay of the last batch from the engine to this gateway."""
 
     @property
     def uncertain(self) -> bool:
-        """Whether events are heard that do not tell everything that the worker holds."""
+        """Whether events arrive that do not tell everything that the worker holds."""
         return self.batches > 0 and not self.trusted
 
     @property
@@ -40,7 +40,7 @@ class RankEventFeed:
 
 
 class RankObserver(Protocol):
-    """Is notified which KV blocks each data-parallel rank of a worker stores and evicts."""
+    """An observer that is notified of the KV blocks that each data-parallel rank stores and evicts."""
 
     def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:
         """Note that the rank, one of `ranks`, holds this path."""

@@ -1,4 +1,4 @@
-"""Puts the shared prefix index of one gateway process together."""
+"""Assembles the shared prefix index of one gateway process."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ from radix_cache.shared.tree_store import TreeStore
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES, NODE_BYTES = 16, 1152
-"""Memory of the process for each block and node; Redis needs less.
+"""The memory that the process needs for each block and node; Redis needs less.
 
 `make bench-index` measures 8.9 to 16 bytes for each block of a run, and 950 to 1,100 for each node.
 """
@@ -36,20 +36,20 @@ BLOCK_BYTES, NODE_BYTES = 16, 1152
 NODE_BLOCKS = NODE_BYTES // BLOCK_BYTES
 
 FOLLOWERS_SHARE = 2
-"""The pages of followed workers may take this fraction (one half) of the index's memory, in addition to it."""
+"""The divisor of the index's memory that gives the memory for pages of followed workers, in addition to it."""
 
 OWN_SHARE = 4
-"""What the replica does not show yet, and what is learnt while Redis is away, may take this fraction (one quarter)
-each, in addition to it.
+"""The divisor of the index's blocks that bounds the changes which the replica does not show yet, and likewise the
+paths learnt while Redis is away.
 """
 
 LOAD_SECONDS_MAX = 1.0
-"""How long a gateway that starts waits for the index: `make bench-index` loads five million blocks in 0.8 s."""
+"""How long a starting gateway waits for the index; `make bench-index` loads five million blocks in 0.8 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIndexParts:
-    """The parts of the shared index; the gateway has to run `reader.follow` and the other loops of `loops`."""
+    """The parts of the shared index; the gateway has to run `reader.follow` and the loops of `loops`."""
 
     index: SharedIndex
     reader: ReplicaReader | MappedReader
@@ -58,7 +58,7 @@ class SharedIndexParts:
     page_budget: PageBudget
     scripts: ScriptCaller
     publisher: Publisher | None = None
-    """Shows the index to the other processes of the machine; None where there are none, and in these."""
+    """Publishes the index to the other processes of the machine; None in those, and where there are none."""
     corrections: CorrectionReader | CorrectionWriter | None = None
 
     @classmethod
@@ -67,7 +67,7 @@ class SharedIndexParts:
     ) -> "SharedIndexParts":
         """Create the parts for the index in this Redis, without connecting yet.
 
-        `memory` is what this process shares with others of its machine; None: it has a copy of its own.
+        `memory` is the memory that this process shares with others of its machine; None: it has its own copy.
         """
         blocks_max = max(1, settings.memory_bytes_max // BLOCK_BYTES)
         scripts, identity = ScriptCaller(redis_url), os.urandom(8)
@@ -129,7 +129,7 @@ class SharedIndexParts:
 
     @property
     def keeps_copy(self) -> bool:
-        """Whether this process has a copy of the index itself: then it also maintains it, and follows workers."""
+        """Whether this process has its own copy of the index; if so, it also maintains it and follows workers."""
         return not isinstance(self.reader, MappedReader)
 
     def loops(self) -> Iterator[tuple[str, Callable[[], Coroutine[None, None, None]]]]:
@@ -147,9 +147,9 @@ class SharedIndexParts:
         return self.index.replica.blocks * BLOCK_BYTES + len(self.index.replica.nodes) * NODE_BYTES
 
     async def wait_until_loaded(self) -> None:
-        """Wait, at most LOAD_SECONDS_MAX, until the replica shows the whole tree or Redis turns out to be away.
+        """Wait up to LOAD_SECONDS_MAX until the replica shows the whole tree or Redis turns out to be away.
 
-        A gateway whose index is larger serves before: it routes by load and by the shards that it has read.
+        With a larger index the gateway starts to serve earlier, and routes by load and by the shards read so far.
         """
         try:
             await asyncio.wait_for(self.reader.ready.wait(), LOAD_SECONDS_MAX)
@@ -177,7 +177,7 @@ def _segments(memory: IndexMemory | None) -> list[IndexSegment]:
 def _replica(
     settings: IndexSettings, memory: IndexMemory | None, segment: IndexSegment | None
 ) -> TreeReplica:
-    """Return the replica of a process by what it shares with others; it writes `segment` if that is given."""
+    """Return the kind of replica that fits the memory shared with other processes; `segment` is one to write."""
     if segment is not None:
         return PublishedReplica(time.monotonic, settings.predicted_seconds, segment)
     replica = TreeReplica if memory is None else MappedReplica
@@ -187,7 +187,7 @@ def _replica(
 def _corrections(
     index: SharedIndex, memory: IndexMemory | None
 ) -> CorrectionReader | CorrectionWriter | None:
-    """Return what sends the corrections of this process to the one that keeps the copy, or receives them there."""
+    """Return the sender of corrections to the process that keeps the copy, or in that process their receiver."""
     if memory is None:
         return None
     if not memory.writes:

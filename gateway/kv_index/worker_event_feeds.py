@@ -1,4 +1,4 @@
-"""The KV event feeds of one worker, one for each rank: follows them, and writes the index if elected as writer.
+"""The KV event feeds of one worker, one per rank: follows them, and writes to the index if elected as writer.
 
     nothing heard yet --batch 0--> whole: only the worker's events count
           |                          |
@@ -7,14 +7,14 @@
           +--a later batch---> uncertain: events count, and answers confirm paths as well,
                                until the worker restarts or clears its cache
 
-The index counts what a worker holds by its tenure: the time from an empty cache to the next. A change goes to the
-index if everything before it was written under the current tenure (`synced_tenure`); otherwise only the follower
-takes it, and the index is reconciled later:
+The index counts what a worker holds under its tenure: the time from an empty cache to the next. A change is written
+to the index if everything before it was written under the current tenure (`synced_tenure`). Otherwise only the
+follower takes it, and the index is reconciled later:
 
     following begins     earlier events are replayed, and written when the replay is complete
     the cache is empty   the tenure ends, and the next one begins a moment later
-    the tenure was ended by another gateway, because the worker was down or its cache is empty: if the worker is
-                         still the same instance, everything that was heard is still held
+    another gateway      because the worker was down or its cache is empty: if the worker is still the same
+    ended the tenure     instance, everything that was heard is still held
     Redis was away       or did not take a change: the tree is compared with what is held
     the writer is gone   this gateway writes from now on; what the other one wrote may be more or less than is held
 """
@@ -48,11 +48,11 @@ AGAIN_SECONDS = 1.0
 REST_SECONDS = 60.0
 """How long a worker that published too much is not followed."""
 RESYNC_SECONDS = 10.0
-"""Time after which a call that a gateway had sent before it lost its lease can no longer arrive in Redis."""
+"""The time after which a call can no longer arrive in Redis that a gateway sent before it lost its lease."""
 UNREACHABLE_PROBES = 5
-"""After so many successful probes of a worker with an unreachable publisher, other gateways may follow it."""
+"""After so many successful probes of a worker with an unreachable publisher, the roles go to other gateways."""
 BATCHES_BEFORE_YIELD_MAX = 256
-"""After so many batches of events other tasks may run: a replay may bring ten thousand."""
+"""After so many batches other tasks may run, since a replay may bring ten thousand."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class FeedContext:
     wall_clock: Callable[[], float]
     """Seconds since 1970."""
     announce: Callable[[], None]
-    """Lets the leases be renewed soon, because there is news for the other gateways."""
+    """Brings the next renewal of leases forward, because there is news for the other gateways."""
     may_write: Callable[[], bool]
     """Returns whether it is certain that no other gateway writes."""
     page_budget: PageBudget
@@ -88,7 +88,7 @@ class WorkerEventFeeds:
     syncs: int = 0
     """How often the index was reconciled."""
     probes_unreached: int = 0
-    """Successful probes of the worker since all of its publishers were reached."""
+    """The successful probes of the worker since all of its publishers were last reached."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sync_task: "asyncio.Task[None] | None" = None
@@ -158,7 +158,7 @@ class WorkerEventFeeds:
         feed.task = asyncio.create_task(self._listen(feed), name=f"events of {self.worker}")
 
     def stop(self) -> "list[asyncio.Task[None]]":
-        """Stop following, and return the tasks that end by that."""
+        """Stop following, and return the tasks that are being cancelled."""
         if self._resync_timer is not None:
             self._resync_timer.cancel()
         tasks = [feed.task for feed in self.feeds] + [self._sync_task, self._check_task]
@@ -184,11 +184,11 @@ class WorkerEventFeeds:
         self._wake.set()
 
     def on_enrolled(self) -> None:
-        """Note that the worker has got a tenure."""
+        """React to the worker's new tenure."""
         self._wake.set()
 
     def check(self) -> None:
-        """Check, after a successful probe of the worker, that its events are heard and the index still has them."""
+        """After a successful probe of the worker, check that its events arrive and the index still has them."""
         reached = all(feed.subscriber.connected for feed in self.feeds)
         self.probes_unreached = 0 if reached else self.probes_unreached + 1
         tenure = self._tenure
@@ -204,10 +204,10 @@ class WorkerEventFeeds:
             )
 
     async def _check_instance(self) -> None:
-        """Check, after the tenure was ended by another gateway, whether the worker is still the same instance."""
+        """After another gateway ended the tenure, check whether the worker is still the same instance."""
         for feed in list(self.feeds):
             if not await feed.subscriber.is_same_instance() and feed in self.feeds:
-                # A new instance may continue the numbers of the former one: it is heard from its beginning.
+                # A new instance may continue the sequence numbers of the former one, so it is read from its start.
                 self.feeds.remove(feed)
                 feed.follower.clear()
                 if feed.task is not None:
@@ -238,7 +238,7 @@ class WorkerEventFeeds:
                 rest_seconds = REST_SECONDS
             except OSError as err:
                 log.warning("KV events of worker %s: %s", self.worker, err)
-            # A publisher that sends invalid data harms its own feed only.
+            # A publisher that sends invalid data harms only its own feed.
             except Exception:
                 log.exception("following the KV events of worker %s failed; starting again", self.worker)
             self._on_lost(feed)
@@ -290,7 +290,7 @@ class WorkerEventFeeds:
         if isinstance(change, AllPathsGone):
             self._on_cleared(feed)
         elif not self.writes or self.synced_tenure is None or self.synced_tenure != self._tenure:
-            return  # Another gateway writes it, or the next reconciliation does.
+            return  # Another gateway writes the change, or the next reconciliation does.
         elif not self.context.may_write():
             self.synced_tenure = None
         elif isinstance(change, PathHeld):
@@ -299,7 +299,7 @@ class WorkerEventFeeds:
             index.shorten(change.namespace, change.hashes, self.worker, change.blocks, change.tier)
 
     def _notify_ranks(self, feed: RankEventFeed, change: CacheChange) -> None:
-        """Notify the rank observer; each gateway that follows keeps its own record of the ranks."""
+        """Notify the rank observer; each following gateway keeps its own record of the ranks."""
         if isinstance(change, PathHeld):
             self.context.ranks.stored(self.worker, feed.rank, change.hashes, len(self.sources))
         elif isinstance(change, PathGone) and change.tier is Tier.DISK:

@@ -1,4 +1,4 @@
-"""What accounts have used according to the ledger, for quotas; see gateway.quotas.counter_recovery."""
+"""Reports the usage of accounts in the ledger to quotas; see gateway.quotas.counter_recovery."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""What a client says a request is for: `user` and `metadata` of its body, cut to bounds.
+"""Reads a client's labels of a request, `user` and `metadata` of its body, cut to bounds.
 
-Neither is ever a reason to refuse a request: what does not fit is left out. The bounds of metadata are OpenAI's: 16
-pairs, names of 64 characters, values of 512.
+Neither ever causes a refusal; what does not fit is left out. The bounds of metadata are OpenAI's: 16 pairs, names
+of 64 characters, values of 512.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ TAGS_MAX = 16
 NAME_MAX = 64
 VALUE_MAX = 512
 RAW_BYTES_MAX = 64 * 1024
-"""Longer fields are not decoded: they could not be OpenAI's metadata."""
+"""The longest field that is decoded; longer ones exceed OpenAI's bounds anyway."""
 
 
 _UNFIT_IN_A_NAME = ('"', "\\")

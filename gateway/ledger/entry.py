@@ -1,7 +1,7 @@
-"""Entries of the usage ledger: which tenant and model, how much, how long, how it ended; nothing of the content.
+"""Entries of the usage ledger: tenant, model, usage, times and outcome of a request, without its content.
 
-Entries stand in the journal as JSON arrays: a new field goes to the end and has a default, so that a later gateway
-reads what an earlier one has left behind.
+Entries are JSON arrays in the journal. A new field is added at the end and has a default, so that a later gateway
+can read what an earlier one has left behind.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from gateway.ledger.attribution import storable
 from gateway.telemetry.request_record import RequestRecord
 
 NAME_MAX = 200
-"""As long as names of models may be in requests."""
+"""The longest name of a model in a request."""
 
 NAMES_REMEMBERED = 1024
 """How many names of models are kept in their storable form, since requests repeat them: at most two megabytes."""

@@ -1,4 +1,4 @@
-"""Export of the ledger's rows as CSV, JSON lines or Parquet, page by page: they need not fit into memory."""
+"""Exports the ledger's rows as CSV, JSON lines or Parquet, page by page, so that they need not fit into memory."""
 
 import csv
 import json

@@ -1,13 +1,12 @@
-"""The journal: entries that are not in the database yet, in files of this process below the state directory.
+"""The journal: entries that are not in the database yet, in files below the state directory.
 
     append -> write(2), at once -> fsync, every second -> read again and shipped -> file removed
 
-`append` is one write of a few hundred bytes to the end of a file: an appended entry outlives the process, however
-it ends. What is lost when the machine loses power is the last second, as with Redis' `appendfsync everysec`.
+`append` writes a few hundred bytes to the end of a file, so an appended entry survives any end of the process. If
+the machine loses power, the last second is lost, as with Redis' `appendfsync everysec`.
 
-A process locks each of its files (a segment) for as long as it lives. An unlocked file was left behind by a process
-that is gone: the gateway that finds it ships it. The journal has a bound; beyond it entries are dropped and
-counted.
+A process locks each of its files (segments) for as long as it lives. An unlocked file was left behind by a dead
+process; the gateway that finds it ships it. The journal has a bound; beyond it entries are dropped and counted.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ class Journal:
         return sum(s.size - (s.shipped or 0) for s in self.segments) + len(self._pending)
 
     def append(self, entry: JournalEntry) -> None:
-        """Append an entry; never raise, and wait for nothing but the system's buffers."""
+        """Append an entry. Never raises, and waits only for the system's buffers."""
         line = line_of(entry)
         size = len(line)
         if size > self._room:
@@ -97,14 +96,14 @@ class Journal:
         segment.close()
 
     async def run(self) -> None:
-        """Bring written entries onto the disk once a second, until this coroutine is cancelled."""
+        """Flush written entries to disk (fsync) once a second, until this coroutine is cancelled."""
         while True:
             await asyncio.sleep(SYNC_SECONDS)
             self._write()
             await self.sync()
 
     async def sync(self) -> None:
-        """Bring written entries onto the disk, unless that fails."""
+        """Flush written entries to disk (fsync), if possible."""
         self._room = 0  # The database may have taken back a position.
         unsynced, self._unsynced = self._unsynced, set()
         for segment in unsynced:

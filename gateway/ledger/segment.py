@@ -1,9 +1,9 @@
-"""Segment: one file of the journal, to which lines are appended, and which is read from a position on.
+"""Segment: one file of the journal, which is appended line by line, and read from a position on.
 
     8 hex digits: CRC-32 of the entry, a space, the entry as JSON in one line
 
-Bytes that are no such line (the machine lost power while writing one, or the disk returned other bytes) are skipped
-and counted: the lines before and after them are whole.
+Bytes that are not such a line (the machine lost power while writing, or the disk returned wrong bytes) are skipped
+and counted; the lines before and after them are intact.
 """
 
 import zlib
@@ -17,7 +17,7 @@ from gateway.ledger.entry import JournalEntry, decode, encode
 
 SUFFIX = ".journal"
 READ_BYTES = 256 * 1024
-"""How much is read at once; a line is far shorter, since its entry has bounds."""
+"""The bytes that are read at once; a line is far shorter, since its entry has bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Segment:
                 spoilt += 1
             at = end + 1
         if at == 0 and data and (not self.is_open or len(data) == READ_BYTES):
-            # A torn line, which nothing will complete.
+            # A torn line, which will never be completed.
             return Portion(entries=[], end=position + len(data), spoilt=1)
         return Portion(entries=entries, end=position + at, spoilt=spoilt)
 

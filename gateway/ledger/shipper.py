@@ -1,11 +1,11 @@
-"""Shipper: takes the journal into the database, in order, each entry once.
+"""Shipper: moves the journal to the database, in order, each entry exactly once.
 
     journal --portions of 200--> one transaction each --> position --> file removed
                   ^                      |
                   +--- no database ------+   tried again, at growing intervals
 
-Nothing here delays a request. A portion that was stored without a confirmation (the connection broke, the process
-died) is not stored again: the database knows the position of each file.
+No request waits for this. A portion that was stored without a confirmation (broken connection, dead process) is not
+stored again, since the database knows the position of each file.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from gateway.ledger.segment import Segment
 log = logging.getLogger(__name__)
 
 PORTION = 200
-"""Entries in one transaction: they keep the event loop busy for a few milliseconds."""
+"""The most entries in one transaction, which keep the event loop busy for a few milliseconds."""
 
 SHIP_SECONDS = 1.0
 SHIP_SECONDS_MAX = 15.0
@@ -36,7 +36,7 @@ ANSWER_SECONDS_MAX = 30.0
 
 
 class Shipper:
-    """Ships the journal of this process and of processes that are gone.
+    """Ships the journals of this process and of dead processes.
 
     `hooks` returns the names of the webhooks that want an event of a type; `upgrades` says whether tables of an
     older version are upgraded.
@@ -85,8 +85,8 @@ class Shipper:
     async def ship(self) -> None:
         """Ship everything that is in the journal now. Raises DatabaseDown, OSError, TimeoutError.
 
-        Entries that come meanwhile wait for the next time: under steady traffic there is always one more, and a
-        transaction for every few of them costs as much as the requests themselves.
+        Entries that arrive meanwhile wait for the next call. Under steady traffic there is always one more, and a
+        transaction for every few of them would cost as much as the requests themselves.
         """
         async with self._shipping:
             self._take_over()

@@ -1,7 +1,8 @@
-"""UsageMaintenance: recurring work on the ledger; any gateway does it, and all of them at once do no harm.
+"""UsageMaintenance: recurring work on the ledger, which several gateways may safely do at the same time.
 
-Old rows and hours are deleted. Webhooks get the totals of every tenant's hour once it is over: should more usage of
-that hour arrive later (a gateway without a database ships its journal), they get the new totals under another id.
+Old rows and hours are deleted. Webhooks get the totals of every tenant's hour once it is over. If more usage of
+that hour arrives later (a gateway that was without a database ships its journal), they get the new totals under
+another id.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ PRUNE_SECONDS = 3600.0
 PRUNES_MAX = 1000
 PAUSE_SECONDS = 0.1
 REPORT_DELAY_MS = 5 * 60_000
-"""How long after an hour's end its totals are sent: journals are shipped by then."""
+"""How long after an hour's end its totals are sent, when journals have been shipped."""
 
 NOTIFIED_MS = 48 * HOUR_MS
 """How far back hours are sent again if their totals have changed."""

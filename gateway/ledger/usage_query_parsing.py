@@ -1,4 +1,4 @@
-"""Questions to the ledger as users write them: names and texts become a UsageQuery, and its answer becomes JSON."""
+"""Parses users' queries of the ledger to a UsageQuery, and turns its answer into JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ from gateway.ledger.attribution import NAME_MAX
 from gateway.settings.types import Moment
 
 FOR_TENANTS = ("key", "model", "user", "code")
-"""What tenants may ask by; which worker computed their requests is not shown to them."""
+"""The dimensions of tenants' own queries; they are not shown the workers of their requests."""
 
 BY_MAX = 6
 TEXT_MAX = 600

@@ -1,9 +1,8 @@
 """Webhooks: events sent to addresses of the operator, signed, and tried again for three days.
 
-Signed as standardwebhooks.com says: `webhook-signature: v1,BASE64(HMAC-SHA-256(secret, "ID.TIMESTAMP.BODY"))`. The
-id is the same in every attempt, so that a receiver notices a repeated event; the timestamp is the attempt's, so
-that an old attempt cannot be replayed. Addresses come from the settings and from nowhere else; a redirect is a
-failure.
+Signatures follow standardwebhooks.com: `webhook-signature: v1,BASE64(HMAC-SHA-256(secret, "ID.TIMESTAMP.BODY"))`.
+The id is the same in every attempt, so that a receiver notices a repeated event; the timestamp is the attempt's, so
+that an old attempt cannot be replayed. Addresses come only from the settings; a redirect counts as a failure.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ AGAIN_SECONDS = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_00
 """Seconds before each retry, as the specification suggests: more than three days in all."""
 
 GONE = 410
-"""The status of a receiver that wants no more attempts of an event."""
+"""The status by which a receiver refuses further attempts of an event."""
 
 
 def signed(secret: bytes, event_id: str, timestamp: int, body: bytes) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A check of fields that pass to workers unchanged: media may come only as content, not as an address or a name.
+"""Checks fields that pass to workers unchanged: media must be included as content, not as an address or a name.
 
 Engines fetch addresses from within their own network (SSRF), some read files of a given name, and some cache
 processed media under a name that one client chooses and another can use.

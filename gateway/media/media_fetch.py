@@ -28,12 +28,12 @@ FETCH_SECONDS_MAX = 10.0
 REDIRECTS_MAX = 3
 CONNECTIONS_MAX = 32
 TENANT_CONNECTIONS_MAX = 8
-"""Connections of one tenant at a time: slow hosts of one tenant leave the others their connections."""
+"""The most simultaneous connections of one tenant, so that slow hosts of one tenant do not block the others."""
 TENANT_WAITING_MAX = 64
-"""Media of one tenant that wait for a connection."""
+"""The most media of one tenant that wait for a connection."""
 RETRY_SECONDS = 1.0
 COPIES = 5
-"""Times that a medium is in memory: as it came, as base64, in the messages, and on its way to a worker."""
+"""How many times a medium is in memory: as received, as base64, in the messages, and on its way to a worker."""
 HEADERS = {"accept": "image/*, audio/*, video/*", "accept-encoding": "identity", "user-agent": "radixgate"}
 
 _KIND = re.compile(r"(image|audio|video)/[A-Za-z0-9.+-]{1,60}")
@@ -42,7 +42,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class MediaFetchFailed(Exception):
-    """A medium could not be fetched. The reason is not for the client; it is in `__cause__`."""
+    """A medium could not be fetched. The reason, which clients must not see, is in `__cause__`."""
 
     def __init__(self, url: str) -> None:
         super().__init__("cannot be fetched")
@@ -57,7 +57,7 @@ class MediaFetcher:
         self._bytes_max = bytes_max
         self._turns: dict[str, asyncio.Semaphore] = {}
         self._asked: Counter[str] = Counter()
-        """Media that each tenant fetches or waits for."""
+        """The number of media that each tenant fetches or waits for."""
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=PublicResolver(), use_dns_cache=False, limit=CONNECTIONS_MAX, force_close=True
@@ -84,7 +84,7 @@ class MediaFetcher:
                     group.create_task(self._fetch_in_turn(url, tenant, bytes_left, memory)) for url in urls
                 ]
         except ExceptionGroup as several:
-            # The first failure is raised as if it had been the only one.
+            # Only the first failure is raised.
             raise several.exceptions[0] from several.exceptions[0].__cause__
         return [task.result() for task in tasks]
 
@@ -120,8 +120,7 @@ class MediaFetcher:
     def _checked_url(self, url: str) -> str:
         """Return the URL to request, if it is allowed. Raises ValueError.
 
-        The URL is built anew from the parts that were checked, so that another parser cannot see another host in
-        it.
+        The URL is rebuilt from the checked parts, so that another parser cannot see another host in it.
         """
         parts = urlsplit(url)
         host, port = parts.hostname or "", _port(parts)

@@ -1,13 +1,13 @@
-"""Images, audio and video in a conversation: placeholder tokens for them, made of a digest of their content.
+"""Gives images, audio and video in a conversation placeholder tokens, made from a digest of their content.
 
     content   [ text "What is" | image_url data:... | text "this?" ]
     text      ... What is <mark 0> this? ...                            what the template renders
     tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest in place of its tokens
 
 Only the worker knows the tokens of a medium. With placeholders, everything before the first medium is matched
-exactly, by the engine's KV events, and what follows is matched by earlier answers: equal media give equal tokens,
-different media never do. How many tokens an engine makes of a medium depends on its size and on the model's
-processor; MEDIA_TOKENS is an estimate, which the usage that the worker reports corrects.
+exactly, by the engine's KV events. What follows is matched by earlier answers: equal media give equal tokens,
+different media never do. The real number of tokens depends on the medium's size and the model's processor;
+MEDIA_TOKENS is an estimate, which the worker's reported usage corrects.
 """
 
 import re
@@ -26,13 +26,13 @@ MEDIA_TOKENS = 768
 """Estimated tokens of one medium: about an image of a megapixel (LLaVA 576, Qwen2.5-VL 1,369 for 1,024 x 1,024)."""
 
 MEDIA_MAX = 256
-"""Media of one request."""
+"""The most media of one request."""
 
 MEDIA_TYPES = frozenset(
     {"image", "image_url", "input_image", "audio", "audio_url", "input_audio", "video", "video_url"}
 )
 PLACEHOLDER_BIT = 1 << 31
-"""The bit that placeholder tokens have set: no vocabulary is so large that a text could have the same ids."""
+"""The bit that is set in placeholder tokens; no vocabulary is so large that a text could have the same ids."""
 
 _json = msgspec.json.Encoder(order="sorted")
 
@@ -78,7 +78,7 @@ class ChatMedia:
 
 
 def may_have_media(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether any message consists of parts: only a part can be a medium."""
+    """Return whether any message consists of parts, since only a part can be a medium."""
     for message in messages:  # noqa: SIM110 - any() would cost a frame for each message of every request
         if isinstance(message.get("content"), list):
             return True

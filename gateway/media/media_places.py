@@ -1,4 +1,4 @@
-"""The places in a JSON value where engines look for media, at any depth: one rule for all APIs.
+"""Finds the places in a JSON value where engines look for media, at any depth, by one rule for all APIs.
 
     known to be text       text, filename, ...        passes
     known to be media      image_url, path, ...       a `data:` URL passes; an address is fetched, or refused
@@ -39,7 +39,7 @@ UNREAD_FIELDS = _names(
 """Fields in which no engine looks for media, however deep: quotations and notes of providers, schemas, options."""
 
 ADDRESS_MAX = 4096
-"""Characters of a value that are looked at; Linux has no longer paths."""
+"""The characters of a value that are examined; Linux has no longer paths."""
 
 _BEGINNING = re.compile(
     r"""[a-z][a-z0-9+.-]{0,30}:[/\\] | (?:file|https?|ftp|s3|gs): | [/~\\] | \.{1,2}[/\\]
@@ -53,12 +53,12 @@ _FILE_ENDING_MAX = 6
 _SPACE = re.compile(r"\s")
 
 BASE64_JPEG = "/9j/"
-"""The beginning of every JPEG in base64, which else looks like a path."""
+"""The beginning of every JPEG in base64, which would otherwise look like a path."""
 
 
 @dataclass(slots=True)
 class MediaUrl:
-    """A URL of a medium, and where it stands in the request: at `holder[key]`."""
+    """A URL of a medium, and its place in the request, `holder[key]`."""
 
     holder: Any
     key: Any

@@ -27,7 +27,7 @@ from gateway.media.media_places import (
 )
 
 FETCHED_MAX = 16
-"""Media of one request that may be fetched."""
+"""The most media of one request that are fetched."""
 
 
 PLAIN_FIELDS = TEXT_FIELDS | UNREAD_FIELDS
@@ -37,7 +37,7 @@ PLAIN_FIELDS = TEXT_FIELDS | UNREAD_FIELDS
 class MediaPolicy:
     """Applies the rules for media to requests; without a `fetcher` only `data:` URLs are accepted.
 
-    `pass_fields`: names of fields beside the usual ones that workers get.
+    `pass_fields` are names of further fields that pass to workers.
     """
 
     def __init__(self, fetcher: MediaFetcher | None = None, pass_fields: Collection[str] = ()) -> None:
@@ -45,7 +45,7 @@ class MediaPolicy:
         self._pass_fields = frozenset(pass_fields)
 
     async def apply(self, request: InferenceRequest, tenant: Tenant, memory: MemoryLease) -> InferenceRequest:
-        """Return the request with the content of its media in it, which `memory` holds.
+        """Return the request with the content of its media included; `memory` accounts for it.
 
         Raises BadRequest, Overloaded, TenantQueueFull.
         """

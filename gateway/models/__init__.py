@@ -1,5 +1,5 @@
-"""Which model and which service class a request gets.
+"""The models, and the choice of the model and the service class of a request.
 
-catalogue.py holds the models, aliases.py their other names, model_selection.py chooses among a model's splits and
+catalogue.py has the models, aliases.py their other names; model_selection.py chooses among a model's splits and
 fallbacks, and service_classes.py finds the service class.
 """

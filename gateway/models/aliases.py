@@ -15,13 +15,13 @@ WILDCARD = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliasTable:
-    """The aliases of all tenants, or of one: each stands for the name of a model."""
+    """The aliases for all tenants, or for one tenant, each with the name of its model."""
 
     exact: Mapping[str, str]
     patterns: tuple[tuple[str, str], ...]
 
     def model(self, name: str) -> str | None:
-        """Return the name of the model that a requested name stands for; None if it is no alias."""
+        """Return the name of the model with this alias; None if the name is not an alias."""
         found = self.exact.get(name)
         if found is None:
             found = next((model for pattern, model in self.patterns if fnmatchcase(name, pattern)), None)

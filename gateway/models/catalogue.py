@@ -26,7 +26,7 @@ from gateway.tokenization.worker_tokens import Tokenize, WorkerEncoder
 
 MODELS_FOUND_MAX = 1000
 ENCODING_SETTINGS = ("tokenizer", "block_size", "tokenizer_memory_bytes_max")
-"""Settings that determine the blocks of a model's prompts: their first values hold until the process ends."""
+"""Settings that determine the blocks of a model's prompts; their first values stay in force until a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Catalogue:
         self._aliases = ModelAliases()
         self.configured: tuple[str, ...] = ()
         """The names of the models in the settings, whether or not they have workers."""
-        # One for every model that the settings ever named: other gateways and workers know the blocks made with it.
+        # One for every model that the settings ever named, since other gateways and workers know its blocks.
         self._encoders: dict[str, tuple[ModelSettings, PromptEncoder]] = {}
         self.replace_contents(self.prepare(models))
 
@@ -125,7 +125,7 @@ class Catalogue:
     def replace_contents(self, contents: CatalogueContents) -> None:
         """Replace all models and aliases; models that workers reported have to be added again.
 
-        A running request keeps the model that it has.
+        A running request keeps its model.
         """
         for name, model in contents.by_name.items():
             self._encoders[name] = (contents.encodings[name], model.encoder)
@@ -133,9 +133,9 @@ class Catalogue:
         self.configured = tuple(contents.by_name)
 
     def find(self, name: str, tenant: str = "") -> Model:
-        """Return the model that a requested name or alias stands for. Raises ModelNotFound.
+        """Return the model with this name or alias. Raises ModelNotFound.
 
-        `tenant`: id of the tenant whose own aliases count too.
+        `tenant` is the id of a tenant with aliases of its own, which also count.
         """
         if tenant in self._aliases.by_tenant:
             own = self._by_name.get(self._aliases.by_tenant[tenant].model(name) or "")
@@ -170,7 +170,7 @@ class Catalogue:
 
         `parents`: the models that LoRA adapters change, by the adapter's name.
         """
-        # Adapters last: they are served as their parents are.
+        # Adapters come last, because they take over settings of their parents.
         for name in sorted(names, key=parents.__contains__):
             if (
                 name in self._by_name

@@ -1,8 +1,8 @@
 """Chooses the model that answers a request: weighted splits (canaries), and fallbacks for models without workers.
 
-The choice within a split depends on what the turns of a conversation have in common, so that one conversation stays
-with one model: the key that the client sends (`prompt_cache_key`, `user`), else the first message. A model that no
-worker serves now takes no part, nor does one that the tenant may not use.
+The choice within a split depends on a key that is equal in all turns of a conversation (`prompt_cache_key` or
+`user` of the client, else the first message), so that a conversation stays with one model. Models without workers,
+and models that the tenant may not use, are left out.
 """
 
 from array import array
@@ -81,7 +81,7 @@ class ModelSelection:
             if model is None or model.name == ctx.model.name or not ctx.tenant.allows(model.name):
                 continue
             if self.is_served(model.name, ctx.tenant):
-                # Its own id makes its own reservation: a repeat under the same id would reserve nothing.
+                # A new id gets a reservation of its own; a repeat of the same id would reserve nothing.
                 yield msgspec.structs.replace(ctx, id=f"{ctx.id}~{number}", model=model)
 
     def is_served(self, model: str, tenant: Tenant) -> bool:

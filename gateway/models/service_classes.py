@@ -1,4 +1,4 @@
-"""Finds the service class of a request: the requested one, within what the tenant's plan allows.
+"""Finds the service class of a request: the requested class, if the tenant's plan allows it.
 
     header  >  service_tier  >  key  >  model  >  first class of the plan; `chat` if the plan lists none
 

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the gateway, and that are restarted when they die."""
+"""Child processes, which are restarted when they die, and never outlive the gateway."""
 
 import asyncio
 import logging
@@ -42,13 +42,13 @@ class Child:
         """Prepare a child that has not started yet.
 
         Args:
-            name: What the child is called in log lines and errors.
+            name: The child's name in log lines and errors.
             command: Builds the command line. Its argument is the URL of the previous run, so that a restarted child
                 can listen at the same address; None at the first start.
             ready: Matches the line of output that says the child is ready; its one group is the URL.
             log_file: Where standard error is appended; None for the standard error of this process.
             environment: Variables that are added to those of this process.
-            stop_seconds: How long SIGTERM is given before SIGKILL.
+            stop_seconds: The time between SIGTERM and SIGKILL.
             descriptors: Open files that the child inherits under the same numbers.
         """
         self.name = name

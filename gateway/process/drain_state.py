@@ -1,7 +1,7 @@
-"""Whether the gateway accepts requests while it runs and while it stops, and which requests it is serving.
+"""The state of the drain: whether the gateway accepts requests, and which requests it is serving.
 
-gateway/runtime/drain.py changes it, step by step, when the gateway stops.
-Answers that begin while it is not ready close their connections, so that clients open new ones elsewhere.
+gateway/runtime/drain.py changes the state step by step when the gateway stops. Answers that begin while the gateway
+is not ready close their connections, so that clients open new ones elsewhere.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class DrainState:
-    """Whether new requests are welcome, and the tasks of the requests that are being served."""
+    """Whether new requests are accepted, and the tasks of the requests that are being served."""
 
     ready: bool = True
-    """The readiness probe says ready: load balancers may send requests here."""
+    """Whether the readiness probe succeeds, so that load balancers send requests here."""
 
     accepting: bool = True
-    """Requests that arrive are served; False: they are refused with `shutting_down`."""
+    """Whether new requests are served; otherwise they are refused with `shutting_down`."""
 
     requests: "set[asyncio.Task[object]]" = field(default_factory=set)
     """One task for each request that is being served."""

@@ -33,7 +33,7 @@ SOCKET_FILE = "valkey.socket"
 
 
 class ValkeyFailed(Exception):
-    """The embedded Valkey cannot be started or found; the message is one line that says why."""
+    """The embedded Valkey cannot be started or found; the message is one line with the reason."""
 
 
 class EmbeddedValkey:
@@ -65,7 +65,7 @@ class EmbeddedValkey:
     async def start(self) -> None:
         """Start the server and wait until it listens. Raises ValkeyFailed."""
         self._locks.append(_locked(self._directory))
-        # Not in the state directory: the path of a socket may have about a hundred bytes only.
+        # Not in the state directory, because the path of a socket may have only about a hundred bytes.
         _remove_left_behind(Path(tempfile.gettempdir()))
         try:
             self._socket_directory = Path(tempfile.mkdtemp(prefix=PREFIX))

@@ -11,14 +11,14 @@ RESTART_SECONDS = (0.1, 1.0, 5.0, 30.0)
 HEALTHY_SECONDS = 60.0
 """A loop that ran longer than this before it crashed is restarted after the shortest pause again."""
 AGAIN_SECONDS = 5.0
-"""A cancelled loop that has not ended by then is cancelled again: code may lose a cancellation, as asyncio.wait_for
-does before Python 3.12.
+"""The time after which a cancelled loop that has not ended is cancelled again. Code may lose a cancellation, as
+asyncio.wait_for does before Python 3.12.
 """
 
 
 @dataclass(slots=True)
 class LoopState:
-    """How a background loop is doing."""
+    """The state of a background loop."""
 
     restarts: int = 0
     """Restarts since the gateway started."""
@@ -28,7 +28,7 @@ class LoopState:
 
 
 class LoopSupervisor:
-    """Runs named background loops, restarts the ones that crash, and reports how each is doing."""
+    """Runs named background loops, restarts those that crash, and reports their states."""
 
     def __init__(self) -> None:
         self.loops: dict[str, LoopState] = {}

@@ -1,7 +1,8 @@
-"""Settings of the C library's allocator (glibc), so that a process gives the memory of large requests back.
+"""Sets up the C library's allocator (glibc), so that a process returns the memory of large requests to the system.
 
-By default glibc raises the size from which it maps memory up to 32 MiB once such a block was freed, and makes eight
-heaps a processor for threads: a body of 20 MB then lies in the middle of a heap, which can never shrink again.
+By default glibc maps only blocks above a threshold, which rises up to 32 MiB when large blocks are freed, and makes
+eight heaps per processor for threads. A body of 20 MB then lies in the middle of a heap, which can never shrink
+again.
 """
 
 import ctypes
@@ -13,9 +14,9 @@ M_ARENA_MAX = -8
 MAPPED_BYTES_MIN = 256 * 1024
 """Larger blocks are mapped, and unmapped as soon as they are freed."""
 FREE_BYTES_MAX = 1024 * 1024
-"""Free memory at the end of a heap that is not given back."""
+"""The most free memory at the end of a heap that is kept."""
 HEAPS_MAX = 2
-"""Heaps of all threads: they hold the interpreter lock when they allocate, and do not wait for one another."""
+"""The number of heaps of all threads; threads hold the GIL while they allocate, so none waits for a heap."""
 
 
 def return_freed_memory() -> None:

@@ -4,9 +4,9 @@
       +- 0        starts alone, so that tables and secrets are made once; also serves the operators' listener
       +- 1, 2...  the same port (SO_REUSEPORT: the kernel spreads connections); their metrics on a unix socket
 
-To each other the processes are like gateways on several machines: they share one index, one queue and one set of
-quota counters, in Redis. Only process 0 follows the index and keeps a copy of it, which the others read in memory
-that they share (radix_cache/machine). Without process 0 they go on with the copy as it is, until it is back.
+The processes work like gateways on several machines: they share one index, one queue and one set of quota counters
+in Redis. Only process 0 follows the index and keeps a copy of it, which the others read in shared memory
+(radix_cache/machine). While process 0 is down, the others continue with the last state of the copy.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ SEGMENT_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayProcess:
-    """Which of several gateway processes this one is."""
+    """The identity of this process among several gateway processes."""
 
     number: int
     """From 0 to `count` - 1."""

@@ -1,8 +1,8 @@
-"""The gateways of this user that run on this machine: each says in a file how its settings are read.
+"""The user's running gateways on this machine; each writes a file that tells how its settings are read.
 
-Commands find a gateway's database and secrets by this, in whatever directory they run. The files are in a directory
-that only this user can open. Each is locked while its gateway runs, so that the files of killed gateways are told
-from those of running ones.
+With these files commands find a gateway's database and secrets from any directory. The files are in a directory
+that only this user can open. Each file is locked while its gateway runs, which distinguishes it from files of
+killed gateways.
 """
 
 import logging
@@ -41,7 +41,7 @@ class GatewayInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def announced(gateway: GatewayInfo) -> Iterator[None]:
-    """Let commands find this gateway while the context is open; where no file can be written, they will not."""
+    """Let commands find this gateway while the context is open; log it if the file cannot be written."""
     with ExitStack() as stack:
         try:
             directory = _directory()
@@ -70,7 +70,7 @@ def running_gateways() -> list[GatewayInfo]:
 
 
 def _read(file: Path) -> GatewayInfo | None:
-    """Return what the file says; None if its gateway does not run, and then remove the file."""
+    """Return the content of the file; if its gateway does not run, remove the file and return None."""
     try:
         lock_file(file).close()
     except BlockingIOError:

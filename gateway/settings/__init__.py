@@ -1,1 +1,1 @@
-"""All settings of the gateway: `tree.py` is the whole tree, `sources.py` reads it, `checks.py` checks it."""
+"""All settings of the gateway: `tree.py` defines the tree, `sources.py` reads it, `checks.py` checks it."""

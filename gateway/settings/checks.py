@@ -1,4 +1,4 @@
-"""Checks of the whole settings tree: what settings require of each other, and what is probably a mistake."""
+"""Checks of the whole settings tree: dependencies between settings, and probable mistakes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -32,7 +32,7 @@ from workers.adapters.registry import adapters
 
 TOKEN_BITS_MIN = 128
 TOKEN_DISTINCT_CHARACTERS_MIN = 8
-"""The least strength of a token that people choose."""
+"""The least strength of a token that a person chooses, in bits."""
 
 
 ENVIRONMENT_PREFIX = "RADIXGATE__"
@@ -145,7 +145,7 @@ def _addresses_and_names(settings: Settings) -> Iterator[str]:
 
 
 def _splits_and_fallbacks(settings: Settings) -> Iterator[str]:
-    """Yield errors in splits and fallbacks. Other names may be those of models that are found at workers later."""
+    """Yield errors in splits and fallbacks. Other names may be those of models found at workers later."""
     for at, model in enumerate(settings.models):
         if model.splits and not sum(model.splits.values()) > 0:
             yield f"$.models[{at}].splits: at least one weight has to be above 0"
@@ -154,7 +154,7 @@ def _splits_and_fallbacks(settings: Settings) -> Iterator[str]:
 
 
 def worker_problems(worker: WorkerSettings, path: str) -> Iterator[str]:
-    """Yield the errors of one worker, which may come from any source; values that may be secret are not quoted."""
+    """Yield the errors in one worker's settings, from any source; values that may be secret are not quoted."""
     if (problem := kind_problem(worker.kind)) is not None:
         yield f"{path}.kind: {problem}"
     if (problem := url_problem(worker.url) or credentials_problem(worker.url)) is not None:
@@ -206,7 +206,7 @@ def _discovery(settings: Settings) -> Iterator[str]:
 
 
 def _what_is_found(one: DiscoverySettings, path: str) -> Iterator[str]:
-    """Yield the errors in the name of a source, or in what stands in place of it."""
+    """Yield the errors in the name of a source, or in the settings that replace the name."""
     in_place = [name for name in ("selector", "inference_pool") if getattr(one, name)]
     if in_place and one.kind != "kubernetes":
         yield f"{path}.{in_place[0]}: is for sources of kind kubernetes"
@@ -389,7 +389,7 @@ def misspelt_variables(environment: Mapping[str, str], referred: Set[str]) -> It
 def weak_token_problem(token: str) -> str | None:
     """Return why a token can be guessed; None if it is as strong as 128 random bits.
 
-    Each character counts as one drawn from its alphabet, as in the output of `openssl rand -hex 16`.
+    Characters count as drawn at random from their alphabet, as in the output of `openssl rand -hex 16`.
     """
     bits = len(token) * log2(max(2, _alphabet_size(token)))
     if bits >= TOKEN_BITS_MIN and len(set(token)) >= TOKEN_DISTINCT_CHARACTERS_MIN:

@@ -16,7 +16,7 @@ def database_url_problem(url: str) -> str | None:
     if url.startswith(SQLITE):
         file = url.removeprefix(SQLITE)
         if file in ("", ":memory:") or file.endswith("/"):
-            return "expected the path of a file, as sqlite:///radixgate.db"
+            return "expected the path of a file, such as sqlite:///radixgate.db"
         return "the address of a SQLite file takes no options" if "?" in file else None
     try:
         parts = urlsplit(url)

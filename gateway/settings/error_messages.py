@@ -1,4 +1,4 @@
-"""Turns errors of msgspec about settings into plain messages, and finds the types of settings by their paths.
+"""Turns msgspec's errors about settings into plain messages, and finds the types of settings by their paths.
 
 A type can describe its accepted values for these messages: `Meta(extra={"form": "a day"})`.
 """
@@ -42,7 +42,7 @@ def explain_error(message: str, root: type, unbuilt: Mapping[str, str], at: str 
     Args:
         message: the message of msgspec.
         root: type of the tree that was checked.
-        unbuilt: settings that are planned but not built, with what they are for.
+        unbuilt: settings that are planned but not built, each with its purpose.
         at: path of the tree in the whole settings.
     """
     found = _AT.search(message)
@@ -77,7 +77,7 @@ def _value_problem(text: str, plain: str, root: type) -> str:
         return f"there is no {enum['value']}; choose {form}"
     if got is not None:
         return _wrong_type(form if choices and form else _wanted(got["wanted"]), form, got["got"])
-    # A length of a list or a mapping is not about its elements, which the form describes.
+    # A length of a list or mapping does not concern its elements, which the form describes.
     of_list = length is not None and length["kind"] in _LENGTHS
     if form is not None and not of_list and text.startswith(("Expected", "Invalid")):
         return f"expected {form}"
@@ -102,13 +102,13 @@ def explain_not_text(value: object) -> str:
 
 def _wrong_type(wanted: str, form: str | None, got: str) -> str:
     quotes = "; put it in quotes" if wanted == "text" and got in ("int", "float", "bool") else ""
-    # For text the expected form says enough; for other values it helps to say what type was read.
+    # For text the expected form is enough; for other values the type that was read helps.
     found = "" if form is not None and got == "str" else f", got {_KINDS.get(got, got)}"
     return f"expected {wanted if quotes or form is None else form}{found}{quotes}"
 
 
 def _wanted(kinds: str) -> str:
-    """Return types as `int | str` in words, without null: that a value may be absent is not worth saying."""
+    """Return types such as `int | str` in words, without null."""
     return " or ".join(_KINDS.get(kind, kind) for kind in kinds.split(" | ") if kind != "null")
 
 
@@ -126,7 +126,7 @@ def type_at(root: type, location: Sequence[str | int]) -> Any:
 
 
 def setting_paths(root: type) -> list[str]:
-    """Return the paths of all settings that are not inside a list, as `listen.port`."""
+    """Return the paths of all settings that are not inside a list, such as `listen.port`."""
     found = []
     for name in _names_at(root, ""):
         annotation = _annotation_at(root, name)
@@ -160,7 +160,7 @@ def _fields(kind: Any) -> Mapping[str, Any]:
 
 @cache
 def _struct_fields(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
-    # Kept, for msgspec evaluates all annotations anew each time.
+    # Cached, because msgspec evaluates all annotations again each time.
     return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
 

@@ -14,23 +14,21 @@ class S3Settings(Branch, frozen=True, kw_only=True):
         str, Meta(description="Name of the bucket.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$")
     ]
     prefix: Annotated[
-        str, Meta(description="Beginning of all object names, as `radixgate/files`.", max_length=500)
+        str, Meta(description="Prefix of all object names, such as `radixgate/files`.", max_length=500)
     ] = ""
     region: Annotated[str, Meta(description="Region of the bucket.", max_length=100)] = "us-east-1"
     endpoint: Annotated[
         HttpUrl | None,
-        Meta(description="Address of the S3 server, as http://minio:9000; by default that of Amazon."),
+        Meta(description="Address of the S3 server, such as http://minio:9000; by default Amazon's."),
     ] = None
     access_key_id: Annotated[
         Secret | None,
         Meta(
-            description="Access key; by default from the machine: AWS_ variables, web identity or instance "
+            description="Access key; by default taken from the machine's AWS_ variables, web identity or instance "
             "metadata."
         ),
     ] = None
-    secret_access_key: Annotated[
-        Secret | None, Meta(description="Secret that belongs to `access_key_id`.")
-    ] = None
+    secret_access_key: Annotated[Secret | None, Meta(description="Secret key for `access_key_id`.")] = None
 
 
 class FileSettings(Branch, frozen=True, kw_only=True):
@@ -67,10 +65,10 @@ class BatchSettings(Branch, frozen=True, kw_only=True):
     rows_max: Annotated[Positive, Meta(description="Largest number of requests in one batch.")] = 50_000
     running_rows_max: Annotated[
         Positive,
-        Meta(description="Requests that one gateway runs at the same time, of all batches together."),
+        Meta(description="Largest number of requests of all batches that one gateway runs at the same time."),
     ] = 32
     running_max: Annotated[
-        Positive, Meta(description="Batches that one gateway processes at the same time.")
+        Positive, Meta(description="Largest number of batches that one gateway processes at the same time.")
     ] = 8
     tenant_unfinished_max: Annotated[
         Positive, Meta(description="Largest number of unfinished batches of one tenant.")
@@ -78,7 +76,7 @@ class BatchSettings(Branch, frozen=True, kw_only=True):
     kept_seconds: Annotated[
         Seconds,
         Meta(
-            description="Time for which an ended batch can be queried; its files are kept by "
-            "`files.kept_seconds_max`."
+            description="Time for which an ended batch can be queried; `files.kept_seconds_max` applies to its "
+            "files."
         ),
     ] = 30 * 86400.0

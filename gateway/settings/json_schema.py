@@ -1,4 +1,4 @@
-"""The JSON schema of the settings file, by which editors complete and check it."""
+"""The JSON schema of the settings file, which editors use to complete and check it."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ FILE_NAME = "settings.schema.json"
 
 _TEXTS: dict[type, str] = {
     Secret: "Text, often a reference: ${env:NAME} or ${file:PATH}.",
-    Moment: "A day, or a moment with its time zone.",
-    Network: "A range of addresses, as 10.0.0.0/8.",
-    MediaHost: "A host, as cdn.example.com or *.example.com.",
+    Moment: "A day, or a time with its time zone.",
+    Network: "A range of addresses, such as 10.0.0.0/8.",
+    MediaHost: "A host, such as cdn.example.com or *.example.com.",
 }
 
 
@@ -21,7 +21,7 @@ def settings_schema() -> dict[str, Any]:
     """Return the JSON schema of the settings file."""
     schema: dict[str, Any] = msgspec.json.schema(Settings, schema_hook=_schema_of)
     worker = schema["$defs"]["WorkerSettings"]
-    # An entry may be an address alone, and without an id it gets one.
+    # An entry may be an address alone; an entry without an id gets one.
     worker["required"] = [name for name in worker["required"] if name != "id"]
     workers = schema["$defs"]["Settings"]["properties"]["workers"]
     workers["items"] = {"anyOf": [workers["items"], worker["properties"]["url"]]}

@@ -1,4 +1,4 @@
-"""Settings of the gateway's listeners: for tenants, for an Envoy in front of it, and for operators."""
+"""Settings of the gateway's listeners: for tenants, for an Envoy in front of the gateway, and for operators."""
 
 import re
 from functools import lru_cache
@@ -43,8 +43,8 @@ class EndpointPickerSettings(Branch, frozen=True, kw_only=True):
     host: Annotated[
         Host,
         Meta(
-            description="Address to listen on. Its callers are trusted like `listen.trusted_proxies`: they name "
-            "the client's address, and get the workers' API keys."
+            description="Address to listen on. Callers are trusted like `listen.trusted_proxies`: they report the "
+            "client's address, and receive the workers' API keys."
         ),
     ] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port to listen on; 0 takes a free one.")] = 9002
@@ -75,16 +75,15 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         tuple[Network, ...],
         Meta(
-            description="Address ranges of proxies in front of the gateway, as 10.0.0.0/8: their "
-            "`X-Forwarded-For` says where a request comes from. The other side of a unix socket counts as a "
-            "proxy."
+            description="Address ranges of proxies in front of the gateway, such as 10.0.0.0/8, which report the "
+            "client's address in `X-Forwarded-For`. The caller of a unix socket counts as a proxy."
         ),
     ] = ()
     connections_per_address_max: Annotated[
         Positive,
         Meta(
-            description="Largest number of open connections from one address (IPv6: one /64); those of trusted "
-            "proxies do not count."
+            description="Largest number of open connections from one address (IPv6: one /64). Trusted proxies have "
+            "no limit."
         ),
     ] = 1000
     endpoint_picker: Annotated[
@@ -97,16 +96,16 @@ class ListenSettings(Branch, frozen=True, kw_only=True):
     memory_bytes_max: Annotated[
         Positive,
         Meta(
-            description="Memory in bytes that the requests of one gateway process may take together: their bodies "
-            "and what these become when they are read, media that are fetched for them, and answers of more than a "
-            "megabyte that are not streamed. Beyond it requests get a 503 with `retry-after`."
+            description="Memory in bytes for all requests of one gateway process: their bodies, raw and decoded, "
+            "media that are fetched for them, and answers of more than a megabyte that are not streamed. Beyond it "
+            "requests get a 503 with `retry-after`."
         ),
     ] = 256 * 1024**2
     origins: Annotated[
         tuple[Origin, ...],
         Meta(
-            description="Origins whose scripts may call the API from a browser (CORS), as "
-            "https://chat.example.com. `*` allows all, or, if there are no tenants, those of this machine."
+            description="Origins of web pages that may call the API from a browser (CORS), such as "
+            "https://chat.example.com. `*` allows all origins, or, if there are no tenants, those of this machine."
         ),
     ] = ()
 
@@ -122,15 +121,15 @@ class AdminSettings(Branch, frozen=True, kw_only=True):
     token: Annotated[
         Secret | None,
         Meta(
-            description="Token that /ui and /admin/v1 require, of 128 random bits at least; without a token both "
+            description="Token that /ui and /admin/v1 require, with at least 128 random bits. Without a token both "
             "answer on loopback addresses only."
         ),
     ] = None
     metrics_token: Annotated[
         Secret | None,
         Meta(
-            description="Token that /metrics requires, as `Authorization: Bearer`. Without one, /metrics of a "
-            "loopback address answers only requests to the host names of this machine."
+            description="Bearer token that /metrics requires. Without a token, /metrics on a loopback address "
+            "answers only requests to this machine's host names."
         ),
     ] = None
     issuers: Annotated[

@@ -20,16 +20,16 @@ class ModelSettings(Branch, frozen=True, kw_only=True):
     aliases: Annotated[
         tuple[Name, ...],
         Meta(
-            description="Other names for the same model in requests, also as patterns such as `claude-*`. Names of "
-            "models come first, then exact aliases, then patterns in this order.",
+            description="Other names for the model in requests, or patterns such as `claude-*`. Names of models "
+            "take precedence, then exact aliases, then patterns in this order.",
             max_length=1000,
         ),
     ] = ()
     tenant_aliases: Annotated[
         dict[Name, tuple[Name, ...]],
         Meta(
-            description="Aliases of single tenants, by the tenant's id: {acme: [gpt-4o*]}. They come before the "
-            "names of models and the aliases of all tenants.",
+            description="Aliases for single tenants, by tenant id: {acme: [gpt-4o*]}. They take precedence over "
+            "the names of models and the aliases for all tenants.",
             max_length=1000,
         ),
     ] = field(default_factory=dict)
@@ -43,13 +43,13 @@ class ModelSettings(Branch, frozen=True, kw_only=True):
     ] = "text"
     block_size: Annotated[
         Annotated[int, Meta(ge=1, le=4096)],
-        Meta(description="Tokens of a block of the prefix index; a multiple of each worker's page size."),
+        Meta(description="Tokens per block of the prefix index; a multiple of each worker's page size."),
     ] = 64
     prompt_ids: Annotated[
         Literal["off", "completions", "all"],
         Meta(
             description="Send prompts to vLLM, SGLang and embedded workers as token ids, so that prompts are "
-            "tokenized only once. `completions`: prompts of completions; `all`: also chats at SGLang "
+            "tokenized only once. `completions`: prompts of completions; `all`: also chats for SGLang "
             "(`input_ids`). Tokenizer and chat template must be exactly those of the engine."
         ),
     ] = "off"
@@ -66,7 +66,7 @@ class ModelSettings(Branch, frozen=True, kw_only=True):
     splits: Annotated[
         dict[Name, Weight],
         Meta(
-            description="Divide the requests among these models by weight: {m: 95, m-next: 5}. A conversation "
+            description="Divides the requests among these models by weight: {m: 95, m-next: 5}. A conversation "
             "stays with one model; models without workers are left out.",
             max_length=100,
         ),
@@ -74,19 +74,19 @@ class ModelSettings(Branch, frozen=True, kw_only=True):
     fallbacks: Annotated[
         tuple[Name, ...],
         Meta(
-            description="Models that answer instead, in this order, if this one has no workers, or its workers are "
-            "full or fail before the first byte.",
+            description="Models that answer instead, in this order, if this model has no workers, or if its "
+            "workers are full or fail before the first byte.",
             max_length=10,
         ),
     ] = ()
     first_worker_seconds_max: Annotated[
         Annotated[float, Meta(ge=0, le=3600)],
         Meta(
-            description="Longest time that requests wait while the model has no worker, because an autoscaler "
-            "starts the first one: `radixgate_waiting_requests` counts them. 0: they get a 503 `no_worker` at once."
+            description="Longest time that requests wait while the model has no worker, for an autoscaler that "
+            "starts one (`radixgate_waiting_requests` counts them). 0: they get a 503 `no_worker` at once."
         ),
     ] = 0.0
     tokenizer_memory_bytes_max: Annotated[
         Positive,
-        Meta(description="Largest cache in bytes for tokens of messages that were tokenized before."),
+        Meta(description="Largest cache, in bytes, for the tokens of earlier messages."),
     ] = 64 * 1024**2

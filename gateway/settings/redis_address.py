@@ -25,7 +25,7 @@ def redis_url_problem(url: str) -> str | None:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "it cannot be read as a URL"
+        return "it is not a valid URL"
     if parts.scheme == "unix":
         if not parts.path.strip("/"):
             return "there is no path; write unix:///run/valkey.sock"

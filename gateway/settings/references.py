@@ -15,7 +15,7 @@ class References:
     """Replaces references to environment variables and files.
 
     Args:
-        base: directory that relative paths of files start at.
+        base: directory to which relative paths of files are relative.
         environment: the environment variables.
     """
 

@@ -22,7 +22,7 @@ class RetrySettings(Branch, frozen=True, kw_only=True):
         Ratio,
         Meta(
             description="Retries that each gateway process allows, as a share of the requests of the last "
-            "`seconds`; beyond it the first failure is the client's answer."
+            "`seconds`. Beyond it the client gets the first failure."
         ),
     ] = 0.2
     at_least: Annotated[
@@ -38,7 +38,7 @@ class HedgingSettings(Branch, frozen=True, kw_only=True):
         Positive | None,
         Meta(
             description="Milliseconds without a first byte after which the request is sent to a second worker. "
-            "null: the time within which 95 % of first tokens are expected from the first worker, once it is "
+            "null: the time within which 95 % of first tokens are expected from the first worker, once that is "
             "known."
         ),
     ] = None
@@ -60,8 +60,7 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
     whole_answer_seconds_max: Annotated[
         Seconds,
         Meta(
-            description="Longest wait for an answer that is not streamed, of which the gateway does not see the "
-            "first token; at least `first_token_seconds_max` in any case."
+            description="Longest wait for an answer that is not streamed; at least `first_token_seconds_max`."
         ),
     ] = 600.0
     idle_seconds_max: Annotated[
@@ -77,32 +76,32 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
     hedging: Annotated[
         HedgingSettings | None,
         Meta(
-            description="Send a request without a first byte to a second worker as well; the first to answer wins. "
-            "Counts for the retry budget; the tenant is charged once. null: no hedging, since it computes 2.5 % of "
-            "the prompts twice also where no worker stalls. Where one of four workers stalls for a second every "
-            "five, it takes the TTFT's p99 from 437 to 163 ms, and p99.9 from 1,130 to 237 ms."
+            description="Send a request without a first byte to a second worker as well; the first answer wins. "
+            "Counts against the retry budget; the tenant is charged once. null: no hedging, since it computes 2.5 "
+            "% of the prompts twice even if no worker stalls. If one of four workers stalls for one second in "
+            "five, hedging reduces the TTFT's p99 from 437 to 163 ms, and its p99.9 from 1,130 to 237 ms."
         ),
     ] = None
     repeats_max: Annotated[
         Positive,
         Meta(
-            description="How often a request with the same `Idempotency-Key` may be made; each is computed and "
-            "charged by itself."
+            description="How often a request with the same `Idempotency-Key` may be sent; each is computed and "
+            "charged separately."
         ),
     ] = 3
     pass_fields: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=100)], ...],
         Meta(
-            description="Names of further request fields that workers get from tenants, such as "
-            "`mm_processor_kwargs`. By default they get the fields of OpenAI's API and those by which engines "
-            "sample, bound and write answers; fields that the gateway sets itself never pass."
+            description="Names of further request fields that pass from tenants to workers, such as "
+            "`mm_processor_kwargs`. By default the fields of OpenAI's API pass, and those by which engines "
+            "sample, bound and write answers. Fields that the gateway sets itself never pass."
         ),
     ] = ()
     media_hosts: Annotated[
         tuple[MediaHost, ...],
         Meta(
-            description="Hosts from which the gateway fetches images, audio and video for workers, as "
-            "cdn.example.com or *.example.com. Without any, requests must contain media as `data:` URLs."
+            description="Hosts from which the gateway fetches images, audio and video for workers, such as "
+            "cdn.example.com or *.example.com. If empty, requests must contain media as `data:` URLs."
         ),
     ] = ()
     media_bytes_max: Annotated[
@@ -114,7 +113,8 @@ class AuthenticationSettings(Branch, frozen=True, kw_only=True):
     """Authentication of tenants."""
 
     failures_per_minute_max: Annotated[
-        Positive, Meta(description="Unknown keys from one address (IPv6: one /64) after which it gets a 429.")
+        Positive,
+        Meta(description="Unknown keys a minute from one address (IPv6: one /64) before it gets a 429."),
     ] = 60
     tokens: Annotated[
         tuple[TenantIssuerSettings, ...],

@@ -17,7 +17,7 @@ class ShadowPolicySettings(Branch, frozen=True, kw_only=True):
         default_factory=dict
     )
     share: Annotated[
-        float, Meta(ge=0, le=1, description="Share of the requests that the second policy routes.")
+        float, Meta(ge=0, le=1, description="Share of requests that are routed by the second policy.")
     ] = 0.0
 
 
@@ -32,8 +32,8 @@ class RoutingSettings(Branch, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Number of uncached prompt tokens from which a prefill worker computes a prompt; fewer are "
-            "computed by the decode worker itself, if its engine can.",
+            description="Least number of uncached prompt tokens for which a prefill worker computes the prompt. "
+            "Fewer are computed by the decode worker itself, if its engine can.",
         ),
     ] = 512
     shadow: Annotated[

@@ -19,9 +19,9 @@ class ServiceClassSettings(Branch, frozen=True, kw_only=True):
     late: Annotated[
         Literal["wait", "next", "demote", "reject"],
         Meta(
-            description="What happens to a request that is expected to miss the target. `wait`: it waits; "
-            "`next`: it goes to the next best worker that can keep the target, if there is one; `demote`: it "
-            "becomes a batch request; `reject`: it is refused with a 503."
+            description="Treatment of a request that is expected to miss the target. `wait`: it waits; `next`: it "
+            "goes to the next best worker that can meet the target, if there is one; `demote`: it becomes a batch "
+            "request; `reject`: it is refused with a 503."
         ),
     ] = "wait"
     sheds: Annotated[
@@ -33,9 +33,7 @@ class ServiceClassSettings(Branch, frozen=True, kw_only=True):
     ] = False
     models: Annotated[
         tuple[Name, ...],
-        Meta(
-            description="Patterns of models whose requests are of this class if nothing else names a class."
-        ),
+        Meta(description="Patterns of models; their requests have this class if nothing else names a class."),
     ] = ()
     service_tiers: Annotated[
         tuple[Name, ...],
@@ -69,7 +67,7 @@ class CodeClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
 
 
 class BatchClassSettings(ServiceClassSettings, frozen=True, kw_only=True):
-    """The service class `batch`, for which only capacity is used that the other classes leave."""
+    """The service class `batch`, which uses only the capacity that the other classes leave."""
 
     ttft_ms: Annotated[Milliseconds, Meta(description="As `classes.chat.ttft_ms`.")] = 2000
     service_tiers: Annotated[tuple[Name, ...], Meta(description="As `classes.chat.service_tiers`.")] = (

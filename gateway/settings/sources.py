@@ -2,10 +2,10 @@
 
     RADIXGATE__LISTEN__PORT=9000        --set listen.port=9000        --set workers.0.url=http://...
 
-Values from environment and --set are text unless they begin with `[` or `{`; the type of the setting converts
-text. `${env:NAME}` and `${file:PATH}` are replaced inside any text. Relative paths in the file are relative to the
-file, and so is the default state directory if there is a file. Every error is a SettingsProblem with one line that
-begins with the path of the setting: `$.workers[0].kind: ...`.
+Values from environment and --set are text unless they begin with `[` or `{`; text is converted to the type of the
+setting. `${env:NAME}` and `${file:PATH}` are replaced inside any text. Paths in the file are relative to the file,
+and so is the default state directory if there is a file. Every error is a SettingsProblem with one line that begins
+with the path of the setting: `$.workers[0].kind: ...`.
 """
 
 import math
@@ -29,10 +29,10 @@ from gateway.settings.workers import expand_workers
 from gateway.settings.yaml import Location, parse_yaml, path
 
 DEFAULT = "default"
-"""The source of values that no source sets."""
+"""The source name of default values."""
 
 ENVIRONMENT_SOURCE = "environment "
-"""The beginning of the source of values from environment variables, before the name of the variable."""
+"""The source name of environment variables, followed by the name of the variable."""
 
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
@@ -46,7 +46,7 @@ class LoadedSettings:
     """The source of every value that is not a default."""
 
     warnings: tuple[str, ...] = ()
-    """What is probably a mistake, one line each."""
+    """Probable mistakes, one line each."""
 
     def leaves(self) -> Iterator[tuple[str, str, str]]:
         """Yield every setting as (path, value, source); secrets are masked."""
@@ -66,8 +66,8 @@ def load_settings(
     Args:
         file: the YAML file, if there is one.
         environment: environment variables; by default those of this process.
-        assignments: values of --set, as `listen.port=9000`.
-        complete: whether to check what settings require of each other; a command that uses a few values does not.
+        assignments: values of --set, such as `listen.port=9000`.
+        complete: whether to check dependencies between settings; commands that use only a few values do not.
 
     Raises:
         SettingsProblem: a source cannot be read, or a setting is wrong.
@@ -101,7 +101,7 @@ def load_settings(
 
 
 def process_references(base: Path) -> References:
-    """Return what replaces references in files that are read while the gateway runs."""
+    """Return the replacer of references in files that are read while the gateway runs."""
     return References(base, os.environ)
 
 
@@ -119,7 +119,7 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise SettingsProblem(f"{file}: $: expected a mapping of settings, got {type(tree).__name__}")
-    # YAML anchors share objects; in a copy each place can be set alone.
+    # YAML anchors share objects; in a copy each place can be set separately.
     copied: dict[str, Any] = msgspec.to_builtins(tree)
     return copied
 
@@ -203,7 +203,7 @@ def with_absolute_files(value: Any, location: Location, absolute: Callable[[Loca
 
 
 def _resolve_paths(settings: Settings, base: Path, here: Callable[[Location], bool]) -> Settings:
-    """Make relative paths that the file sets absolute, and the state directory if no source sets it."""
+    """Make absolute the relative paths that the file sets, and the state directory if no source sets it."""
 
     def absolute(value: str, *location: str | int) -> str:
         return str(base / value) if here(location) else value

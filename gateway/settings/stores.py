@@ -1,4 +1,4 @@
-"""Settings of the stores: Redis, what cells share, the database, stored responses, and the prefix index."""
+"""Settings of the stores: Redis, cells, the database, stored responses, and the prefix index."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -26,8 +26,8 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
     url: Annotated[
         RedisUrl,
         Meta(
-            description="Address of Redis: redis://host:6379/0, rediss://, unix:///path, for a cluster "
-            "redis+cluster:// or rediss+cluster:// and some of its servers (host:6379,host:6379), for sentinels "
+            description="Address of Redis: redis://host:6379/0, rediss:// or unix:///path; for a cluster "
+            "redis+cluster:// or rediss+cluster:// and some of its servers (host:6379,host:6379); for sentinels "
             "redis+sentinel://host:26379,host:26379/service. `embedded` starts a private Valkey server."
         ),
     ] = "embedded"
@@ -38,14 +38,14 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
     escrow: Annotated[
         bool,
         Meta(
-            description="Reserve quota in advance for busy accounts that are far from all limits, for up to 32 "
-            "further requests of the same size and one second, so that requests do not wait for Redis."
+            description="Reserve quota in advance for busy accounts that are far from all limits, so that their "
+            "requests do not wait for Redis: for one second, and up to 32 further requests of the same size."
         ),
     ] = True
     prefix: Annotated[
         str,
         Meta(
-            description="Beginning of all keys in Redis; each deployment that shares a Redis needs another one.",
+            description="Prefix of all keys in Redis; deployments that share a Redis need different prefixes.",
             pattern=r"^[A-Za-z0-9:_.-]{1,64}\Z",
         ),
     ] = "rg"
@@ -58,21 +58,21 @@ class CellSettings(Branch, frozen=True, kw_only=True):
     redis_url: Annotated[
         RedisUrl,
         Meta(
-            description="Address of the Redis that all cells share, which holds quotas, the list of cells and the "
-            "loads of workers; as `redis.url`, and not `embedded`. `redis.url` is the cell's own Redis."
+            description="Address of the Redis that all cells share, in the form of `redis.url` but not `embedded`. "
+            "It stores quotas, the list of cells and the loads of workers. `redis.url` is the cell's own Redis."
         ),
     ]
     url: Annotated[
         HttpUrl,
         Meta(
-            description="Where the gateways of other cells reach this gateway, or a load balancer before the "
-            "gateways of its cell."
+            description="Address at which the gateways of other cells reach this gateway, or a load balancer in "
+            "front of its cell's gateways."
         ),
     ]
     redis_prefix: Annotated[
         str,
         Meta(
-            description="Beginning of all keys in the Redis that all cells share; the same for all cells.",
+            description="Prefix of all keys in the Redis that all cells share; the same for all cells.",
             pattern=r"^[A-Za-z0-9:_.-]{1,64}\Z",
         ),
     ] = "rg-cells"
@@ -81,8 +81,8 @@ class CellSettings(Branch, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=3600,
-            description="Time without a sign of life after which a gateway counts as dead. The tenants of a cell "
-            "without a living gateway belong to other cells.",
+            description="Time without a sign of life after which a gateway counts as dead. Other cells serve the "
+            "tenants of a cell without a living gateway.",
         ),
     ] = 5.0
 
@@ -107,8 +107,8 @@ class DatabaseSettings(Branch, frozen=True, kw_only=True):
     known_keys_seconds_max: Annotated[
         NotNegativeSeconds,
         Meta(
-            description="Time for which known API keys are still accepted while the database is unreachable, "
-            "also after a restart, from an encrypted copy in `state_directory`; unknown keys get a 503."
+            description="Time for which known API keys are accepted while the database is unreachable, even after "
+            "a restart (from an encrypted copy in `state_directory`). Unknown keys get a 503."
         ),
     ] = 3600.0
 
@@ -126,8 +126,8 @@ class StoredResponseSettings(Branch, frozen=True, kw_only=True):
     tenant_responses_max: Annotated[
         Positive,
         Meta(
-            description="Stored responses of one tenant, in at most 256 MiB, and as many conversations in as much "
-            "again; beyond a bound the oldest are deleted."
+            description="Largest number of stored responses of one tenant, in at most 256 MiB, and likewise of "
+            "stored conversations. Beyond a bound the oldest are deleted."
         ),
     ] = 1000
 
@@ -138,15 +138,15 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
     memory_bytes_max: Annotated[
         Positive,
         Meta(
-            description="Memory in bytes for the index, half as much again for caches whose KV events are "
-            "followed, and as much as that for what Redis does not have yet."
+            description="Memory in bytes for the index. In addition, half as much is allowed for caches with "
+            "followed KV events, and half as much for what Redis does not have yet."
         ),
     ] = 2 * 1024**3
     predicted_seconds: Annotated[
         Seconds,
         Meta(
-            description="How long a request counts among those that share its prefix, and its prefix as on its "
-            "way to its worker, if the request does not end before."
+            description="Longest time for which a request counts among those that share its prefix, and its prefix "
+            "as on its way to the worker. It ends with the request, if that is earlier."
         ),
     ] = 60.0
     idle_seconds_max: Annotated[
@@ -155,7 +155,7 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
 
 
 def cell_problems(cells: CellSettings, deployment_secret: Secret | None) -> Iterator[str]:
-    """Yield what is wrong with the settings of cells, as `$.path: reason`."""
+    """Yield the errors in the settings of cells, as `$.path: reason`."""
     if cells.redis_url == "embedded":
         yield "$.cells.redis_url: expected the address of a Redis that the gateways of all cells reach"
     elif (problem := redis_url_problem(cells.redis_url)) is not None:

@@ -17,21 +17,21 @@ class MetricsSettings(Branch, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="Pairs of tenant and model with series of their own; requests of further tenants are "
-            "counted together, under the tenant `*`.",
+            description="Largest number of pairs of tenant and model with their own series. Requests of further "
+            "tenants are counted together, under the tenant `*`.",
         ),
     ] = 4096
     tenant_histograms: Annotated[
         bool,
         Meta(
-            description="Whether histograms of requests have the label `tenant` too: about 70 more lines of every "
-            "scrape for each tenant, service class and model."
+            description="Whether histograms of requests also have the label `tenant`, which adds about 70 lines to "
+            "every scrape for each tenant, service class and model."
         ),
     ] = False
     gen_ai: Annotated[
         bool,
         Meta(
-            description="Whether OpenTelemetry's GenAI metrics are shown too: "
+            description="Whether OpenTelemetry's GenAI metrics are also exported: "
             "`gen_ai_server_request_duration_seconds`, `gen_ai_server_time_to_first_token_seconds`, "
             "`gen_ai_server_time_per_output_token_seconds` and `gen_ai_client_token_usage`."
         ),
@@ -39,8 +39,8 @@ class MetricsSettings(Branch, frozen=True, kw_only=True):
     dropped_labels: Annotated[
         tuple[RequestLabel, ...],
         Meta(
-            description="Labels that metrics of finished requests do without (`tenant`, `model`, `class`, `code`); "
-            "series that differ in these only are added up."
+            description="Labels to omit from metrics of finished requests (`tenant`, `model`, `class`, `code`). "
+            "Series that differ only in these are added up."
         ),
     ] = ()
 
@@ -53,15 +53,15 @@ class RequestDetailSettings(Branch, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100_000,
-            description="The latest requests that each gateway remembers of each kind: failed, slow, refused, and "
-            "all others; 2 kB each. 0: none.",
+            description="Number of latest requests that each gateway remembers of each kind (failed, slow, "
+            "refused, others), at 2 kB each. 0: none.",
         ),
     ] = 500
     slow_seconds: Annotated[
         Seconds,
         Meta(
-            description="Duration from which a request is slow; a request that misses its class's target for the "
-            "first token is slow too."
+            description="Duration from which a request counts as slow. A request that misses its class's target "
+            "for the first token also counts as slow."
         ),
     ] = 30.0
 
@@ -77,7 +77,7 @@ class TelemetrySettings(Branch, frozen=True, kw_only=True):
     ] = field(default_factory=RequestDetailSettings)
     otlp_endpoint: Annotated[
         HttpUrl | None,
-        Meta(description="Address of the OTLP/HTTP collector for traces, as http://host:4318."),
+        Meta(description="Address of the OTLP/HTTP collector for traces, such as http://host:4318."),
     ] = None
     sample_ratio: Annotated[
         Ratio,
@@ -86,8 +86,8 @@ class TelemetrySettings(Branch, frozen=True, kw_only=True):
     trace_slow_and_failed: Annotated[
         bool,
         Meta(
-            description="Whether every slow and every failed request is traced too. Whether it is one shows at its "
-            "end, so that its worker is not told to trace it."
+            description="Whether every slow or failed request is also traced. Since this is known only at its end, "
+            "the worker does not trace it."
         ),
     ] = True
     log_level: Annotated[
@@ -96,12 +96,12 @@ class TelemetrySettings(Branch, frozen=True, kw_only=True):
     ] = "info"
     log_format: Annotated[
         Literal["auto", "text", "json"],
-        Meta(description="Form of log lines; `auto`: text on a terminal, JSON elsewhere."),
+        Meta(description="Format of log lines; `auto`: text on a terminal, JSON elsewhere."),
     ] = "auto"
     access_log: Annotated[
         FilePath | None,
         Meta(
             description="File for the access log, with a JSON line for each request of a tenant: status, model, "
-            "worker, times and tokens, but no content of requests; `-`: standard output."
+            "worker, times and tokens, without the content of requests. `-`: standard output."
         ),
     ] = None

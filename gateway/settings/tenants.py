@@ -1,6 +1,6 @@
 """Settings of plans, organisations, tenants and API keys.
 
-Rows of the database are read into the same structs, so that the same rules hold wherever tenants come from.
+Rows of the database are read into the same structs, so that the same rules apply to tenants from any source.
 """
 
 from typing import Annotated, Literal
@@ -44,7 +44,7 @@ class LimitSettings(Branch, frozen=True, kw_only=True):
         Meta(description="Money per period, calculated with the `prices` of models."),
     ] = None
     concurrency: Annotated[
-        Positive | None, Meta(description="Requests at the same time; this unit has no period.")
+        Positive | None, Meta(description="Simultaneous requests; this unit has no period.")
     ] = None
     per: Annotated[
         Literal["second", "minute", "hour", "day", "week", "month"], Meta(description="Period of the limit.")
@@ -60,7 +60,7 @@ class LimitSettings(Branch, frozen=True, kw_only=True):
     models: Annotated[
         tuple[Name, ...],
         Meta(
-            description="Patterns of models that the limit counts, all together; empty: all models.",
+            description="Patterns of models; the limit applies to all of them together. Empty: all models.",
             max_length=100,
         ),
     ] = ()
@@ -74,13 +74,13 @@ class LimitSettings(Branch, frozen=True, kw_only=True):
     alert_at: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         Meta(
-            description="Used share of the limit at which an alert is sent, once per period; with `soft` 1 by "
-            "default."
+            description="Used share of the limit at which an alert is sent, once per period. The default with "
+            "`soft` is 1."
         ),
     ] = None
     until: Annotated[
         Moment | None,
-        Meta(description="End of the limit: its last day in UTC, or a moment with its time zone."),
+        Meta(description="End of the limit: its last day in UTC, or a time with its time zone."),
     ] = None
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class ContextLengthSettings(Branch, frozen=True, kw_only=True):
 
 
 class ModelAccessSettings(Branch, frozen=True, kw_only=True):
-    """Which models may be used, as patterns with `*` for the names of models (not aliases); `deny` wins."""
+    """The models that may be used, as patterns with `*` for names of models (not aliases); `deny` wins."""
 
     allow: Annotated[Models, Meta(description="Patterns of allowed model names.")] = ("*",)
     deny: Annotated[Models, Meta(description="Patterns of refused model names.")] = ()
@@ -122,10 +122,12 @@ class PlanSettings(Branch, frozen=True, kw_only=True):
 
     name: Annotated[Name, Meta(description="Name by which tenants refer to it.")]
     limits: Annotated[tuple[LimitSettings, ...], Meta(description="Limits, all of which hold at once.")] = ()
-    concurrency: Annotated[Positive | None, Meta(description="Requests at the same time.")] = None
+    concurrency: Annotated[Positive | None, Meta(description="Largest number of simultaneous requests.")] = (
+        None
+    )
     weight: Annotated[
         Weight,
-        Meta(description="Weight in the fair queue: twice the weight gets twice the work while all wait."),
+        Meta(description="Weight in the fair queue; while all wait, twice the weight gets twice the work."),
     ] = 1.0
     classes: Annotated[
         tuple[ClassName, ...],
@@ -141,7 +143,8 @@ class PlanSettings(Branch, frozen=True, kw_only=True):
         Positive | None,
         Meta(
             description="Largest number of tokens of prompt and answer together. If the client sets no "
-            "`max_tokens`, workers get what the prompt leaves of it; without a tokenizer both are estimates."
+            "`max_tokens`, workers get what the prompt leaves of this bound. Without a tokenizer both are "
+            "estimates."
         ),
     ] = None
     context_lengths: Annotated[
@@ -151,14 +154,14 @@ class PlanSettings(Branch, frozen=True, kw_only=True):
     cache_blocks_max: Annotated[
         Positive | None,
         Meta(
-            description="Blocks in the prefix index of a tenant's isolation group, of all models together; "
-            "beyond it, no further prompts are recorded."
+            description="Largest number of blocks that a tenant's isolation group has in the prefix index, for all "
+            "models together. Beyond it, no further prompts are recorded."
         ),
     ] = None
     without_redis: Annotated[
         Literal["open", "closed"],
         Meta(
-            description="What happens while Redis is unreachable. `open`: each gateway enforces its share of the "
+            description="Behaviour while Redis is unreachable. `open`: each gateway enforces its share of the "
             "limits; `closed`: requests are refused with a 503."
         ),
     ] = "open"
@@ -172,13 +175,13 @@ class PlanSettings(Branch, frozen=True, kw_only=True):
 
 
 class IsolationSettings(Branch, frozen=True, kw_only=True):
-    """Which cached prompts a tenant's requests may hit."""
+    """The cached prompts that a tenant's requests may use."""
 
     mode: Annotated[
         Literal["isolated", "group", "shared"],
         Meta(
-            description="`isolated`: the tenant's own; `group`: those of a named group; `shared`: those of all "
-            "tenants."
+            description="Cached prompts that are used. `isolated`: the tenant's own; `group`: those of a named "
+            "group; `shared`: those of all tenants."
         ),
     ] = "isolated"
     group: Annotated[Identifier | None, Meta(description="Name of the group, with mode `group`.")] = None
@@ -189,14 +192,14 @@ class IsolationSettings(Branch, frozen=True, kw_only=True):
 
 
 class OrganisationSettings(Branch, frozen=True, kw_only=True):
-    """An organisation, which pays for its tenants. One without own settings need not be listed."""
+    """An organisation, which pays for its tenants. It need not be listed if it has no settings of its own."""
 
     id: Annotated[Identifier, Meta(description="Name by which tenants refer to it.")]
     limits: Annotated[
         tuple[LimitSettings, ...], Meta(description="Limits of all tenants of the organisation together.")
     ] = ()
     concurrency: Annotated[
-        Positive | None, Meta(description="Requests at the same time of all tenants together.")
+        Positive | None, Meta(description="Simultaneous requests of all its tenants together.")
     ] = None
     disabled: Annotated[bool, Meta(description="Refuse the requests of all its tenants.")] = False
 
@@ -212,7 +215,7 @@ class ApiKeySettings(Branch, frozen=True, kw_only=True):
     name: Annotated[Name | None, Meta(description="Description of the key.")] = None
     expires: Annotated[
         Moment | None,
-        Meta(description="End of validity: the last day in UTC, or a moment with its time zone."),
+        Meta(description="End of validity: the last day in UTC, or a time with its time zone."),
     ] = None
     scopes: Annotated[
         tuple[KeyScope, ...],
@@ -223,17 +226,17 @@ class ApiKeySettings(Branch, frozen=True, kw_only=True):
     ] = field(default_factory=ModelAccessSettings)
     addresses: Annotated[
         tuple[Network, ...],
-        Meta(description="Address ranges from which the key may be used, as 10.0.0.0/8; empty: all."),
+        Meta(description="Address ranges from which the key may be used, such as 10.0.0.0/8; empty: all."),
     ] = ()
     limits: Annotated[
         tuple[LimitSettings, ...], Meta(description="Limits of this key, besides those of the tenant.")
     ] = ()
-    concurrency: Annotated[Positive | None, Meta(description="Requests of this key at the same time.")] = None
+    concurrency: Annotated[Positive | None, Meta(description="Simultaneous requests of this key.")] = None
     family: Annotated[
         Identifier | None,
         Meta(
-            description="Name under which limits of the key are counted, shared with a key that it replaces; by "
-            "default its id."
+            description="Name under which the key's limits are counted, which it shares with the key that it "
+            "replaces; by default its id."
         ),
     ] = None
     service_class: Annotated[
@@ -254,7 +257,7 @@ class TenantObjectsSettings(Branch, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Whether API keys are read from Secrets. The gateway's account may then read all Secrets "
-            "of the namespace: give them one of their own."
+            "of the namespace, so these Secrets should have a namespace of their own."
         ),
     ] = True
 
@@ -271,10 +274,11 @@ class TenantSettings(Branch, frozen=True, kw_only=True):
     )
     limits: Annotated[
         tuple[LimitSettings, ...],
-        Meta(description="Limits that replace those of the plan of the same kind; the plan's others remain."),
+        Meta(description="Limits that replace the plan's limits of the same kind; the plan's others remain."),
     ] = ()
     concurrency: Annotated[
-        Positive | None, Meta(description="Requests at the same time; replaces that of the plan.")
+        Positive | None,
+        Meta(description="Largest number of simultaneous requests; replaces that of the plan."),
     ] = None
     context_length_max: Annotated[
         Positive | None, Meta(description="Replaces `context_length_max` of the plan.")

@@ -8,7 +8,7 @@ from gateway.settings.tenants import KeyScope
 from gateway.settings.types import Branch, HttpUrl, Identifier, Name, NotNegativeSeconds, Seconds, Secret
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures with a private key only: `none` and HMAC (with a key that all verifiers share) cannot be chosen."""
+"""Signature algorithms with a private key; `none` and HMAC (with a key that all verifiers share) are excluded."""
 
 Claim = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -59,8 +59,8 @@ class TenantIssuerSettings(IssuerSettings, frozen=True, kw_only=True):
     tenant_claim: Annotated[
         Claim,
         Meta(
-            description="Claim that names the tenant, as text or as a list with one such text. `a.b` is a claim "
-            "inside another."
+            description="Claim that names the tenant, as text or as a list with one text. `a.b` is a claim inside "
+            "another."
         ),
     ] = "tenant"
     tenants: Annotated[
@@ -88,8 +88,8 @@ class TenantIssuerSettings(IssuerSettings, frozen=True, kw_only=True):
 class LoginSettings(Branch, frozen=True, kw_only=True):
     """The login of operators in a browser: OpenID Connect's authorization code flow with PKCE.
 
-    To be registered at the provider: `<url>/ui/callback` as the redirect address, and `<url>/ui/` as the address
-    after logout.
+    Register `<url>/ui/callback` at the provider as the redirect address, and `<url>/ui/` as the address after
+    logout.
     """
 
     client_id: Annotated[Name, Meta(description="Client id of this gateway at the provider.")]
@@ -102,8 +102,8 @@ class LoginSettings(Branch, frozen=True, kw_only=True):
     url: Annotated[
         HttpUrl | None,
         Meta(
-            description="Address at which browsers reach this listener, as https://operators.example.com; by "
-            "default the one that the browser used."
+            description="Address at which browsers reach this listener, such as https://operators.example.com; by "
+            "default the address that the browser used."
         ),
     ] = None
     session_seconds: Annotated[

@@ -39,7 +39,9 @@ class DrainSettings(Branch, frozen=True, kw_only=True):
 
     notice_seconds: Annotated[
         NotNegativeSeconds,
-        Meta(description="Time of serving on while /health/ready fails, so that load balancers notice."),
+        Meta(
+            description="Time for which requests are still served while /health/ready fails, for load balancers."
+        ),
     ] = 5.0
     seconds: Annotated[
         NotNegativeSeconds, Meta(description="Longest time for running requests to finish.")
@@ -61,8 +63,8 @@ class Settings(Branch, frozen=True, kw_only=True):
     cells: Annotated[
         CellSettings | None,
         Meta(
-            description="The cell that the gateway is in, where several groups of gateways divide the tenants of "
-            "one fleet. Off by default."
+            description="The gateway's cell, if several groups of gateways divide the tenants of one fleet. Off by "
+            "default."
         ),
     ] = None
     database: Annotated[DatabaseSettings, Meta(description="Database of tenants and keys.")] = field(
@@ -81,7 +83,7 @@ class Settings(Branch, frozen=True, kw_only=True):
         FilePath,
         Meta(
             description="Directory for the SQLite file, the append-only file of the embedded Valkey, and generated "
-            "secrets. In a settings file, and by default if there is one, relative to that file."
+            "secrets; relative to the settings file, if there is one."
         ),
     ] = "./.radixgate"
     deployment_secret: Annotated[
@@ -106,7 +108,8 @@ class Settings(Branch, frozen=True, kw_only=True):
     tenants: Annotated[
         tuple[TenantSettings, ...],
         Meta(
-            description="Tenants; with none, allowed on loopback only, all requests are of the tenant `default`."
+            description="Tenants. Without tenants, which is allowed on loopback only, all requests belong to the "
+            "tenant `default`."
         ),
     ] = ()
     tenant_objects: Annotated[
@@ -126,7 +129,7 @@ class Settings(Branch, frozen=True, kw_only=True):
         tuple[WebhookSettings, ...],
         Meta(description="Receivers of events on usage and budgets.", max_length=100),
     ] = ()
-    routing: Annotated[RoutingSettings, Meta(description="Choice of a worker.")] = field(
+    routing: Annotated[RoutingSettings, Meta(description="Choice of a worker for each request.")] = field(
         default_factory=RoutingSettings
     )
     queueing: Annotated[QueueingSettings, Meta(description="Waiting for a worker.")] = field(
@@ -150,4 +153,4 @@ class Settings(Branch, frozen=True, kw_only=True):
 UNBUILT = {
     "telemetry.record_content": "content recording",
 }
-"""Settings that are planned but not built yet, with what they are for: refused with an error message."""
+"""Settings that are planned but not built yet, each with its purpose; they are refused with an error message."""

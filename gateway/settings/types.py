@@ -35,7 +35,7 @@ HttpUrl = Annotated[
     str,
     Meta(
         pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?\Z",
-        extra=form("an http:// or https:// address without query, as http://host:8000"),
+        extra=form("an http:// or https:// address without query, such as http://host:8000"),
     ),
 ]
 Origin = Annotated[
@@ -43,7 +43,7 @@ Origin = Annotated[
     Meta(
         pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+)\Z",
         extra=form(
-            "`*`, or the origin of a page in lower case and without a path, as https://chat.example.com"
+            "`*`, or the origin of a page in lower case and without a path, such as https://chat.example.com"
         ),
     ),
 ]
@@ -51,7 +51,7 @@ ZmqUrl = Annotated[
     str,
     Meta(
         pattern=r"^(tcp://[^/\s]+:[0-9]{1,5}|ipc://\S+)\Z",
-        extra=form("an address of ZMQ, as tcp://host:5557 or ipc:///path"),
+        extra=form("a ZMQ address, such as tcp://host:5557 or ipc:///path"),
     ),
 ]
 FilePath = Annotated[str, Meta(pattern=r"^[^\x00\r\n]+\Z", extra=form("a path"))]
@@ -83,7 +83,7 @@ DatabaseUrl = Annotated[
 ]
 Port = Annotated[int, Meta(ge=0, le=65535, extra=form("a port, 0 to 65535"))]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
-"""A positive whole number, at most the largest that Redis and JavaScript represent exactly."""
+"""A positive whole number, up to the largest that Redis and JavaScript represent exactly."""
 
 NotNegativeCount = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
@@ -126,7 +126,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Moment:
-    """The end of something: a moment, or a day, which ends when it is over in UTC.
+    """An end in time: a moment, or a day, which ends at midnight UTC.
 
     Attributes:
         seconds: Unix time of the end.
@@ -150,7 +150,7 @@ class Moment:
                 end = datetime.fromisoformat(text)
             self.seconds = end.timestamp()
         except (ValueError, OverflowError):
-            raise ValueError("expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z") from None
+            raise ValueError("expected a day or a time, such as 2027-01-31 or 2027-01-31T18:00:00Z") from None
         self.text = text
 
     @classmethod
@@ -172,7 +172,7 @@ Address = IPv4Address | IPv6Address
 
 
 class Network:
-    """A range of IP addresses, as 10.0.0.0/8 or 2001:db8::/32, or a single address.
+    """A range of IP addresses, such as 10.0.0.0/8 or 2001:db8::/32, or a single address.
 
     Raises:
         ValueError: the text is not a range of addresses.
@@ -186,7 +186,7 @@ class Network:
                 raise ValueError
             self.range: IPv4Network | IPv6Network = ip_network(text, strict=False)
         except ValueError:
-            raise ValueError("expected a range of addresses, as 10.0.0.0/8 or 2001:db8::/32") from None
+            raise ValueError("expected a range of addresses, such as 10.0.0.0/8 or 2001:db8::/32") from None
         self.text = text
 
     def __contains__(self, address: Address) -> bool:
@@ -212,9 +212,9 @@ def address_of(text: str) -> Address | None:
 
 
 class MediaHost:
-    """A host to fetch media from, as `cdn.example.com`, `*.example.com` or `10.0.0.7:9000`.
+    """A host from which media may be fetched, such as `cdn.example.com`, `*.example.com` or `10.0.0.7:9000`.
 
-    Without a port, the default ports of http and https are meant.
+    Without a port, the default ports of http and https are allowed.
 
     Raises:
         ValueError: the text is not a host.
@@ -227,7 +227,7 @@ class MediaHost:
 
     def __init__(self, text: object) -> None:
         if not isinstance(text, str) or not self._FORM.fullmatch(text):
-            raise ValueError("expected a host, as cdn.example.com, *.example.com or 10.0.0.7:9000")
+            raise ValueError("expected a host, such as cdn.example.com, *.example.com or 10.0.0.7:9000")
         host, colon, port = text.rpartition(":") if text.rpartition(":")[2].isdigit() else (text, "", "")
         self.host = host.strip("[]").lower()
         self.port = int(port) if colon else None

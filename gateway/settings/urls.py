@@ -10,7 +10,7 @@ HOST_NAME = re.compile(r"(?=.{1,253}\.?$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,6
 def url_problem(url: str) -> str | None:
     """Return why no connection to this HttpUrl is possible; None if the address is valid."""
     if not (url.isascii() and url.isprintable()):
-        return "expected printable ASCII characters (a host as xn--..., a path as %..)"
+        return "expected printable ASCII characters (write a host as xn--..., a path as %..)"
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -20,12 +20,12 @@ class UsageSettings(Branch, frozen=True, kw_only=True):
     journal_bytes_max: Annotated[
         Positive,
         Meta(
-            description="Largest size of the journal in the state directory, which keeps usage while the "
-            "database is unreachable; a request takes about 300 bytes. Beyond it, requests are served but not "
+            description="Largest size of the journal in the state directory, which keeps usage while the database "
+            "is unreachable. A request takes about 300 bytes. Beyond the bound, requests are served but not "
             "recorded."
         ),
     ] = 1024**3
-    rows_days: Annotated[Days, Meta(description="Days for which single requests are kept.")] = 90
+    rows_days: Annotated[Days, Meta(description="Days for which rows of single requests are kept.")] = 90
     hours_days: Annotated[
         Days, Meta(description="Days for which sums by hour are kept; sums by day are kept for ever.")
     ] = 400

@@ -22,11 +22,11 @@ from gateway.settings.types import (
 )
 
 AUTO_KIND = "auto"
-"""The kind of a worker that is asked for its kind."""
+"""The kind of a worker for which the gateway finds out the kind."""
 
 
 class KvEventsSettings(Branch, frozen=True, kw_only=True):
-    """Where a worker publishes its KV events, if its engine does not say: the values of --kv-events-config."""
+    """The addresses of a worker's KV events, if its engine does not report them (see --kv-events-config)."""
 
     endpoint: Annotated[
         ZmqUrl,
@@ -38,8 +38,8 @@ class KvEventsSettings(Branch, frozen=True, kw_only=True):
     replay_endpoint: Annotated[
         ZmqUrl | None,
         Meta(
-            description="Address at which rank 0 replays events. Without it, events are lost that were missed, or "
-            "published before the gateway listened."
+            description="Address at which rank 0 replays events. Without it, events that were missed, or published "
+            "before the gateway listened, are lost."
         ),
     ] = None
     topic: Annotated[str, Meta(description="ZMQ topic that the engine publishes to.", max_length=200)] = ""
@@ -50,7 +50,7 @@ class KvEventsSettings(Branch, frozen=True, kw_only=True):
 
 
 class LoadFeedSettings(Branch, frozen=True, kw_only=True):
-    """Where a worker publishes its load, if its engine does not say: the values of --load-publish-endpoint."""
+    """The addresses of a worker's load feed, if its engine does not report them (see --load-publish-endpoint)."""
 
     endpoint: Annotated[
         ZmqUrl,
@@ -66,12 +66,12 @@ class LoadFeedSettings(Branch, frozen=True, kw_only=True):
 
 
 class WorkerTlsSettings(Branch, frozen=True, kw_only=True):
-    """TLS of connections to a worker. All files are PEM files and are read again when they change."""
+    """TLS of connections to a worker. All files are in PEM format, and are read again when they change."""
 
     ca: Annotated[
         FilePath | None,
         Meta(
-            description="Certificate authorities of the worker's certificate; by default those of the system."
+            description="Certificate authorities for the worker's certificate; by default those of the system."
         ),
     ] = None
     certificate: Annotated[
@@ -100,8 +100,8 @@ class ProviderSettings(Branch, frozen=True, kw_only=True):
     models: Annotated[
         dict[Name, ProviderModelSettings],
         Meta(
-            description="Models of the provider by their names here, as {m: {name: theirs, prices: {input: 1, "
-            "output: 2}}}.",
+            description="Models of the provider by their names in this gateway, such as {m: {name: theirs, prices: "
+            "{input: 1, output: 2}}}.",
             min_length=1,
             max_length=1000,
         ),
@@ -109,26 +109,26 @@ class ProviderSettings(Branch, frozen=True, kw_only=True):
     after_ms: Annotated[
         Annotated[int, Meta(ge=10, le=3_600_000)] | None,
         Meta(
-            description="Time that a request waits for an own worker before it is sent to the provider, if its "
-            "tenant allows that (`overflow`); by default the `ttft_ms` of its service class."
+            description="Time that a request waits for one of your own workers before it is sent to the provider, "
+            "if its tenant allows that (`overflow`); by default the `ttft_ms` of its service class."
         ),
     ] = None
     rest_seconds_max: Annotated[
         Seconds,
         Meta(
-            description="Longest pause of all gateways after a 429, or a 503 or 529 with Retry-After, from the "
-            "provider; the pause is what Retry-After says."
+            description="Longest time for which all gateways send the provider nothing after a 429, or a 503 or "
+            "529 with Retry-After; up to this bound Retry-After decides."
         ),
     ] = 60.0
     concurrency: Annotated[
         Positive | None,
-        Meta(description="Requests at the provider at the same time, of all gateways together."),
+        Meta(description="Largest number of simultaneous requests of all gateways at the provider."),
     ] = None
     limits: Annotated[
         tuple[LimitSettings, ...],
         Meta(
-            description="Limits of what all gateways together send to the provider, as in `plans[].limits`: "
-            "{requests: 500, per: minute}, {spend: 100, per: month, reset: calendar}.",
+            description="Limits on all gateways' requests to the provider together, in the form of "
+            "`plans[].limits`: {requests: 500, per: minute}, {spend: 100, per: month, reset: calendar}.",
             max_length=100,
         ),
     ] = ()
@@ -143,16 +143,16 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
     id: Annotated[
         Identifier,
         Meta(
-            description="Id of the worker: letters, digits, `.`, `_`, `-`. In a list of `workers` it is by default "
-            "made of host and port of the `url`, and an entry may be the `url` alone."
+            description="Id of the worker: letters, digits, `.`, `_`, `-`. In a list of `workers` the default is "
+            "made from host and port of the `url`, and an entry may be the `url` alone."
         ),
     ]
     kind: Annotated[
         str,
         Meta(
             description="Kind of the worker: sglang, vllm, openai, embedded, llamacpp, lmdeploy, ollama, tgi, "
-            "trtllm, or the kind of a plug-in. `auto`: the "
-            "kind that its answers show; the worker gets requests once it has answered."
+            "trtllm, or the kind of a plug-in. `auto`: the gateway identifies the kind from the worker's answers, "
+            "and sends requests after that."
         ),
     ] = AUTO_KIND
     url: Annotated[HttpUrl, Meta(description="Address of the worker, http:// or https://.")]
@@ -172,36 +172,36 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
     priority: Annotated[
         Literal["auto", "on", "off"],
         Meta(
-            description="`on`: send the priority of the service class, by which the engine orders requests "
-            "(SGLang: --enable-priority-scheduling, vLLM: --scheduling-policy priority). `auto`: only to the "
+            description="`on`: send the engine the priority of the service class, by which it orders requests "
+            "(SGLang: --enable-priority-scheduling, vLLM: --scheduling-policy priority). `auto`: only for the "
             "embedded engine."
         ),
     ] = "auto"
     dp_rank: Annotated[
         Literal["auto", "off"],
         Meta(
-            description="`auto`: the gateway chooses among data-parallel ranks, by what each has cached and by its "
-            "running requests; `off`: the engine chooses."
+            description="`auto`: the gateway chooses among data-parallel ranks by their caches and their running "
+            "requests; `off`: the engine chooses."
         ),
     ] = "auto"
     headers: Annotated[
         Headers,
         Meta(
-            description="Headers that are sent to the worker with every request, as {x-team: llm}.",
+            description="Headers that are sent to the worker with every request, such as {x-team: llm}.",
             max_length=32,
         ),
     ] = field(default_factory=dict)
     tls: Annotated[
         WorkerTlsSettings | None,
-        Meta(description="TLS settings of an https:// address with own certificates."),
+        Meta(description="TLS settings of an https:// address with certificates of your own."),
     ] = None
     kv_events: Annotated[
         Literal["auto", "off"] | KvEventsSettings,
         Meta(
             description="KV events, by which the gateway follows the worker's cache. `auto`: use the events if "
-            "the engine reports that it publishes them; `off`: do not; or the addresses, for engines that do "
-            "not report them.",
-            extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5557}"),
+            "the engine reports that it publishes them; `off`: do not use them; or the addresses, for engines that "
+            "do not report them.",
+            extra=form("auto, off, or the address of the events: {endpoint: tcp://host:5557}"),
         ),
     ] = "auto"
     load_feed: Annotated[
@@ -211,15 +211,15 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
             "--load-publish-endpoint). `auto`: use the feed if the engine reports one, and probe the worker if "
             "not or if the feed stops; `off`: probe the worker; or the address, for engines that do not report "
             "it.",
-            extra=form("auto, off, or where it publishes: {endpoint: tcp://host:5559}"),
+            extra=form("auto, off, or the address of the feed: {endpoint: tcp://host:5559}"),
         ),
     ] = "auto"
     prefill_tokens_per_second: Annotated[
         Annotated[float, Meta(ge=1, le=1e8)] | None,
         Meta(
-            description="Rated speed: prompt tokens that the worker computes per second. Routing assumes it "
-            "until the speed is learnt from answers; by default the speed that the load feed shows, else that "
-            "of other workers with the same models."
+            description="Prompt tokens that the worker computes per second. Routing assumes this speed until it is "
+            "learnt from answers; the default is the speed in the load feed, else that of other workers with the "
+            "same models."
         ),
     ] = None
     provider: Annotated[
@@ -234,7 +234,7 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
 def expand_workers(listed: object) -> object:
     """Return a list of workers, as users write it, with every worker as a mapping that has an id.
 
-    Entries that are wrong in any other way are returned as they are, for the checks to name them.
+    Entries with any other mistake are returned unchanged, so that the checks report them.
     """
     if not isinstance(listed, list):
         return listed
@@ -272,8 +272,7 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
     selector: Annotated[
         str,
         Meta(
-            description="Labels of pods (kubernetes), in place of `name`, as Kubernetes selects by them: "
-            "app=vllm,tier in (chat,code).",
+            description="Label selector of pods (kubernetes), in place of `name`: app=vllm,tier in (chat,code).",
             max_length=1000,
         ),
     ] = ""
@@ -281,7 +280,7 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
         str,
         Meta(
             description="Name of an InferencePool of the Gateway API Inference Extension (kubernetes), in place "
-            "of `name`: its selector chooses the pods, and its target ports are theirs.",
+            "of `name`. It defines the selector and the target ports of the pods.",
             max_length=253,
         ),
     ] = ""
@@ -338,13 +337,13 @@ class DiscoverySettings(Branch, frozen=True, kw_only=True):
     every_seconds: Annotated[
         Seconds,
         Meta(
-            description="Seconds between two queries of the source (file, dns). The others tell of changes; "
-            "kubernetes is queried as often where the service account may list, but not watch."
+            description="Seconds between two queries of the source (file, dns). Other sources report changes; "
+            "kubernetes is also queried at this interval if the service account may list but not watch."
         ),
     ] = 5.0
 
     def worker(self, address: str, port: int, *, name: str | None = None) -> WorkerSettings:
-        """Return the settings of the worker at an address; its id is `name`, or made of the address."""
+        """Return the settings of the worker at an address; its id is `name`, or made from the address."""
         host = f"[{address}]" if ":" in address else address
         worker_name = name or f"{self.name}-{address.replace(':', '-')}"
         return WorkerSettings(

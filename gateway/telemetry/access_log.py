@@ -1,12 +1,12 @@
-"""The access log: one JSON line for each request, written by a thread, so that no request waits for a disk.
+"""The access log: one JSON line per request, written by a thread, so that no request waits for the disk.
 
     event loop --put--> queue (LINES_WAITING_MAX) --thread--> many lines in one write --> file, or standard output
                   |
                   +-- full, or the file cannot be written: counted in `dropped`
 
-The line of an inference request also has what its record says: model, worker, times, tokens, error code, trace.
-What clients say of themselves is not logged: no body, no header, no query, and no path but that of the handler. If
-the file was moved away (logrotate), a new one is made.
+The line of an inference request also has values of its record: model, worker, times, tokens, error code, trace.
+Bodies, headers, queries, and paths other than the handler's are not logged. If the file was moved away (logrotate),
+a new one is made.
 """
 
 import logging
@@ -28,7 +28,7 @@ CLOSE_SECONDS_MAX = 2.0
 STANDARD_OUTPUT = "-"
 
 RECORDS_MAX = 1024
-"""Records that wait for their line; of requests that have none, such as those of batches, the oldest is dropped."""
+"""The most records that wait for their line; the oldest are dropped, since requests of batches have no line."""
 
 
 class AccessLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -66,7 +66,7 @@ class AccessLog:
         self._thread.start()
 
     def observe(self, record: RequestRecord) -> None:
-        """Keep the record of a request that has ended, for its line."""
+        """Keep the record of a finished request for its line."""
         if len(self._records) >= RECORDS_MAX:
             del self._records[next(iter(self._records))]
         self._records[record.id] = record
@@ -143,7 +143,7 @@ def _encoded(line: AccessLine) -> bytes:
 
 
 def _recorded(record: RequestRecord) -> dict[str, str | int | float | bool | None]:
-    """Return what the line says of an inference request; None where the request did not get that far."""
+    """Return the line's fields of an inference request; None for steps that the request did not reach."""
     return {
         "code": record.code,
         "model": record.model,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BatchCounts:
-    """How many batches and rows this gateway works on, and what came of the rows so far."""
+    """The batches and rows that this gateway runs, and the outcomes of its rows so far."""
 
     batches: int = 0
     """Batches that are running now."""

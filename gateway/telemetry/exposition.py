@@ -1,8 +1,8 @@
-"""All metrics as text, written in slices so that streams go on between them.
+"""Writes all metrics as text, in slices, so that streams continue between them.
 
-Hundreds of tenants have tens of thousands of lines. Written in one go they hold up every stream at each scrape: for
-a third of a second with 200 tenants of two models each. As one text they take five megabytes, twice, and fragment
-the memory by that size.
+Hundreds of tenants have tens of thousands of lines. Written at once, they would stall every stream at each scrape,
+for a third of a second with 200 tenants of two models each. As one text they would take five megabytes, twice, and
+fragment the memory.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator

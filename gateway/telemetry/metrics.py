@@ -1,4 +1,4 @@
-"""Counters of finished requests, in plain Python numbers: counting a request calls nothing of prometheus_client.
+"""Counters of finished requests in plain Python numbers; counting a request makes no call to prometheus_client.
 
 gateway/telemetry/request_families.py names and explains the metrics, and reads these counters at a scrape. Gauges
 of the present state are in gateway/wiring/gauges.py. Labels are bounded: models and workers come from the settings
@@ -67,7 +67,7 @@ DISPATCH_BUCKETS = (
 )
 
 UNKNOWN_LABEL = "-"
-"""Label value of what is not known: the tenant of a bad key, the model of a bad request."""
+"""The label value of unknown things: the tenant of an invalid key, the model of a malformed request."""
 
 PAIRS_MAX = 4096
 """How many pairs of tenant and model have series of their own, unless the settings say otherwise.
@@ -78,7 +78,7 @@ Each pair takes half a kilobyte, and some eight lines of every scrape; later ten
 TURNED_AWAY_CODES = frozenset(
     {"admission_timeout", "deadline_exceeded", "overloaded", "target_missed", "too_many_waiting"}
 )
-"""Error codes of requests that the queue has turned away."""
+"""The error codes of requests that the queue turned away."""
 
 POLICY, SHADOW = "policy", "shadow"
 
@@ -223,7 +223,7 @@ class RequestMetrics:
         answering = self.workers[worker]
         answering.requests += 1
         answering.usage_impossible += record.usage_impossible
-        # Figures of a prompt are counted for the worker that computed the prompt.
+        # Numbers of a prompt are counted for the worker that computed the prompt.
         prefill = self.workers[record.prefill_worker or worker]
         if record.prefill_worker is not None:
             prefill.prefills += 1
@@ -241,7 +241,7 @@ class RequestMetrics:
             if cached is not None:
                 policy.uncached_tokens += record.prompt_tokens - cached
         if cached is not None:
-            # Not reported is not zero.
+            # Only for reported counts; a missing count is not zero.
             error = abs(predicted - cached)
             for counters in (pair, prefill):
                 counters.cached_tokens += cached
@@ -250,7 +250,7 @@ class RequestMetrics:
 
     @staticmethod
     def _name_trace(record: RequestRecord, times: RequestHistograms) -> None:
-        """Let the histograms name the trace of this request, as an example of its buckets."""
+        """Add the trace of this request to the histograms as an exemplar."""
         assert record.trace is not None
         trace_id, at = f"{record.trace.trace_id:032x}", record.started_at + record.seconds
         times.duration.exemplify(record.seconds, trace_id, at)

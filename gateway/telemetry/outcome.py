@@ -1,4 +1,4 @@
-"""What became of a finished request: its outcome, and whether it was slow."""
+"""The outcome of a finished request, and whether it was slow."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Outcome = Literal["ok", "failed", "refused", "left"]
 
 
 def outcome_of(record: RequestRecord) -> Outcome:
-    """Return what became of a request."""
+    """Return the outcome of a request."""
     if record.code == OK:
         return "ok"
     if record.code == CLIENT_CLOSED:
@@ -22,7 +22,7 @@ def outcome_of(record: RequestRecord) -> Outcome:
 def is_slow(record: RequestRecord, slow_seconds: float) -> bool:
     """Return whether a request missed its target for the first token, or took longer than this.
 
-    The target of batch work is no promise: it gets what other requests leave.
+    The target of the class `batch` is not a promise, since batch work gets only what other requests leave.
     """
     first, target = record.first_token_seconds, record.ttft_target_seconds
     missed = first is not None and target is not None and first > target

@@ -15,7 +15,7 @@ from gateway.telemetry.request_record import OK, OTHER_TENANTS, RequestRecord
 MINUTE_SECONDS = 60
 TENANTS_MAX = 4096
 TTFT_REMEMBERED = 128
-"""How many values are kept for each tenant and worker to take a median of: four kilobytes."""
+"""How many values are kept for the medians of each tenant and worker: four kilobytes."""
 
 
 @dataclass(slots=True)

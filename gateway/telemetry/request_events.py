@@ -1,9 +1,9 @@
-"""What befell a request on its way to an answer: its wait, and the workers that failed at it."""
+"""Events of a request before its answer: its wait, and failed attempts on workers."""
 
 import msgspec
 
 ROUTES_MAX = 8
-"""Routes of a ranking that a record keeps, the best first."""
+"""The most routes of a ranking that a record keeps, the best first."""
 
 
 class QueueWait(msgspec.Struct, frozen=True, kw_only=True, gc=False):

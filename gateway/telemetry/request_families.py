@@ -1,6 +1,6 @@
 """The metrics of finished requests: names, HELP texts and labels, and how each reads RequestMetrics at a scrape.
 
-The reference of metrics and the dashboard are checked against them.
+The metrics reference and the dashboard are checked against this file.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,12 +84,12 @@ def _counters_by_worker(metrics: RequestMetrics) -> Families:
         counter("requests", "Requests answered by the worker.", lambda c: c.requests),
         counter(
             "usage_refused",
-            "Answers whose token counts exceeded what can be: the gateway's own count was charged.",
+            "Answers with impossible token counts, for which the gateway's own count was charged.",
             lambda c: c.usage_impossible,
         ),
         counter(
             "prefills",
-            "Prompts that the worker computed as the prefill half of a pair, for an answer by another worker.",
+            "Prompts that the worker computed as the prefill worker of a pair, for an answer by another worker.",
             lambda c: c.prefills,
         ),
         counter("prompt_tokens", "Prompt tokens of answered requests, by worker.", lambda c: c.prompt_tokens),
@@ -160,7 +160,8 @@ def _histograms(metrics: RequestMetrics, *, tenant_histograms: bool) -> Families
         ),
         HistogramFamily(
             name="dispatch_duration_seconds",
-            text="Seconds from arrival to dispatch without the time in the waiting room: the gateway's own work.",
+            text="Seconds from arrival to dispatch, excluding the time in the waiting room: the gateway's own "
+            "work.",
             labels=("model",),
             read=lambda: _with_one_label(metrics.dispatch),
         ),

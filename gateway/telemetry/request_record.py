@@ -21,7 +21,7 @@ from policies.service_class import ServiceClass
 OK = "ok"
 CLIENT_CLOSED = "client_closed"
 OTHER_TENANTS = "*"
-"""Label of all tenants that came when there were too many to keep figures for each."""
+"""The common label of all tenants beyond the bound of tenants with numbers of their own."""
 
 FINISH_REASONS_MAX = 16
 _FINISH_REASON = re.compile(
@@ -225,7 +225,7 @@ class Progress:
         self.dispatched = True
 
     def discard_attempt(self) -> None:
-        """Undo what the last attempt counted: nothing of it was of use to the client, so it is not charged."""
+        """Undo the counts of the last attempt, of which the client got nothing, so that it is not charged."""
         self.dispatched = self.answered = False
         self.usage = self.first_token_seconds = self.tally = self.own_count = None
         self.usage_impossible = False
@@ -248,7 +248,7 @@ class Progress:
         self.failures = (*self.failures, FailedAttempt(worker=worker, why=why, began=began, at=at))
 
     def note_finish_reasons(self, output: bytes) -> None:
-        """Record the finish reasons that stand in a piece of the answer; only for requests with a trace."""
+        """Record the finish reasons in a piece of the answer; only for requests with a trace."""
         if found := _FINISH_REASON.findall(output):
             reasons = (*self.finish_reasons, *(reason.decode() for reason in found))
             self.finish_reasons = reasons[:FINISH_REASONS_MAX]
@@ -262,7 +262,7 @@ class Progress:
         self.frames += frames
 
     def output_tokens_used(self) -> int:
-        """Return the reported output tokens, else those that came of a stream that was cut."""
+        """Return the reported output tokens, or the tokens received from a stream that was cut."""
         if self.usage is not None:
             return self.usage.completion_tokens or 0
         return self.own_count.output_tokens if self.own_count is not None else self.frames

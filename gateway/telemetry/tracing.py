@@ -8,9 +8,9 @@
 
     batch                                                a batch that has ended; the spans of its rows link to it
 
-Traced are requests that the caller's trace samples, a share of the others (head sampling), and every slow or failed
-request (tail rule). Ids are drawn when the request begins, so that the worker can join the trace; spans are made
-from the record when the request has ended. The attributes of spans stand in span_attributes.py.
+Requests are traced if the caller's trace is sampled, as a share of the others (head sampling), and if they are slow
+or failed (tail rule). Ids are drawn when the request begins, so that the worker can join the trace; spans are made
+from the record when the request has ended. The attributes of spans are in span_attributes.py.
 """
 
 import re
@@ -48,7 +48,7 @@ _TRACESTATE = re.compile(r"^[\x20-\x7e]{1,512}\Z")
 class Tracing:
     """Makes spans of finished requests and hands them to `processor`.
 
-    With None nothing is sampled here, but traces of callers pass through to workers.
+    Without a processor nothing is sampled here, but callers' traces are passed on to workers.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Tracing:
         slow_seconds: float | None = None,
         address_of: AddressOf = lambda worker: None,
     ) -> None:
-        """`slow_seconds`: from when on a request is slow, and kept by the tail rule; None: there is no tail rule.
+        """`slow_seconds` is the duration from which the tail rule keeps a request as slow; None: no tail rule.
 
         `address_of` returns host and port of a worker.
         """

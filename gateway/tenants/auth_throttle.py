@@ -1,7 +1,7 @@
-"""Refuses clients that have presented many wrong credentials, by address, for a while.
+"""Refuses addresses for a while that have presented many wrong credentials.
 
-Each address has a bucket of failures (GCRA) that refills within a minute. A valid key is accepted whatever its
-address: many clients may share one. A secret that people choose is not even compared meanwhile, see
+Each address has a bucket of failures (GCRA) that refills within a minute. A valid key is accepted even from a
+refused address, since many clients may share one. A secret that people choose is then not even compared, see
 gateway/adminapi/authorization.py. An IPv6 customer has a /64 at least, so a /64 counts as one address.
 """
 
@@ -18,9 +18,9 @@ HOST_BITS = 64
 
 
 class AuthThrottle:
-    """Failed authentications by address; `clock` is monotonic, in seconds.
+    """Counts failed authentications by address; `clock` is monotonic, in seconds.
 
-    Beyond ADDRESSES_MAX addresses, the one that failed longest ago is forgotten.
+    Beyond ADDRESSES_MAX addresses, the address with the oldest failure is forgotten.
     """
 
     def __init__(self, failures_per_minute_max: int, clock: Callable[[], float]) -> None:
@@ -32,7 +32,7 @@ class AuthThrottle:
         return len(self._failures)
 
     def seconds_to_wait(self, address: Address | None) -> float:
-        """Return the seconds until this address may fail again; 0.0 if it may now."""
+        """Return the seconds for which this address is refused; 0.0 if it is not."""
         known = self._failures.get(address_group(address))
         if known is None:
             return 0.0
@@ -41,9 +41,9 @@ class AuthThrottle:
         return MINUTE.wait(failures, self._failures_max, now, 1) or 0.0
 
     def record_failure(self, address: Address | None) -> float:
-        """Count a failure of this address and return the seconds until it may fail again.
+        """Count a failure of this address, and return the seconds for which it is refused.
 
-        0.0 if this failure was within bounds.
+        Returns 0.0 if this failure was within bounds.
         """
         now, at = self._clock(), address_group(address)
         failures = MINUTE.current(self._failures.get(at, WindowUsage()), self._failures_max, now, now)
@@ -57,9 +57,9 @@ class AuthThrottle:
 
 
 def address_group(address: Address | None) -> int | None:
-    """Return the number of the group of addresses that are throttled as one.
+    """Return the number of the group of addresses that are throttled together.
 
-    Groups of IPv4 and of IPv6 never coincide: those of IPv6 are negative.
+    Groups of IPv6 are negative, so that they never coincide with groups of IPv4.
     """
     if isinstance(address, IPv6Address):
         return -1 - (int(address) >> HOST_BITS)

@@ -1,6 +1,6 @@
-"""Authentication: from what a client presents to the tenant that its request is served for, or to an error.
+"""Authentication: finds the tenant for the credential of a client, or raises an error.
 
-A client presents an API key, or a token of an issuer that the settings name.
+The credential is an API key, or a token of an issuer that the settings name.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from gateway.tenants.directory import DirectoryUnavailable, TenantDirectory, Unk
 from gateway.tenants.keys import PLAIN_HASH_PREFIX
 from gateway.tenants.token_errors import IssuerUnavailable, NoTenantNamed, TokenInvalid
 
-if TYPE_CHECKING:  # a gateway without tokens need not have the packages that verify them
+if TYPE_CHECKING:  # the packages that verify tokens are needed only where tokens are accepted
     from gateway.tenants.token_verifier import TokenVerifier
 
 
@@ -49,8 +49,7 @@ class Authentication:
 
         `address` is called only where it matters. Raises Unauthenticated, InvalidToken, TooManyFailures,
         KeysUnavailable; for valid credentials also TenantNotNamed, AccountDisabled, AddressNotAllowed,
-        ScopeNotAllowed. The only wait, a short one, is for the issuer of a token that was signed with an unknown
-        key.
+        ScopeNotAllowed. It waits, shortly, only for the issuer of a token that was signed with an unknown key.
         """
         try:
             if self.tokens is None:
@@ -74,9 +73,9 @@ class Authentication:
         return tenant
 
     def reauthenticate(self, tenant: str, key_id: str) -> Tenant:
-        """Return the tenant of a client that was authenticated earlier, for work that is done only now.
+        """Return the tenant of a client that was authenticated earlier, for work that is done later.
 
-        Raises Unauthenticated where the key has ended meanwhile, AccountDisabled, ScopeNotAllowed, KeysUnavailable.
+        Raises Unauthenticated if the key has ended meanwhile, AccountDisabled, ScopeNotAllowed, KeysUnavailable.
         """
         try:
             if self.tokens is not None and key_id.startswith(SUBJECT_PREFIX):
@@ -94,7 +93,7 @@ class Authentication:
         return found
 
     async def _tenant_of_token(self, tokens: "TokenVerifier", presented: str | None) -> Tenant:
-        """Return the tenant of a token, or of a key where the text is no token."""
+        """Return the tenant of a token, or of a key if the text is not a token."""
         identity = await tokens.identity(presented)
         if identity is None:
             return self.directory.by_key(presented)

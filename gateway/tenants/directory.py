@@ -1,7 +1,7 @@
 """TenantDirectory: the Protocol that finds the tenant of an API key.
 
-Answers come from memory: no I/O, no waiting. Unknown, revoked, expired and malformed keys all raise UnknownKey, and
-take the same path, so that neither text nor timing tells them apart.
+Answers come from memory, without I/O or waiting. Unknown, revoked, expired and malformed keys all raise UnknownKey
+and take the same path, so that neither text nor timing tells them apart.
 
 Every implementation passes tests/conformance/test_tenant_directory.py.
 """
@@ -14,7 +14,7 @@ from gateway.settings.tenants import ApiKeySettings
 from gateway.tenants.keys import HASH_PREFIX
 
 NO_KEY = ApiKeySettings(id="none", hash=HASH_PREFIX + "0" * 64)
-"""Stands for the settings of a key where a tenant is looked at without one."""
+"""The key settings for a look-up of a tenant without a key."""
 
 
 class UnknownKey(Exception):
@@ -38,20 +38,20 @@ class TenantDirectory(Protocol):
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
         """Return a tenant for a client that was identified by other means than a key.
 
-        `rules` stands for the settings of a key. Raises UnknownKey if there is no such tenant,
+        `rules` is used in place of a key's settings. Raises UnknownKey if there is no such tenant,
         DirectoryUnavailable.
         """
         ...
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
-        """Return a tenant as one of its keys presents it, for work on behalf of a key that was presented earlier.
+        """Return a tenant with the settings of one of its keys, for later work on behalf of that key.
 
         Raises UnknownKey for a key that is no longer valid, DirectoryUnavailable.
         """
         ...
 
     def groups(self) -> Sequence[str]:
-        """Return the isolation groups of all tenants that were ever known; the sequence only grows, at its end."""
+        """Return the isolation groups of all tenants that were ever known; new ones are only appended."""
         ...
 
     @property
@@ -61,9 +61,9 @@ class TenantDirectory(Protocol):
 
 
 def tenant_named(directory: TenantDirectory, name: str) -> Tenant:
-    """Return the tenant of this name, as an operator sees it: without a key.
+    """Return the tenant with this name, as operators see it, without a key.
 
-    Where there are no tenants, requests without a key belong to a tenant that is in no list. Raises UnknownKey,
+    If there are no tenants, this also finds the unlisted tenant of requests without a key. Raises UnknownKey,
     DirectoryUnavailable.
     """
     try:

@@ -1,8 +1,8 @@
-"""KeySet: the public keys of an issuer (JWKS, RFC 7517), and which of them may have signed a token.
+"""KeySet: the public keys of an issuer (JWKS, RFC 7517), and the choice of the key that may have signed a token.
 
-A key is valid only for the algorithms of its own kind, and for fewer where it says so (`alg`): what a token claims
-about its signature never decides how a key is used (RFC 8725, 3.1). Keys that are secret, weak or not for
-signatures are left out, as are those beyond KEYS_MAX.
+A key is valid only for the algorithms of its own kind, or for fewer if it has an `alg`. A token's claims about its
+signature never decide how a key is used (RFC 8725, 3.1). Secret keys, weak keys, keys for other purposes than
+signatures, and keys beyond KEYS_MAX are left out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
 class KeysUnreadable(Exception):
-    """The document is no set of keys, or has no key that can be used; or it could not be read."""
+    """The document could not be read, is not a JWKS, or has no usable key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class PublicKey:
 
     id: str | None
     key: Any  # as PyJWT takes it
-    algorithms: frozenset[str]  # that it may be used with
+    algorithms: frozenset[str]  # with which it may be used
 
 
 class KeySet:
@@ -50,9 +50,9 @@ class KeySet:
             raise KeysUnreadable("the JWKS has no key that can be used")
 
     def find(self, key_id: str | None, algorithm: str) -> PublicKey | None:
-        """Return the key of that id for that algorithm; without an id, the only key that fits.
+        """Return the key with that id for that algorithm; without an id, the only key for the algorithm.
 
-        None if there is none.
+        Returns None if there is no such key.
         """
         found = [
             key for key in self.keys if algorithm in key.algorithms and (key_id is None or key.id == key_id)
@@ -70,7 +70,7 @@ def _usable(entries: Iterable[Mapping[str, Any]]) -> Iterable[PublicKey]:
         if entry.get("use", "sig") != "sig" or (isinstance(operations, list) and "verify" not in operations):
             continue
         try:
-            # Without `alg`: it narrows what a key is good for, and says nothing of how to read it.
+            # `alg` is left out, because it restricts a key's use and does not matter for reading the key.
             key = PyJWK({name: value for name, value in entry.items() if name != "alg"}).key
         except (PyJWTError, ValueError, TypeError, AttributeError, KeyError):
             continue
@@ -82,7 +82,7 @@ def _usable(entries: Iterable[Mapping[str, Any]]) -> Iterable[PublicKey]:
 
 
 def _algorithms(key: object) -> frozenset[str]:
-    """Return the algorithms of a key's kind; none if it is no accepted public key."""
+    """Return the algorithms of a key's kind; none if it is not an accepted public key."""
     if isinstance(key, RSAPublicKey):
         return frozenset(_RSA if key.key_size >= RSA_BITS_MIN else ())
     if isinstance(key, EllipticCurvePublicKey):

@@ -1,6 +1,6 @@
 """The life of an API key in the database: created, rotated with a grace period, expired, revoked.
 
-created --rotate--> its successor     the old key ends when the grace period does; its limits go on
+created --rotate--> its successor     the old key ends with the grace period; the successor continues its limits
    +-----expire---> ends at a moment
    +-----revoke---> ends now, for ever
 
@@ -24,11 +24,11 @@ from gateway.tenants.keys import HASH_PREFIX, NewKey, new_key
 
 
 class KeyProblem(Exception):
-    """The request cannot be carried out; the message is one line that says why."""
+    """The request cannot be carried out; the message is one line with the reason."""
 
 
 KEY_PLACEHOLDER: Mapping[str, Any] = {"id": "new", "hash": HASH_PREFIX + "0" * 64}
-"""Id and hash in rules that are checked before their key is made."""
+"""Placeholders for id and hash in rules that are checked before their key is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class KeySelection:
     """Keys that were selected to be revoked."""
 
     ids: tuple[str, ...]
-    already: tuple[str, ...]  # those of `ids` that have ended or are revoked already
+    already: tuple[str, ...]  # the `ids` of keys that have ended or are already revoked
 
 
 class KeyLifecycle:
@@ -51,9 +51,9 @@ class KeyLifecycle:
         self._wall = wall
 
     async def create(self, tenant: str, rules: ApiKeySettings | None = None) -> NewKey:
-        """Create a key of a tenant and return it; its text stands nowhere else.
+        """Create a key of a tenant and return it; its text is stored nowhere else.
 
-        `rules` holds all settings but id and hash.
+        `rules` has all settings except id and hash.
         """
         made = new_key(self._pepper)
         async with self._store.change() as change:
@@ -72,7 +72,7 @@ class KeyLifecycle:
             ends = Moment.at(now + grace_seconds)
             if old.key.expires is not None and old.key.expires.seconds < ends.seconds:
                 ends = old.key.expires
-            # The old key is written first: the new one takes the old end, not that of the grace period.
+            # The new key keeps the old key's end, not the end of the grace period.
             change.action = "rotate"
             await change.put_key(_with(old, expires=ends))
             change.action = None
@@ -81,7 +81,7 @@ class KeyLifecycle:
         return made
 
     async def expire(self, identity: str, at: Moment) -> None:
-        """Let a key end at that moment, earlier or later than it would have ended."""
+        """Set the end of a key, earlier or later than before."""
         async with self._alive(identity) as (change, old):
             change.action = "expire"
             await change.put_key(_with(old, expires=at))

@@ -3,9 +3,9 @@
     rg-7Kq3xYb1-<43 characters: 256 random bits><6 characters: checksum>
        ^ public id: may stand in logs, names the key in settings
 
-The checksum (CRC-32) lets scanners tell a leaked key from noise, and spares a look-up for typing errors. Only the
-HMAC-SHA-256 under a server pepper is stored: a key has 256 bits of its own, so nothing slow is needed, and without
-the pepper a stolen list of hashes cannot even be tested.
+The checksum (CRC-32) lets scanners tell a leaked key from noise, and spares a look-up for mistyped keys. Only the
+HMAC-SHA-256 under a server pepper is stored. A key has 256 random bits, so no slow hash is needed, and without the
+pepper a stolen list of hashes cannot even be tested.
 """
 
 import hashlib
@@ -22,14 +22,12 @@ SECRET_LENGTH = 43
 CHECKSUM_LENGTH = 6
 HASH_PREFIX = "hmac-sha256:"
 PLAIN_HASH_PREFIX = "sha256:"
-"""Prefix of hashes without the pepper: of keys that another gateway has made, and of which it stored no more than
-that.
-"""
+"""Prefix of hashes without the pepper, for keys from another gateway product that stored only this hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key that was just made: its `text` is shown once, its `hash` is stored."""
+    """A key that was just made; its `text` is shown once, its `hash` is stored."""
 
     id: str
     text: str
@@ -61,7 +59,7 @@ def key_id(presented: str) -> str | None:
 def claimed_id(presented: str, prefix: str = PREFIX) -> str:
     """Return the public id of a text that has the shape of a key; empty for any other text.
 
-    The checksum is not verified: a key with a wrong checksum has another digest.
+    The checksum is not verified, since a key with a wrong checksum has another digest.
     """
     dash = len(presented) - SECRET_LENGTH - CHECKSUM_LENGTH - 1
     if dash < len(prefix) or presented[dash] != "-" or not presented.startswith(prefix):

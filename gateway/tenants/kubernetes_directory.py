@@ -4,8 +4,9 @@
                    `--refused--> the version before stays in force while this gateway runs; an Event says why
     deleted object --> its tenants and keys are unknown at once
 
-Every gateway does this by itself and in the same way, so there is no leader. Names of the settings file come first,
-then those of older objects. Events have names made of what they say: of several gateways one creates each.
+Every gateway does this by itself and in the same way, so there is no leader. If names clash, the settings file
+wins, then the object that was in force first. An Event's name is made from its content, so of several gateways only
+one creates it.
 """
 
 import hashlib
@@ -34,9 +35,9 @@ log = logging.getLogger(__name__)
 
 TENANTS_LABEL, KEY_LABEL = "radixgate/tenants", "radixgate/key"
 LIST_SECONDS = 10.0
-"""How often objects are listed where the service account may not watch them."""
+"""How often objects are listed if the service account may not watch them."""
 EVENT_SECONDS = 1800.0
-"""How often an Event is made again while an object is refused: the cluster forgets Events after an hour."""
+"""How often an Event is repeated while an object is refused; the cluster forgets Events after an hour."""
 MESSAGE_CHARACTERS_MAX = 900
 
 AnyObject = ConfigMap | StoredSecret
@@ -47,7 +48,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was read of one version of an object."""
+    """The content that was read from one version of an object."""
 
     version: str
     content: TenantsObject | None
@@ -78,7 +79,7 @@ class KubernetesDirectory:
         self.loaded = False
         """Whether the objects were read once."""
         self.away = False
-        """Whether the cluster does not tell of changes at the moment."""
+        """Whether the cluster currently reports no changes."""
         self._namespace = settings.namespace
         self._api = api
         self._inner = inner
@@ -95,11 +96,11 @@ class KubernetesDirectory:
         self._events_made: dict[Place, tuple[str, int]] = {}
 
     def counts(self) -> dict[str, int]:
-        """Return how many objects are in force, and how many are refused in their present version."""
+        """Return how many objects are in force, and how many are refused in their current version."""
         return {"in force": len(self._readings) - len(self._problems), "refused": len(self._problems)}
 
     def reconfigure(self, file: TenantRegister) -> None:
-        """Replace what the settings file said by the content of this register."""
+        """Replace the content of the settings file by this register."""
         self._file = file
         self._put_in_force(force=True)
 
@@ -112,13 +113,14 @@ class KubernetesDirectory:
             except KubernetesUnavailable as err:
                 if not self.away:
                     log.warning(
-                        "the objects of tenants cannot be read, and what they said last stays in force: %s",
+                        "the ConfigMaps and Secrets of tenants cannot be read; their last contents stay in force: "
+                        "%s",
                         err,
                     )
                 self.away = True
             else:
                 if self.away:
-                    log.warning("the objects of tenants can be read again")
+                    log.warning("the ConfigMaps and Secrets of tenants can be read again")
                 self.away, self.loaded = False, True
                 self._read(found)
                 await self._make_events(found)
@@ -134,7 +136,7 @@ class KubernetesDirectory:
         return found
 
     def _read(self, found: Mapping[Place, AnyObject]) -> None:
-        """Read what has changed, and put in force what is right."""
+        """Read the changed objects, and put the valid ones in force."""
         readings: dict[Place, _Reading] = {}
         for place, each in found.items():
             before = self._readings.get(place)
@@ -184,7 +186,7 @@ class KubernetesDirectory:
     # ---- Events
 
     async def _make_events(self, found: Mapping[Place, AnyObject]) -> None:
-        """Make an Event for each object whose state is new, and again and again for one that is refused."""
+        """Create an Event for each object with a new state, and repeatedly for each refused object."""
         self._events_made = {place: made for place, made in self._events_made.items() if place in found}
         for place, each in found.items():
             problem = self._problems.get(place, "")
@@ -226,7 +228,7 @@ class KubernetesDirectory:
             "lastTimestamp": now,
             "count": 1,
         }
-        # 409: another gateway was first. Without the right to make Events, the log says the same.
+        # 409 means that another gateway was first. Without the right to create Events, only the log has the text.
         status = await self._api.change(
             SelectedObjects(kind=EVENTS, namespace=self._namespace), event, create=True
         )

@@ -3,8 +3,8 @@
     ConfigMap, label radixgate/tenants   organisations, plans, tenants: lists in YAML, as in the settings
     Secret, label radixgate/key          tenant: its id; key: the API key; settings: the rest of the key's, in YAML
 
-An object is in force as a whole or not at all. References such as ${env:NAME} are text here: an object must not
-read the gateway's own secrets.
+An object is in force as a whole or not at all. References such as ${env:NAME} are not replaced here, since an
+object must not read the gateway's own secrets.
 """
 
 import base64
@@ -27,13 +27,13 @@ from gateway.tenants.tenant_register import Names
 LISTS = ("organisations", "plans", "tenants")
 KEY_ENTRIES = ("tenant", "key", "settings")
 FOREIGN_KEY_LENGTH_MIN = 32
-"""A key that this gateway has not made shows its strength by its length only."""
+"""The shortest key that is accepted if the gateway did not make it; its length is the only sign of its strength."""
 
 Entries = Mapping[str, str]
 
 
 class ObjectProblem(Exception):
-    """An object cannot be in force; the text says why, and quotes no secret."""
+    """An object cannot be in force; the text has the reason, and quotes no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TenantsObject:
     settings: Settings
     """Organisations, plans and tenants with their keys."""
     keys: tuple[tuple[str, ApiKeySettings], ...] = ()
-    """Keys of tenants that other objects, the settings or the database have: id of the tenant, and the key."""
+    """Keys for tenants that are defined elsewhere (settings, database, other objects), with the tenant's id."""
 
     def names(self) -> Names:
         """Return all names that the object defines, by kind."""

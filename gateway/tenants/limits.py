@@ -1,4 +1,4 @@
-"""From the limits in settings and database to the limits that hold at a moment."""
+"""Chooses the limits in force at a moment from the limits in settings and database."""
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -23,7 +23,7 @@ def limits_at(
 
 
 def override_limits(first: Iterable[Limit], second: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Return all limits of `second`, and those of `first` of a kind that `second` has not."""
+    """Return all limits of `second`, and the limits of `first` of kinds that `second` does not have."""
     taken = {limit.kind: limit for limit in second}
     found = {limit.kind: limit for limit in first}
     return tuple({**found, **taken}.values())

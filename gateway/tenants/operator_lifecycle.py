@@ -28,7 +28,7 @@ class OperatorLifecycle:
         return OperatorLifecycle(store, self._pepper, self._wall)
 
     async def create(self, name: str, role: Role, expires: float | None = None) -> NewKey:
-        """Create a token and return it; its text stands nowhere else."""
+        """Create a token and return it; its text is stored nowhere else."""
         made = new_key(self._pepper, OPERATOR_PREFIX)
         operator = Operator(
             id=made.id, name=name, role=role, hash=made.hash, created=self._wall(), expires=expires
@@ -38,7 +38,7 @@ class OperatorLifecycle:
         return made
 
     async def revoke(self, identity: str) -> Operator:
-        """Revoke a token for ever; a revoked token stays revoked."""
+        """Revoke a token permanently."""
         async with self._store.change() as change:
             change.action = "revoke"
             operator = await change.operator(identity)

@@ -1,10 +1,10 @@
-"""The tenants and keys of the database as last seen, encrypted in a file, for a start while the database is away.
+"""An encrypted file with the tenants and keys last read from the database, for a start while the database is away.
 
     nonce (12) | contents, encrypted and authenticated with AES-256-GCM (NIST SP 800-38D)
 
-The key derives from the deployment secret. The contents have hashes of API keys, and never an API key. They are
-encrypted because they name tenants and their limits, and authenticated because a changed file would change these.
-The time at which the database was last read is part of the contents: an old copy cannot pass for a new one.
+The key is derived from the deployment secret. The file contains hashes of API keys, never an API key. It is
+encrypted because it names tenants and their limits, and authenticated so that these cannot be changed. It contains
+the time at which the database was last read, so that an old copy cannot pass for a new one.
 """
 
 import hmac
@@ -21,7 +21,7 @@ from gateway.settings.types import Moment, Network
 
 NONCE_BYTES = 12
 KEYS_MAX = 100_000
-"""More keys are not kept: writing them again and again would cost more than it is worth."""
+"""The most keys that are kept; rewriting more again and again would cost more than it is worth."""
 
 
 class KnownKey(msgspec.Struct, frozen=True):
@@ -32,10 +32,10 @@ class KnownKey(msgspec.Struct, frozen=True):
 
 
 class KnownTenants(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database said of tenants."""
+    """The tenants and keys read from the database."""
 
     read_at: float
-    """When it said so, in Unix time."""
+    """When they were read, in Unix time."""
     organisations: tuple[OrganisationSettings, ...] = ()
     plans: tuple[PlanSettings, ...] = ()
     tenants: tuple[TenantSettings, ...] = ()
@@ -46,7 +46,7 @@ class SealedTenantStore:
     """The file with the last known tenants."""
 
     def __init__(self, file: Path, secret: bytes) -> None:
-        """`secret`: the deployment secret."""
+        """Derive the file's key from `secret`, the deployment secret."""
         self._file = file
         self._cipher = AESGCM(hmac.digest(secret, b"radixgate sealed tenants", "sha256"))
 
@@ -61,7 +61,7 @@ class SealedTenantStore:
         draft.rename(self._file)
 
     def read(self) -> KnownTenants | None:
-        """Return the contents; None if there is no such file, or not one of this deployment."""
+        """Return the contents; None if the file does not exist or does not belong to this deployment."""
         try:
             found = self._file.read_bytes()
         except OSError:
@@ -70,7 +70,7 @@ class SealedTenantStore:
             text = self._cipher.decrypt(found[:NONCE_BYTES], found[NONCE_BYTES:], None)
             return msgspec.json.decode(text, type=KnownTenants, dec_hook=lambda kind, given: kind(given))
         except (InvalidTag, ValueError):
-            return None  # It was changed, or another deployment or version wrote it.
+            return None  # The file was changed, or another deployment or version wrote it.
 
 
 def _text(value: object) -> str:

@@ -1,17 +1,17 @@
-"""TenantDirectory over a database: kept in memory, renewed four times a second while the database answers.
+"""TenantDirectory over a database: kept in memory, refreshed four times a second while the database answers.
 
     poll every 0.25 s -number unchanged--> nothing to do
           |          --number higher-----> read the rows that changed since, into the register
-          +----------no answer-----------> after some seconds unavailable: known keys are valid for a time, unknown
-                                           keys cannot be judged
+          +----------no answer-----------> after some seconds unavailable: known keys stay valid for a time, unknown
+                                           keys get "try again"
 
-The number is read before the rows: what changes meanwhile has a higher number, and is read again. Names in the
-settings file win: rows of the same name are left out. When a name leaves the file, its row may still be in the
-database, so everything is read again; until that is done, an unknown key is answered with "try again", not refused.
+The number is read before the rows, so that later changes have a higher number and are read again. Names in the
+settings file win; rows with the same name are left out. When a name leaves the file, its row may still be in the
+database, so everything is read again; until then an unknown key gets "try again" instead of a refusal.
 
 A gateway that starts while the database is away uses the sealed copy that an earlier gateway has written
-(sealed_tenants.py). Keys of that copy are valid as long as in a gateway that lost its database when the copy was
-written. Once the database answers, all rows are read, and entries of the copy that have no row are dropped.
+(sealed_tenants.py). Its keys are valid for as long as they would be in a gateway that lost its database when the
+copy was written. Once the database answers, all rows are read, and entries of the copy without a row are dropped.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 1.5
 WHOLE_SECONDS_MAX = 60.0
 OUTAGE_SECONDS = 5.0
-"""How long the database may be silent before it counts as away; one late poll on a busy machine is shorter."""
+"""How long the database may be silent before it counts as away; longer than one late poll on a busy machine."""
 
 SEAL_SECONDS = 15.0
 """How old the sealed copy may be while the database answers."""
 
 KEYS_MAX = 1_000_000
-"""Keys that are known; where the database has more, a key that is not known cannot be judged."""
+"""The most keys that are known; if the database has more, an unknown key cannot be judged."""
 
 
 class SqlDirectory:
-    """The tenants of settings file and database together, as a ReloadableDirectory that follows changes of both."""
+    """A ReloadableDirectory of the tenants in settings file and database, which follows changes of both."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class SqlDirectory:
         """Prepare a directory that has not read the database yet.
 
         Args:
-            register: Holds what the settings file says; what the database says is added.
+            register: Has the content of the settings file; that of the database is added.
             store: The tenants in the database.
             known_seconds_max: How long known keys stay valid while the database does not answer.
             upgrades: Whether tables of an older version are upgraded.
-            sealed: Keeps what is known for the next start; None: it is not kept.
+            sealed: Stores the known tenants for the next start; None: they are not stored.
             clock: Monotonic, in seconds.
             wall: Unix time in seconds.
         """
@@ -75,7 +75,7 @@ class SqlDirectory:
         self.loaded = asyncio.Event()  # the database was read once
         self.attempted = (
             asyncio.Event()
-        )  # the first attempt to read the database has ended, also without success
+        )  # the first attempt to read the database has ended, successful or not
         self._register = register
         self._file_names = register.names()
         self._left_file: Names = {}  # names that left the file and were not found in the database yet
@@ -106,10 +106,10 @@ class SqlDirectory:
 
     @property
     def state(self) -> str:
-        """State for readiness: following, away, stale, or not loaded.
+        """The state for readiness: following, away, stale, or not loaded.
 
-        Away: the database does not answer, and known keys are valid. Stale: known keys have become too old, or are
-        those of the sealed copy from before the start; `usable` says whether they are valid.
+        Away: the database does not answer, and known keys are valid. Stale: known keys have become too old, or come
+        from the sealed copy; `usable` tells whether they are valid.
         """
         if not self.loaded.is_set():
             return "not loaded"
@@ -157,7 +157,7 @@ class SqlDirectory:
         return self._register.tenant_of(entry)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
-        """Return the tenant of that id, with `rules` in place of a key's settings.
+        """Return the tenant with that id, with `rules` in place of a key's settings.
 
         Raises UnknownKey, DirectoryUnavailable.
         """
@@ -171,11 +171,11 @@ class SqlDirectory:
             raise
 
     def file_plans(self) -> set[str]:
-        """Return the names of the plans that the settings file has now."""
+        """Return the names of the plans in the current settings file."""
         return self._file_names["plans"]
 
     def file_tenants(self) -> set[str]:
-        """Return the identities of the tenants that the settings file has now."""
+        """Return the ids of the tenants in the current settings file."""
         return self._file_names["tenants"]
 
     def groups(self) -> Sequence[str]:
@@ -183,7 +183,7 @@ class SqlDirectory:
         return self._register.groups()
 
     def reconfigure(self, file: TenantRegister) -> None:
-        """Replace what the settings file said by the content of this register."""
+        """Replace the content of the settings file by this register."""
         before, self._file_names = self._file_names, file.names()
         gone = {kind: names | self._left_file.get(kind, set()) for kind, names in before.items()}
         self._left_file = subtract_names(gone, self._file_names)
@@ -200,7 +200,7 @@ class SqlDirectory:
         self._poll_wanted.set()
 
     async def wait_until_loaded(self) -> None:
-        """Wait until everything is read or the database turns out not to answer; for a bounded time."""
+        """Wait, for a bounded time, until everything is read or the database turns out not to answer."""
         try:
             await asyncio.wait_for(self.attempted.wait(), WHOLE_SECONDS_MAX)
         except TimeoutError:
@@ -228,12 +228,12 @@ class SqlDirectory:
     async def refresh(self) -> None:
         """Read everything that has changed. Raises DatabaseDown, DatabaseConflict, TimeoutError."""
         if self._store.database.exists:
-            # Only these queries share a time limit: the rows may be many, and every page has a limit of its own.
+            # Only these queries share a time limit. There may be many rows, and every page has its own limit.
             async with asyncio.timeout(POLL_SECONDS_MAX if self._right_schema else None):
                 await self._check_schema()
                 number = await self._store.last_change()
             left = self._left_file
-            # A lower number means another database, or one from a backup: nothing that was read before holds.
+            # A lower number means another database, or a restored backup, so everything has to be read again.
             if number < self._number:
                 self._number = -1
                 for key in self._register.names()["keys"] - self._file_names["keys"]:
@@ -255,7 +255,7 @@ class SqlDirectory:
         self.loaded.set()
 
     async def _read(self, since: int) -> None:
-        # The settings file may be read again meanwhile: the names that it has now count.
+        # The settings file may be reloaded meanwhile; its current names count.
         yielder, register = LoopYielder(), self._register
         for organisation in await self._store.stored_organisations(since):
             if self._is_from_database("organisations", organisation.id):
@@ -283,7 +283,7 @@ class SqlDirectory:
             self._left_file = {}
 
     async def _read_sealed(self) -> None:
-        """Go on from what was known before the start, if it is not too old."""
+        """Use the sealed copy, if it is not too old."""
         known = await asyncio.to_thread(self._sealed.read) if self._sealed is not None else None
         if known is None:
             return

@@ -1,11 +1,11 @@
-"""TenantRegister: organisations, plans, tenants and keys in memory, and the tenant that a key stands for.
+"""TenantRegister: organisations, plans, tenants and keys in memory; finds the tenant of a key.
 
     presented --public id--> entry --digest equal?--> tenant, assembled when it is first asked for
         +------digest------> entry
 
-A key that this gateway made carries its id; a key of any other shape is found by the digest of the whole text. What
-a tenant is assembled from may change: then all assembled tenants are forgotten, and assembled again when they are
-asked for.
+A key that this gateway made contains its id; a key of any other form is found by the digest of the whole text. A
+tenant is assembled from several entries. When one of these changes, all assembled tenants are dropped, and
+assembled again when they are next requested.
 """
 
 import hmac
@@ -56,7 +56,7 @@ UNKNOWN_KEY = KeyEntry(
     plain=False,
     expires=0.0,
 )
-"""The entry that an unknown key is compared with; it has expired, should its preimage ever be found."""
+"""The entry with which an unknown key is compared; it has expired, in case its preimage is ever found."""
 
 
 class TenantRegister:
@@ -98,7 +98,7 @@ class TenantRegister:
         }
 
     def known(self, read_at: float, without: Names) -> KnownTenants:
-        """Return what the register has, without these names. `read_at`: when it was read, in Unix time."""
+        """Return the content of the register without these names; `read_at` is the Unix time of the reading."""
         return KnownTenants(
             read_at=read_at,
             organisations=tuple(
@@ -112,7 +112,7 @@ class TenantRegister:
         )
 
     def put_known(self, known: KnownTenants, without: Names) -> None:
-        """Add what was known before, without these names."""
+        """Add the content of a sealed copy, without these names."""
         for organisation in known.organisations:
             if organisation.id not in without["organisations"]:
                 self.put_organisation(organisation)
@@ -136,7 +136,7 @@ class TenantRegister:
         digest = key_digest(text, self._pepper)
         entry = self._entries.get(claimed_id(text)) or self._by_digest.get(digest) or UNKNOWN_KEY
         if not hmac.compare_digest(digest, entry.digest):
-            # Done also where it cannot succeed, so that an unknown id takes as long as a wrong secret.
+            # Also computed if it cannot succeed, so that an unknown id takes as long as a wrong secret.
             plain = sha256(text.encode("utf-8", "surrogatepass")).digest()
             entry = self._by_plain_digest.get(plain, UNKNOWN_KEY)
             if not hmac.compare_digest(plain, entry.digest):
@@ -146,9 +146,9 @@ class TenantRegister:
         return entry
 
     def tenant_of(self, entry: KeyEntry) -> Tenant:
-        """Return the tenant as this key presents it.
+        """Return the tenant with the settings of this key.
 
-        Raises UnknownKey if the key's tenant does not exist any more.
+        Raises UnknownKey if the key's tenant no longer exists.
         """
         if entry.tenant is None or entry.generation != self._generation or entry.good_until <= self._wall():
             entry.tenant, entry.good_until = self._assemble(entry, self._wall())
@@ -156,7 +156,7 @@ class TenantRegister:
         return entry.tenant
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
-        """Return the tenant of that id, with `rules` in place of a key's settings. Raises UnknownKey."""
+        """Return the tenant with that id, with `rules` in place of a key's settings. Raises UnknownKey."""
         entry = KeyEntry(key=rules, tenant_id=tenant, digest=b"", plain=False, expires=float("inf"))
         return self._assemble(entry, self._wall())[0]
 
@@ -176,7 +176,7 @@ class TenantRegister:
         return self._group_list
 
     def drop(self, names: Mapping[str, Iterable[str]]) -> None:
-        """Remove what is named, by kind; see `names`."""
+        """Remove the entries with these names, by kind; see `names`."""
         for key in names.get("keys", ()):
             self.drop_key(key)
         known: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -190,7 +190,7 @@ class TenantRegister:
         self._generation += 1
 
     def put_all(self, other: "TenantRegister") -> None:
-        """Add everything that is in the other register."""
+        """Add all entries of the other register."""
         for organisation in other._organisations.values():
             self.put_organisation(organisation)
         for plan in other._plans.values():
@@ -253,7 +253,7 @@ class TenantRegister:
                 del by_digest[entry.digest]
 
     def _assemble(self, entry: KeyEntry, now: float) -> tuple[Tenant, float]:
-        """Return the tenant, and the Unix time at which a limit of it ends."""
+        """Return the tenant, and the Unix time at which its next limit ends."""
         key, tenant = entry.key, self._tenants.get(entry.tenant_id)
         if tenant is None:
             raise UnknownKey
@@ -298,13 +298,13 @@ class TenantRegister:
 
 
 def subtract_names(names: Names, others: Names) -> Names:
-    """Return those of the names that are not among the others."""
+    """Return the names that are not among the others."""
     return {kind: found - others[kind] for kind, found in names.items()}
 
 
 UNLIMITED = PlanSettings(name="unlimited")
 NOTHING_ALLOWED = PlanSettings(name="missing", models=ModelAccessSettings(allow=()))
-"""Used in place of a plan that does not exist: a lost row must not lift all limits."""
+"""The plan that is used if a tenant's plan does not exist, since a lost row must not lift all limits."""
 
 
 def _context_bounds(tenant: TenantSettings, plan: PlanSettings) -> ContextBounds:

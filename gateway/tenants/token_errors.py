@@ -2,7 +2,7 @@
 
 
 class TokenInvalid(Exception):
-    """The token is not valid; the message says why, in words that its holder may read."""
+    """The token is not valid; the message has the reason, which its holder may read."""
 
 
 class NoTenantNamed(Exception):

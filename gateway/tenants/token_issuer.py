@@ -1,10 +1,10 @@
-"""Issuer: an identity provider with its public keys in memory, which verifies the tokens that it has signed.
+"""Issuer: keeps the public keys of an identity provider in memory, and verifies the tokens that it has signed.
 
     every refresh_seconds ---------------------> read the keys
     a token signed with a key that is unknown -> read the keys, once for all waiters, not again for REREAD_SECONDS
     no answer ---------------------------------> known keys are valid for known_keys_seconds_max
 
-Only addresses of the settings, or of the issuer's own metadata, are read; redirects are not followed, and the
+Only addresses from the settings or from the issuer's own metadata are read. Redirects are not followed, and the
 length of an answer is bounded.
 """
 
@@ -46,7 +46,7 @@ IssuerState = Literal["known", "away", "stale", "not read"]
 
 
 class IssuerMetadata(msgspec.Struct, frozen=True):
-    """The addresses that an issuer publishes of itself; those of logins only where it has logins."""
+    """The addresses that an issuer publishes; the addresses for logins only if it supports logins."""
 
     issuer: str
     jwks_uri: str
@@ -79,13 +79,13 @@ class Issuer(Generic[Rules]):
 
     @property
     def fresh(self) -> bool:
-        """Whether the keys are known and were read lately enough."""
+        """Whether the keys are known and were read recently enough."""
         limit = self.rules.refresh_seconds + self.rules.known_keys_seconds_max
         return self._keys is not None and self._clock() - self._read_at <= limit
 
     @property
     def state(self) -> IssuerState:
-        """The state of the keys: known, away (known keys are still valid), stale (not any more), or not read."""
+        """The state of the keys: known, away (known keys are still valid), stale (no longer valid), or not read."""
         if self._keys is None:
             return "not read"
         return "stale" if not self.fresh else "away" if self._away else "known"
@@ -103,7 +103,7 @@ class Issuer(Generic[Rules]):
 
         Args:
             token: The token as presented.
-            header: The header that stands in it, which is not trusted.
+            header: The header of the token, which is not trusted.
             audiences: Accepted in place of the audiences in the settings.
 
         Raises TokenInvalid, IssuerUnavailable.
@@ -169,7 +169,7 @@ class Issuer(Generic[Rules]):
         self._keys, self._read_at, self._away = keys, self._clock(), False
 
     async def metadata(self) -> IssuerMetadata:
-        """Return what the issuer publishes of itself (OpenID Connect Discovery 1.0, 4.3).
+        """Read the issuer's metadata (OpenID Connect Discovery 1.0, 4.3).
 
         Raises KeysUnreadable, and what reading raises: aiohttp.ClientError, OSError, TimeoutError, ValueError.
         """

@@ -1,4 +1,4 @@
-"""Verification of tokens (JWT, RFC 7519) that are presented in place of API keys.
+"""Verifies tokens (JWT, RFC 7519) that are presented in place of API keys.
 
     presented -seen before?--> its identity, until it ends
         +-----`iss` of ours?-> signature, audience, times (token_issuer.py) -> claims -> tenant and rules
@@ -32,7 +32,7 @@ TOKEN_LENGTH_MAX = 12 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIdentity:
-    """The tenant that a verified token stands for, and what it may be used for."""
+    """The tenant of a verified token, and the rules for its use."""
 
     tenant: str
     organisation: str | None  # must be the tenant's; None: any
@@ -75,7 +75,7 @@ class TokenVerifier:
             issuer.close()
 
     async def identity(self, presented: str | None) -> TokenIdentity | None:
-        """Return the identity of a token; None if the text is no token, or a token of an unknown issuer.
+        """Return the identity of a token; None if the text is not a token of a known issuer.
 
         Raises TokenInvalid, NoTenantNamed, IssuerUnavailable.
         """
@@ -101,7 +101,7 @@ class TokenVerifier:
         return identity
 
     def _claimed(self, token: str) -> tuple[Issuer[TenantIssuerSettings], Mapping[str, Any]] | None:
-        """Return the issuer that the token claims to have, and its header; nothing of it is verified yet."""
+        """Return the issuer that the token claims, and its header, neither of them verified yet."""
         try:
             said = jwt.decode_complete(token, options={"verify_signature": False})
         except (PyJWTError, RecursionError, ValueError):
@@ -112,14 +112,14 @@ class TokenVerifier:
 
 
 def _identity(issuer: Issuer[TenantIssuerSettings], claims: Mapping[str, Any]) -> TokenIdentity:
-    """Return the identity that verified claims stand for. Raises NoTenantNamed."""
+    """Return the identity for verified claims. Raises NoTenantNamed."""
     rules = issuer.rules
     names = texts_of(claim(claims, rules.tenant_claim))
     tenants = (
         {rules.tenants[name] for name in names if name in rules.tenants} if rules.tenants else set(names)
     )
     if len(tenants) != 1:
-        # Several tenants are as bad as none: a client that could choose might choose the one that pays less.
+        # Several tenants are refused like none; a client with a choice might choose the cheapest.
         raise NoTenantNamed
     organisation = None
     if rules.organisation_claim is not None:

@@ -40,7 +40,7 @@ class ReloadableDirectory(TenantDirectory, Protocol):
     """A tenant directory that follows changes of the settings file."""
 
     def reconfigure(self, file: TenantRegister) -> None:
-        """Replace what the settings file said before by the content of this register."""
+        """Replace the content of the settings file by this register."""
         ...
 
 
@@ -67,7 +67,7 @@ class OpenUntilTenants:
         return self._inner.has_tenants
 
     def reconfigure(self, file: TenantRegister) -> None:
-        """Replace what the settings file said before by the content of this register."""
+        """Replace the content of the settings file by this register."""
         self._inner.reconfigure(file)
 
     def by_key(self, presented: str | None) -> Tenant:
@@ -75,7 +75,7 @@ class OpenUntilTenants:
         try:
             return self._inner.by_key(presented)
         except (UnknownKey, DirectoryUnavailable):
-            # Whether there are tenants at all is asked last: the key of a request that is served belongs to one.
+            # Checked only after a failure, since the key of a served request belongs to a tenant.
             if self._inner.has_tenants:
                 raise
         return self._open.by_key(presented)
@@ -90,7 +90,7 @@ class OpenUntilTenants:
 
     def groups(self) -> Sequence[str]:
         """Return all isolation groups, that of `default` first."""
-        # The group of `default` comes first, so that the list only grows at its end.
+        # The group of `default` comes first, so that new groups are only appended.
         self._groups += self._inner.groups()[len(self._groups) - 1 :]
         return self._groups
 
@@ -105,11 +105,11 @@ class OpenDirectory:
         return Tenant(id="default", organisation="default", key_id="", plan=Plan(), group=OPEN_GROUP)
 
     def by_id(self, tenant: str, rules: ApiKeySettings) -> Tenant:
-        """Raise UnknownKey: no tenant has an id."""
+        """Raise UnknownKey, since no tenant can be found by id."""
         raise UnknownKey
 
     def by_key_id(self, tenant: str, key_id: str) -> Tenant:
-        """Return the tenant `default` for work that it began. Raises UnknownKey for any other id."""
+        """Return the tenant `default`, for its own earlier work. Raises UnknownKey for any other id."""
         if (tenant, key_id) != ("default", ""):
             raise UnknownKey
         return self.by_key(None)

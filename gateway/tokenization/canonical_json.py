@@ -16,7 +16,7 @@ SLICE_CHARACTERS = 64 * 1024
 
 _MARK = secrets.token_hex(16)
 _MARKS = re.compile(rb"%b([0-9]+)" % _MARK.encode())
-"""Stands where a long string was taken out. The mark is random, so that no client can write one."""
+"""A placeholder for a long string that was cut out. It is random, so that no client can write it."""
 
 _json = msgspec.json.Encoder(order="sorted")
 

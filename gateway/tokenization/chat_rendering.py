@@ -2,7 +2,7 @@
 
     messages, tools, documents, reasoning_effort, chat_template_kwargs  -->  template  -->  text
 
-As in vLLM and SGLang, `chat_template_kwargs` are further variables, and win over the fields of the same name.
+As in vLLM and SGLang, `chat_template_kwargs` are further variables, and override the fields of the same name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ FIELD_TYPES: Mapping[str, tuple[type, str]] = {
     "continue_final_message": (bool, "true or false"),
     "chat_template_kwargs": (dict, "an object"),
 }
-"""The fields that templates use: the type that each must have, and that type in words for error messages."""
+"""The fields that templates use, each with its type and the type's name for error messages."""
 
 
 def render_chat(
@@ -59,7 +59,7 @@ def _variables(request: InferenceRequest) -> dict[str, Any]:
 
 
 def _decoded(request: InferenceRequest, name: str) -> Any:
-    """Decode one field, which has been raw JSON until now; None if it is absent. Raises BadRequest."""
+    """Decode one field from raw JSON; None if it is absent. Raises BadRequest."""
     raw = request.fields.get(name)
     if raw is None:
         return None

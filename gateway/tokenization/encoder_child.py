@@ -2,12 +2,12 @@
 
     gateway --> header (directory, digest, special) | texts: chunks, each after its length; length 0 ends a text
     gateway <-- count of texts                      | for each text the number of its tokens, then 4 bytes each
-    gateway <-- NO_ANSWER, FAILED or TOO_MANY       | of TOO_MANY the number of tokens, at least
+    gateway <-- NO_ANSWER, FAILED or TOO_MANY       | after TOO_MANY a lower bound of the number of tokens
 
-A child has a limit of memory of its own: a text that takes more ends the child, and not the gateway.
+A child has its own memory limit, so that a text that exceeds it ends the child and not the gateway.
 
-Tokens travel as packed arrays: building a list of two million Python integers would block the process that does it.
-The child ends when its gateway ends, for whatever reason.
+Tokens travel as packed arrays, because building a list of two million Python integers would block a process. The
+child ends when its gateway ends, for whatever reason.
 
     python -m gateway.tokenization.encoder_child GATEWAY_PID
 """
@@ -43,16 +43,16 @@ NO_ANSWER = 2**32 - 1
 FAILED = 2**32 - 2
 """The tokenizer cannot encode the texts."""
 TOO_MANY = 2**32 - 3
-"""The texts have more tokens than they may have."""
+"""The texts have more tokens than allowed."""
 MEMORY_BYTES_MAX = 640 * 1024**2
-"""Memory of a child; its tokenizers take tens of megabytes each, and a piece of a text up to eighty."""
+"""The memory limit of a child; its tokenizers take tens of megabytes each, and a piece of a text up to eighty."""
 TOKENIZERS_MAX = 16
-"""Tokenizers, of tens of megabytes each, that a process keeps: reloaded settings may name others."""
+"""The most tokenizers, of tens of megabytes each, that a process keeps; reloaded settings may name others."""
 CHUNK_CHARACTERS = 64 * 1024
 NICE = 5
-"""Added to the process's niceness, so that the gateway's own process goes first on a shared processor."""
+"""Added to the process's niceness, so that the gateway itself gets a shared processor first."""
 TRIM_CHARACTERS_MIN = 1_000_000
-"""An encoding takes about a hundred bytes a token; after longer texts that memory is returned to the system."""
+"""After longer texts the memory of the encoding, about a hundred bytes per token, is returned to the system."""
 
 
 class EncodeRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -69,7 +69,7 @@ class EncodeRequest(msgspec.Struct, array_like=True, frozen=True):
     tokens_max: int = TOKENS_MAX
     """The largest number of tokens."""
     together: bool = False
-    """Whether that number is for all texts together, or for each of them."""
+    """Whether `tokens_max` applies to all texts together, or to each of them."""
 
 
 class PipeClosed(Exception):
@@ -135,7 +135,7 @@ def serve(source: BinaryIO, out: BinaryIO) -> None:
         except PipeClosed:
             return
         key = (request.directory, request.digest)
-        # The tokenizer that was used last stands last.
+        # The most recently used tokenizer is last.
         tokenizers[key] = tokenizers.pop(key) if key in tokenizers else _read_same_tokenizer(*key)
         if len(tokenizers) > TOKENIZERS_MAX:
             del tokenizers[next(iter(tokenizers))]
@@ -212,13 +212,13 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
         return
-    # Ctrl-C at a keyboard is for the gateway, which ends its children when it has drained.
+    # Ctrl-C is handled by the gateway, which ends its children after it has drained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICE)
     return_freed_memory()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # A core file would hold prompts.
-    # What a library prints to standard output must not end up in an answer.
+    # Text that a library prints to standard output must not end up in an answer.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:

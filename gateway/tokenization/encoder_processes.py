@@ -1,16 +1,15 @@
-"""A pool of child processes that encode very long prompts: at most one for each encoder thread, started on demand.
+"""A pool of child processes that encode very long prompts: at most one per encoder thread, started on demand.
 
-    loop | thread a  -- text -->  process 1        the GIL is free meanwhile, also when the tokens come back
+    loop | thread a  -- text -->  process 1        the GIL is free meanwhile, even when the tokens come back
          | thread b  -- text -->  process 2
 
-A thread alone is not enough: a tokenizer lets the event loop run while it encodes, but its result has to be turned
-into Python objects and freed again, a tenth of a second for a million tokens, in which nothing else runs.
+A thread alone is not enough. A tokenizer lets the event loop run while it encodes, but converting its result to
+Python objects and freeing them takes a tenth of a second for a million tokens, in which nothing else runs.
 
 A process that dies is replaced, and the request is repeated once. Texts that ended both processes are refused, now
-and for a while: they would end the next ones too, or take the gateway's own memory. The thread encodes in the
-gateway's own process only if no process can be started, or if one answers far too late (the process may have been
-stopped, and would hold its thread for ever). When the client of a very long prompt has left, its process is killed,
-and with it the work.
+and for a while, because they would end the next processes too, or take the gateway's own memory. The thread encodes
+in the gateway's own process only if no process can be started, or if one answers far too late (a stopped process
+would hold its thread for ever). When the client of a very long prompt disconnects, the prompt's process is killed.
 """
 
 import logging
@@ -43,15 +42,15 @@ TRIES_MAX = 2
 _SEED = secrets.randbits(64)
 
 KILL_CHARACTERS_MIN = 1_000_000
-"""The process of a longer prompt is killed when the job is abandoned: finishing takes longer than a new start."""
+"""For longer prompts an abandoned job's process is killed, since finishing takes longer than a new start."""
 
 START_SECONDS_MAX = 20.0
 SECONDS_PER_CHARACTER_MAX = 4e-6
-"""How long a process may take for each character; an encoding takes a tenth to a quarter of that."""
+"""How long a process may take per character; encoding usually takes a tenth to a quarter of that."""
 
 
 FAILED_TEXTS_MAX = 1024
-"""Texts that could not be encoded and are remembered, each as a hash."""
+"""The most texts that are remembered, as hashes, because they could not be encoded."""
 FAILED_SECONDS = 600.0
 
 
@@ -110,11 +109,11 @@ class EncodingJob:
         raise EncodingFailed("it ended the processes that encoded it")
 
     def abandon(self) -> None:
-        """Note that the result is not needed any more, and kill the process of a very long text."""
+        """Give up the result, and kill the process if the text is very long."""
         with self._lock:
             self._abandoned = True
             if self._process is not None and sum(map(len, self._texts)) > KILL_CHARACTERS_MIN:
-                self._process.kill()  # The thread that waits for it sees the pipe close.
+                self._process.kill()  # The waiting thread sees the pipe close.
 
     def _attach(self) -> "_EncoderProcess":
         if self._abandoned:
@@ -157,7 +156,7 @@ class EncoderProcesses:
         return EncodingJob(self, request, texts)
 
     def has_failed(self, texts: Sequence[str]) -> bool:
-        """Return whether these texts could not be encoded not long ago."""
+        """Return whether encoding these texts failed recently."""
         if not self._failed:
             return False
         failed_at = self._failed.get(_hash(texts))
@@ -213,7 +212,7 @@ def _hash(texts: Sequence[str]) -> bytes:
     for text in texts:
         for at in range(0, len(text), CHUNK_CHARACTERS):
             digest.update(text[at : at + CHUNK_CHARACTERS].encode("utf-8", "surrogatepass"))
-        digest.update(b"\xff")  # Occurs in no text: it separates one from the next.
+        digest.update(b"\xff")  # A separator, which occurs in no UTF-8 text.
     return digest.digest()
 
 
@@ -221,14 +220,14 @@ class _EncoderProcess:
     """One running encoder process. The constructor raises OSError if it cannot be started."""
 
     def __init__(self) -> None:
-        # Without -P Python would look for modules in the current directory before all other places.
+        # Without -P Python would search for modules in the current directory first.
         command = (sys.executable, "-P", "-m", "gateway.tokenization.encoder_child", str(os.getpid()))
         places = os.pathsep.join(place or os.getcwd() for place in sys.path)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Nothing else of the environment: it may contain secrets.
+            # The rest of the environment is left out, since it may contain secrets.
             env={"PYTHONPATH": places},
         )
         self.pid = self._process.pid
@@ -241,7 +240,8 @@ class _EncoderProcess:
     def encode(self, request: EncodeRequest, texts: Sequence[str]) -> list[Tokens] | None:
         """Encode the texts; None if the process has another tokenizer.
 
-        Raises EncodingFailed, TooManyTokens, PipeClosed, and OSError, also if it was too late.
+        Raises EncodingFailed, TooManyTokens, PipeClosed and OSError, the latter two also if the process was too
+        late.
         """
         seconds_max = START_SECONDS_MAX + sum(map(len, texts)) * SECONDS_PER_CHARACTER_MAX
         timer = threading.Timer(seconds_max, self._kill_late)
@@ -265,6 +265,6 @@ class _EncoderProcess:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            # What was not written yet has no reader any more. Python 3.13 reports that if the pipe is left to it.
+            # Closing flushes to a dead reader and fails; left to the garbage collector, Python 3.13 reports that.
             with suppress(OSError):
                 cast(BinaryIO, pipe).close()

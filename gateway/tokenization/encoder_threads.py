@@ -1,11 +1,11 @@
-"""The threads that encode long prompts, shared by all tenants: each tenant holds one of them at most.
+"""The threads that encode long prompts, shared by all tenants; each tenant uses at most one at a time.
 
     tenant a   [running] [waits] [waits] ...          b's prompt takes the other thread, however many a sends
     tenant b   [running]
 
-A running thread cannot be stopped. When a client leaves meanwhile, its tenant therefore still counts as holding the
-thread until the work is done; otherwise leaving and coming back would be a way to hold all threads. When a client
-leaves while its prompt waits, the prompt gives up its place at once.
+A running thread cannot be stopped. If the client disconnects meanwhile, its tenant still counts as holding the
+thread until the work is done; otherwise a client could hold all threads by disconnecting and coming back. If the
+client disconnects while its prompt waits, the prompt gives up its place at once.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import TypeVar
 from gateway.domain.errors import TenantQueueFull
 
 WAITING_MAX = 32
-"""Long prompts of one tenant that may wait. Each is held in memory."""
+"""The most long prompts of one tenant that may wait; each is held in memory."""
 
 RETRY_SECONDS = 1.0
 """After how long a refused client may try again."""
@@ -31,11 +31,11 @@ class EncoderThreads:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        # Has an entry for every tenant that holds a thread: the prompts of that tenant that wait for it.
+        # For every tenant that holds a thread, its prompts that wait for that thread.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, tenant: str, work: Callable[[], Result]) -> Result:
-        """Run `work` in a thread once the tenant has no other running, and return its result.
+        """Run `work` in a thread once no other work of the tenant is running, and return its result.
 
         Raises TenantQueueFull.
         """
@@ -67,7 +67,7 @@ class EncoderThreads:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._start_next(tenant)  # The turn came in the same moment; the next prompt takes it.
+                self._start_next(tenant)  # The turn came at the same moment; the next prompt takes it.
             elif turn in waiting:
                 waiting.remove(turn)
             raise

@@ -1,8 +1,8 @@
-"""A lower bound of a text's token count without encoding it: how many bytes one token can stand for at the most.
+"""Computes a lower bound of a text's token count without encoding it, from the most bytes that a token can encode.
 
 The bound exists only for tokenizers that lose nothing of a text, so that every byte ends up in some token:
-byte-level BPE, and BPE that falls back to bytes. A tokenizer that drops blanks, strips accents, or makes one
-unknown token of a whole word has no such bound.
+byte-level BPE, and BPE with byte fallback. A tokenizer that drops spaces, strips accents, or turns a whole word
+into one unknown token has no such bound.
 """
 
 import json
@@ -12,21 +12,21 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 NORMALIZATION_FACTOR = 4
-"""Unicode normalization shrinks a text to no less than a quarter: a mathematical A of four bytes to an A of one."""
+"""Unicode normalization shrinks a text to a quarter at most: a mathematical A (four bytes) becomes an A (one)."""
 
 _FORMS = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 _KEEP_ALL = frozenset({"ByteLevel", "Digits", "Metaspace"})
 
 
 def token_bytes_max(tokenizer: Tokenizer) -> int | None:
-    """Return an upper bound of the UTF-8 bytes of text that one token can stand for; None if there is no bound."""
+    """Return the most UTF-8 bytes of text that one token can encode; None if there is no bound."""
     byte_level = any(part["type"] == "ByteLevel" for part in _steps(tokenizer))
     shrink = _shrink_factor(tokenizer)
     added = tokenizer.get_added_tokens_decoder().values()
     if (
         shrink is None
         or not _knows_every_byte(tokenizer, byte_level=byte_level)
-        # Such tokens absorb any number of blanks beside them.
+        # Such tokens absorb any number of adjacent spaces.
         or any(token.lstrip or token.rstrip for token in added)
     ):
         return None

@@ -1,6 +1,7 @@
-"""Encoding of very long texts piece by piece, which stops as soon as a text has too many tokens.
+"""Encodes very long texts piece by piece, and stops as soon as a text has too many tokens.
 
-An encoding takes up to 300 bytes of memory a character: 16 MB of digits took 5 GB before they were found too long.
+An encoding takes up to 300 bytes of memory per character; 16 MB of digits took 5 GB before they were found too
+long.
 
     one text      | piece | piece | piece ...           cut between words: the tokens are those of the whole text
     aaaaaaaaaa    counted in pieces; encoded whole only if the count says that it may fit
@@ -17,12 +18,12 @@ from radix_cache.blocks import Tokens
 PIECE_CHARACTERS = 256 * 1024
 COUNTED_CHARACTERS = 64 * 1024
 WHOLE_CHARACTERS_MAX = 2_000_000
-"""Characters of a piece that cannot be cut. A language without blanks has commas and full stops."""
+"""The most characters of a piece that cannot be cut. Languages without spaces have commas and full stops."""
 COUNT_TOLERANCE = 1.25
-"""Factor by which a count in pieces cut anywhere may exceed that of the whole text."""
+"""The factor by which the token count of arbitrary pieces may exceed that of the whole text."""
 
 TOKENS_MAX = 2_000_000
-"""Tokens of one prompt where the model's context is not known."""
+"""The most tokens of one prompt if the model's context length is unknown."""
 
 SAMPLES = (
     "one two three",
@@ -31,14 +32,14 @@ SAMPLES = (
     "Ωmega word 漢字 word\t tab word\n\nend, (a.b) c.",
     "漢字、漢字。かな 漢字\n한국어 말, 漢字，字。",
 )
-"""Texts by which a tokenizer is tested for whether cutting between words changes its tokens."""
+"""Test texts that show whether cutting between words changes a tokenizer's tokens."""
 
 _LETTER = "A-Za-z\\u3040-\\u30ff\\u4e00-\\u9fff\\uac00-\\ud7af"
 _CUT = re.compile(rf"(?<=[{_LETTER}])(?=[ \n][{_LETTER}]|[,.\u3001\u3002\uff0c])")
 
 
 class TooManyTokens(Exception):
-    """A text has more tokens than it may have; `at_least` is a lower bound of their number."""
+    """A text has more tokens than allowed; `at_least` is a lower bound of their number."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__(at_least)
@@ -57,13 +58,13 @@ class PiecewiseEncoder:
         self._cuts_are_safe = all(map(self._same_when_cut, SAMPLES))
 
     def encode(self, texts: Sequence[str], *, special: bool, tokens_max: int, together: bool) -> list[Tokens]:
-        """Return the tokens of each text. Raises TooManyTokens before the end of the work, and EncodingFailed.
+        """Return the tokens of each text. Raises EncodingFailed, and TooManyTokens as soon as that is known.
 
         Args:
-            texts: What is to be encoded.
+            texts: The texts to encode.
             special: Add special tokens to each text.
             tokens_max: The largest number of tokens.
-            together: Whether that number is for all texts together, or for each of them.
+            together: Whether `tokens_max` applies to all texts together, or to each of them.
         """
         found, total, most = list[Tokens](), 0, 0
         for batch in _batches(texts):
@@ -93,7 +94,7 @@ class PiecewiseEncoder:
         return tokens
 
     def _encode_whole(self, text: str, special: bool, tokens_max: int) -> Tokens:
-        """Encode a text that cannot be cut, unless a count in pieces says that it is too long."""
+        """Encode a text that cannot be cut, unless a count in arbitrary pieces shows that it is too long."""
         counted = 0
         for at in range(0, min(len(text), WHOLE_CHARACTERS_MAX), COUNTED_CHARACTERS):
             counted += len(self._encode([text[at : at + COUNTED_CHARACTERS]], False)[0])
@@ -109,7 +110,7 @@ class PiecewiseEncoder:
         except Exception as err:
             raise EncodingFailed(str(err)) from err
         except BaseException as err:
-            # A panic in the tokenizer's own code, as of its regular expressions at a million blanks.
+            # A panic in the tokenizer's own code, for example in its regular expressions at a million spaces.
             if type(err).__module__ != "pyo3_runtime":
                 raise
             raise EncodingFailed("the tokenizer panicked") from err
@@ -124,7 +125,7 @@ class PiecewiseEncoder:
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the texts in order, so many at a time that they are no longer than a piece, or one longer text."""
+    """Yield the texts in order, in groups no longer than a piece; a longer text is a group of its own."""
     batch, size = list[str](), 0
     for text in texts:
         if batch and size + len(text) > PIECE_CHARACTERS:

@@ -4,16 +4,16 @@ Chat: the model's chat template, then its tokenizer without special tokens. Comp
 tokens, or the token ids that the client sent. Without a tokenizer, canonical text is used in place of tokens: four
 bytes count as a token.
 
-A tokenizer reads special tokens before anything else, so a text can be split at them and its pieces encoded one by
-one. A conversation's earlier messages are pieces that were encoded before:
+A tokenizer splits a text at special tokens first, so the pieces between them can be encoded one by one. The earlier
+messages of a conversation are pieces that were encoded before:
 
     <|im_start|> | user: Hi | <|im_end|> | <|im_start|> | assistant:     each piece looked up, new ones encoded
 
-The tokens of a piece are cached under a keyed hash, never under its text, and for each isolation group separately:
-otherwise the time to a first token would tell one tenant what another has sent. Long texts are encoded in a thread:
-`encode_batch_fast` lets the event loop run meanwhile, which `encode` does not. Very long texts are rendered and
-split in a thread, too, and encoded in a process (encoder_processes.py), piece by piece, until they have too many
-tokens (piecewise_encoding.py). A text that is too long for the model by its length in bytes is not encoded at all.
+The tokens of a piece are cached under a keyed hash, never under its text, and separately for each isolation group;
+otherwise the time to the first token would reveal to one tenant what another has sent. Long texts are encoded in a
+thread, with `encode_batch_fast`, since `encode` does not let the event loop run meanwhile. Very long texts are also
+rendered and split in a thread, and encoded in a process (encoder_processes.py) piece by piece, until they have too
+many tokens (piecewise_encoding.py). A text that is certain to be too long by its length in bytes is not encoded.
 """
 
 import asyncio
@@ -55,30 +55,30 @@ Part = TypeVar("Part", bytes, Tokens)
 Result = TypeVar("Result")
 
 TEMPLATE_FIELDS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs")
-"""Request fields that chat templates mostly render before the messages."""
+"""Request fields that chat templates usually render before the messages."""
 
 INLINE_CHARACTERS_MAX = 4096
-"""Shorter texts are encoded on the event loop: about a millisecond. A thread costs a tenth of that and a switch."""
+"""Shorter texts are encoded on the event loop, in about a millisecond; a thread costs a tenth of that to start."""
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 
 LONG_BYTES = 128 * 1024
-"""The prompt of a longer request is rendered in a thread, since that takes a millisecond or more."""
+"""Prompts of longer requests are rendered in a thread, since rendering takes a millisecond or more."""
 
 JOINED_TOKENS = 64 * 1024
-"""Tokens that are copied in one call."""
+"""The tokens that are copied in one call."""
 
 PROCESS_CHARACTERS_MIN = 64 * 1024
 """Longer texts are encoded in a process."""
 
 
 class TextEncoder:
-    """Encodes prompts of models without a tokenizer as canonical text; equal prefixes give equal blocks."""
+    """Encodes prompts of models without a tokenizer as canonical text, so that equal prefixes give equal blocks."""
 
     exact = False
 
     def count_answer_text(self, text: str) -> int:
-        """Return the tokens of a text by its length in bytes."""
+        """Return the token count of a text, by its length in bytes."""
         return -(-_utf8_length(text) // TOKEN_BYTES)
 
     async def encode(
@@ -117,11 +117,11 @@ class TokenizerEncoder:
 
     Args:
         tokenizer: The tokenizer of the model.
-        template: The chat template; None for a base model, which has completions only.
+        template: The chat template; None for a base model, which serves completions only.
         threads: The threads that encode long texts.
         key: A secret seed (64 bits) for the hashes under which pieces are cached.
         memory_bytes_max: About how much memory the cache of pieces may take.
-        process_job: Makes the job of encoding texts in a process; None where no processes are used.
+        process_job: Creates the job of encoding texts in a process; None where no processes are used.
     """
 
     exact = True
@@ -175,9 +175,9 @@ class TokenizerEncoder:
         return cls(tokenizer, template, threads, key, memory_bytes_max, process_job)
 
     def count_answer_text(self, text: str) -> int:
-        """Return the tokens of a short text; those of a longer one are extrapolated from its beginning.
+        """Return the token count of a text; that of a longer text is extrapolated from its beginning.
 
-        0 for a text that the tokenizer cannot encode.
+        It is 0 if the tokenizer cannot encode the text.
         """
         beginning = text[:INLINE_CHARACTERS_MAX]
         if not beginning:
@@ -218,7 +218,7 @@ class TokenizerEncoder:
         return media.split(render_chat(request, media.messages, self._template))
 
     def _check_length(self, texts: Sequence[str], bound: "_TokenBound") -> None:
-        """Refuse a prompt that cannot fit, before it costs a second of a thread. Raises PromptTooLong."""
+        """Refuse a prompt that cannot fit, before a thread spends a second on it. Raises PromptTooLong."""
         if self._token_bytes_max is None:
             return
         longest = max(map(_utf8_length, texts), default=0)
@@ -263,7 +263,7 @@ class TokenizerEncoder:
         self, texts: Sequence[str], tenant: Tenant, bound: "_TokenBound", *, special: bool
     ) -> list[Tokens]:
         """Return the tokens of each text. Raises PromptTooLong, BadRequest, TenantQueueFull."""
-        # The pieces of a conversation are one prompt; several texts of a completion are several.
+        # The pieces of a conversation are one prompt; several texts of a completion are several prompts.
         tokens_max, together = bound.tokens_max, not special
         encode = partial(
             self._encoder.encode, texts, special=special, tokens_max=tokens_max, together=together
@@ -296,7 +296,7 @@ class TokenizerEncoder:
 
 
 class _TokenBound:
-    """The tokens that a prompt may have beside its answer, and the error for one that has more."""
+    """The most tokens that a prompt may have beside its answer, and the error for a longer prompt."""
 
     __slots__ = ("_context_length", "_output_tokens", "tokens_max")
 
@@ -341,7 +341,7 @@ def _as_array(prompt: Sequence[int]) -> Tokens:
 
 
 def _interleave(texts: Iterable[Part], media: Iterable[Part]) -> Iterator[Part]:
-    """Yield a text, a medium, a text, ...: there is one text more than there are media."""
+    """Yield texts and media in turn; there is one text more than there are media."""
     for text, medium in zip_longest(texts, media):
         yield text
         if medium is not None:

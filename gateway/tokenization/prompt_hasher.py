@@ -1,4 +1,4 @@
-"""Makes hashed blocks of a request's prompt, in the namespace of its model and its tenant's isolation group."""
+"""Makes hashed blocks of prompts, in the namespace of the model and the tenant's isolation group."""
 
 import asyncio
 from array import array
@@ -13,17 +13,17 @@ from radix_cache.blocks import BlockHasher, Hashes, Tokens
 from radix_cache.namespace import HashedNamespace, Namespace, hasher_for
 
 MODEL_NAMESPACES_MAX = 100_000
-"""Pairs of model and isolation group whose hashers are kept."""
+"""The most pairs of model and isolation group for which the hasher is kept."""
 INLINE_TOKENS_MAX = 1 << 16
 """Longer prompts are hashed in a thread."""
 INLINE_IDS_MAX = 1 << 14
 """Longer prompts are written as JSON in a thread."""
 ESTIMATE_MARGIN = 2
-"""A prompt may have up to this many times the tokens that it is estimated to have, or so many times fewer."""
+"""The factor by which a prompt may have more or fewer tokens than estimated."""
 COUNT_CONTEXTS_MAX = 8
-"""Prompts of up to this many context lengths are counted on request; counting is not charged."""
+"""The longest prompt that is counted on request, in context lengths; counting is not charged."""
 TEXT_FIELDS = frozenset({"echo", "suffix", "prompt_logprobs", "truncate_prompt_tokens", "add_special_tokens"})
-"""Request fields that return the text itself, or change it before it is tokenized; token ids cannot replace it."""
+"""Request fields that return the text, or change it before it is tokenized, so that token ids cannot replace it."""
 
 
 class PromptHasher:
@@ -62,7 +62,7 @@ class PromptHasher:
         )
 
     async def count_tokens(self, ctx: RequestContext) -> int:
-        """Return the tokens of the request's prompt, also if it is too long for the model.
+        """Return the token count of the request's prompt, even if it is too long for the model.
 
         Raises what `blocks` raises, but PromptTooLong only beyond COUNT_CONTEXTS_MAX context lengths.
         """
@@ -95,7 +95,7 @@ async def _block_hashes(prompt: EncodedPrompt, length: int, hasher: BlockHasher)
 
 
 async def _ids_as_json(prompt: EncodedPrompt) -> bytes | None:
-    """Return the prompt's token ids as JSON, a long prompt's made in a thread; None if the prompt is text."""
+    """Return the prompt's token ids as JSON, for long prompts made in a thread; None if the prompt is text."""
     tokens = prompt.tokens
     if tokens is None or len(tokens) <= INLINE_IDS_MAX:
         return _json(tokens) if tokens is not None else None
@@ -122,7 +122,7 @@ def _can_send_ids(ctx: RequestContext) -> bool:
 
 
 def _length_max(ctx: RequestContext) -> int | None:
-    """Return the tokens that prompt and answer may have together; None where only the worker knows."""
+    """Return the most tokens of prompt and answer together; None if only the worker knows."""
     if not ctx.request.generates and "truncate_prompt_tokens" in ctx.request.fields:
         return None
     served, planned = ctx.model.context_length, ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)
@@ -148,7 +148,7 @@ def _check_length(ctx: RequestContext, prompt_tokens: int, length_max: int | Non
 
 
 def _output_bound_by_context(ctx: RequestContext, prompt_tokens: int, length_max: int | None) -> int | None:
-    """Return the answer's bound for a client that accepts a shorter answer; None if all that it asked for fits."""
+    """Return the answer's bound for a client that accepts a shorter answer; None if the requested length fits."""
     asked = ctx.request.output_tokens_max
     if asked is None or length_max is None or not prompt_tokens < length_max < prompt_tokens + asked:
         return None
@@ -156,11 +156,11 @@ def _output_bound_by_context(ctx: RequestContext, prompt_tokens: int, length_max
 
 
 def _output_bound_by_plan(ctx: RequestContext, prompt_tokens: int) -> int | None:
-    """Return the answer's bound under the tenant's plan for a client that set none: workers know no plans."""
+    """Return the answer's bound by the tenant's plan if the client set none, since workers do not know plans."""
     if ctx.request.output_tokens_max is not None or not ctx.request.generates:
         return None
     bound = ctx.tenant.context_bounds.tokens_max_of(ctx.model.name)
     if bound is None:
         return None
-    # An estimated prompt may only seem to fill the bound: leaving one token would give no answer.
+    # An estimated prompt may only seem to fill the bound; a bound of one token would then leave no answer.
     return bound - prompt_tokens if prompt_tokens < bound else bound

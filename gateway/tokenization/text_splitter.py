@@ -1,4 +1,4 @@
-"""Splits a text before it is encoded: at special tokens that absorb no neighbouring blanks."""
+"""Splits a text before it is encoded, at special tokens that do not absorb adjacent spaces."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from tokenizers import Tokenizer
 
 SLICE_CHARACTERS = 256 * 1024
-"""Searched in one call: a regular expression keeps the GIL until it returns."""
+"""The characters that are searched in one call, since a regular expression holds the GIL until it returns."""
 
 SAMPLES = (" user\nIs it?  Yes. ", "assistant\n\n\tword 12 Ωmega")
-"""Texts by which a tokenizer is tested for whether splitting changes its tokens."""
+"""Test texts that show whether splitting changes a tokenizer's tokens."""
 
 
 class TextSplitter:
-    """Splits texts at special tokens; where several begin at one place, at the longest."""
+    """Splits texts at special tokens; of several that begin at one place, the longest counts."""
 
     def __init__(self, special: Sequence[str]) -> None:
         longest_first = sorted(special, key=len, reverse=True)
@@ -21,13 +21,13 @@ class TextSplitter:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Yield the special tokens and the texts between them, in order and without empty ones.
+        """Yield the special tokens and the texts between them, in order, without empty ones.
 
-        Joined, the pieces are the text.
+        The pieces add up to the whole text.
         """
         cut, at = 0, 0
         while at < len(text):
-            # A special token that begins in this slice may end behind it.
+            # A special token that begins in this slice may end after it.
             end = min(at + SLICE_CHARACTERS, len(text))
             found = self._pattern.search(text, at, min(end + self._longest - 1, len(text)))
             if found is None or found.start() >= end:
@@ -44,7 +44,7 @@ class TextSplitter:
 def splitter_for(tokenizer: Tokenizer) -> TextSplitter | None:
     """Return the tokenizer's splitter; None if pieces would be encoded differently from the whole text.
 
-    That is so with tokenizers that put a blank before the first word of a text.
+    That is the case for tokenizers that put a space before the first word of a text.
     """
     special = [
         token.content

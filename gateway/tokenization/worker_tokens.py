@@ -4,8 +4,8 @@
     not in the cache --> POST /tokenize to the least busy worker --> tokens, which are cached
     no answer in time, a refusal, media, fields that /tokenize does not know --> canonical text, as for `text`
 
-This costs a round trip for each new prompt, and the engine tokenizes once more than it would have to: a directory
-with tokenizer.json is better where there is one. After an engine did not answer, none is called for AGAIN_SECONDS.
+This costs a round trip for each new prompt, and the engine tokenizes each prompt twice; a directory with
+tokenizer.json is better where there is one. After an engine did not answer, no engine is called for AGAIN_SECONDS.
 """
 
 import asyncio
@@ -30,7 +30,9 @@ log = logging.getLogger(__name__)
 
 RawFields = Mapping[str, msgspec.Raw]
 Tokenize = Callable[[str, RawFields], Awaitable[Tokens | None]]
-"""(model, the fields of a /tokenize request) to tokens; None if the engine refuses. Raises WorkerUnreachable."""
+"""Returns the tokens for (model, fields of a /tokenize request); None if the engine refuses. Raises
+WorkerUnreachable.
+"""
 
 CALL_SECONDS_MAX = 1.0
 CALL_BYTES_MAX = 2 * 1024**2
@@ -48,7 +50,7 @@ UNSUPPORTED_FIELDS = (
     "function_call",
     "thinking",
 )
-"""Fields that may change the text that a chat is rendered to, and that /tokenize ignores."""
+"""Fields that may change the rendered text of a chat, and that /tokenize ignores."""
 
 
 class RequestLoad(Protocol):
@@ -70,7 +72,7 @@ class TokenizingWorker(Protocol):
 
     @property
     def load(self) -> RequestLoad:
-        """What the worker has to do."""
+        """The work under way on the worker."""
         ...
 
 
@@ -126,13 +128,13 @@ class WorkerEncoder:
         self._silent_until = 0.0
 
     def count_answer_text(self, text: str) -> int:
-        """Return the tokens of a text by its length in bytes: there is no time to ask an engine."""
+        """Return the token count of a text by its length in bytes, since there is no time to call an engine."""
         return self._text.count_answer_text(text)
 
     async def encode(
         self, request: InferenceRequest, tenant: Tenant, length_max: int | None
     ) -> list[EncodedPrompt]:
-        """Return the prompt's tokens by the engine; canonical text of each prompt where the engine gives none."""
+        """Return the engine's tokens of the prompt, or each prompt's canonical text if the engine gives none."""
         fields = self._tokenize_fields(request)
         tokens = await self._cached_or_tokenized(fields, tenant) if fields is not None else None
         if tokens is not None:
@@ -143,7 +145,7 @@ class WorkerEncoder:
         ]
 
     def _tokenize_fields(self, request: InferenceRequest) -> dict[str, msgspec.Raw] | None:
-        """Return the fields of the /tokenize request; None if the engine could not tell or the prompt is tokens."""
+        """Return the fields of the /tokenize request; None if /tokenize cannot encode it, or it has tokens."""
         if not request.generates:
             return None
         model = msgspec.Raw(msgspec.json.encode(self._model))
@@ -178,7 +180,7 @@ class WorkerEncoder:
             async with asyncio.timeout(CALL_SECONDS_MAX):
                 tokens = await self._tokenize(self._model, fields)
         except (WorkerUnreachable, TimeoutError) as err:
-            # Warned once, until an engine answers again.
+            # Logged as a warning once, until an engine answers again.
             level = logging.DEBUG if self._silent_until else logging.WARNING
             self._silent_until = self._clock() + AGAIN_SECONDS
             log.log(

@@ -1,9 +1,9 @@
 """The web application of the operators' listener: health, metrics, the console, browser login, the admin API.
 
-/health/* needs no authorization and answers to any host name, as probes ask by address. /metrics has a token of its
-own, if any. Everything else needs authorization; where the settings name no token and no identity provider, every
-caller on this machine is authorized, and then the Host header has to name loopback too. The views of the console
-are in operator_views.py, and live_views.py streams them. The admin API itself is in gateway/adminapi.
+/health/* needs no authorization and accepts any host name, since probes call by address. /metrics may have a token
+of its own. Everything else needs authorization. Where the settings name no token and no identity provider, every
+caller on this machine is authorized, but the Host header must name loopback. The views of the console are in
+operator_views.py; live_views.py streams them. The admin API itself is in gateway/adminapi.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from gateway.web.operator_views import OperatorViews, readiness
 from gateway.web.playground import playground
 
 SETTINGS_SECONDS = 10.0
-"""How often a page that watches the settings learns of a reload."""
+"""How often a page that watches the settings is refreshed."""
 
 
 def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Application:
@@ -58,7 +58,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
 
     async def all_metrics(http: web.Request) -> web.StreamResponse:
         if http.transport is None or http.transport.get_extra_info("socket").family != socket.AF_UNIX:
-            # Other processes of this gateway ask at its own socket.
+            # Other processes of this gateway use its own socket.
             authorization.authorize_metrics(http)
         if process is None or process.number:
             return await metrics(http)
@@ -82,7 +82,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         except ConnectionResetError:
             pass  # The client has left.
         finally:
-            # An answer that has started cannot become an error: the connection is cut, so that the client knows.
+            # A started answer cannot become an error; the cut connection shows the client that it is incomplete.
             if not complete and http.transport is not None:
                 http.transport.abort()
         return response
@@ -137,7 +137,7 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     guarded_page = _guarded(authorization, console_file, to_login=services.login is not None)
 
     async def page(http: web.Request) -> web.StreamResponse:
-        # The files contain no data: pages ask for a token by themselves, or take it from their address.
+        # The files contain no data. Pages ask the user for a token, or take it from their address.
         begins_at_login = services.login is not None and is_page(http) and "token" not in http.query
         is_public = authorization.has_admin_token and not begins_at_login
         return await (console_file if is_public else guarded_page)(http)
@@ -157,7 +157,7 @@ def _compressed(http: web.Request, response: web.StreamResponse) -> web.StreamRe
 
 
 def _with_problems(handle: Handler) -> Handler:
-    """Return a handler that answers what the given handler raises as a problem document."""
+    """Return a handler that answers errors of the given handler with a problem document."""
 
     async def answer(http: web.Request) -> web.StreamResponse:
         try:

@@ -1,11 +1,11 @@
-"""The relay of requests to the cell that their tenant belongs to: bytes in both directions as they come.
+"""Relays requests to the cell of their tenant; bytes pass in both directions as they arrive.
 
     client --> gateway of any cell: authenticates --> gateway of the tenant's cell: authenticates, serves, records
 
-The pipeline decides that a request moves (`serve` in gateway/pipeline.py), by the owner among the living
-cells. Nothing is reserved on the way. A gateway of the cell that cannot be reached, or breaks off before any of the
-body was sent, is passed over for the next one, and at last the request is served here: a request without a body
-(GET, DELETE) may therefore be sent twice. A client that leaves ends the call to the other cell.
+The pipeline decides whether a request moves (`serve` in gateway/pipeline.py), by the tenant's owner among the
+living cells. Nothing is reserved on the way. If a gateway of that cell cannot be reached, or breaks off before any
+of the body was sent, the next one is tried, and in the end the request is served here. A request without a body
+(GET, DELETE) may therefore be sent twice. A client that disconnects ends the call to the other cell.
 """
 
 import asyncio
@@ -35,25 +35,25 @@ from gateway.web.request_identity import presented_key
 log = logging.getLogger(__name__)
 
 CELL = "x-radixgate-cell"
-"""The header of an answer that names the cell that the tenant belongs to."""
+"""The response header that names the tenant's cell."""
 
 CONNECTIONS_MAX = 4096
 CONNECT_SECONDS_MAX = 1.0
 KEPT_SECONDS = 30.0
-"""How long an unused connection is kept: less than the other end keeps it."""
+"""How long an unused connection is kept open; shorter than at the other end."""
 
 REST_SECONDS = 1.0
-"""How long a gateway that was not reached is not tried again."""
+"""How long a gateway is not tried again after it could not be reached."""
 
 FETCHED_BYTES_MAX = 16 * 1024**2
 FETCH_SECONDS_MAX = 10.0
-"""Bounds of an answer that is not streamed on as it comes."""
+"""Bounds of an answer that is read whole before it is passed on."""
 
 TRIES_MAX = 3
-"""Gateways of a cell that are tried before the request is served here."""
+"""The most gateways of a cell that are tried before the request is served here."""
 
 IDLE_SECONDS = 5
-"""After so long without a byte a connection is probed; a machine that is gone is noticed after 20 seconds."""
+"""A connection is probed after this long without a byte; a dead machine is noticed after 20 seconds."""
 
 HOP_BY_HOP = frozenset(
     [
@@ -70,9 +70,9 @@ class CellRelay:
 
     def __init__(self, living: LivingCells, signature: HopSignature) -> None:
         self.relayed: Counter[str] = Counter()
-        """Requests that another cell has answered, by its name."""
+        """The number of requests that another cell has answered, by its name."""
         self.unreached: Counter[str] = Counter()
-        """Requests that were served here because no gateway of their cell could be reached, by its name."""
+        """The number of requests served here because no gateway of their cell could be reached, by its name."""
         self._rests_until: dict[str, float] = {}
         """When gateways that were not reached are tried again, by URL."""
         self._living = living
@@ -110,7 +110,7 @@ class CellRelay:
         return address_of(address) if address is not None else None
 
     def address_finder(self, find_address: FindAddress) -> FindAddress:
-        """Return a function that finds clients' addresses, also of requests that other cells relay."""
+        """Return a function that finds clients' addresses, including those of relayed requests."""
 
         def find(http: web.Request) -> Address | None:
             return self.hop_address(http) if HEADER in http.headers else find_address(http)
@@ -120,7 +120,7 @@ class CellRelay:
     async def fetch(
         self, http: web.Request, tenant: Tenant, find_address: FindAddress
     ) -> web.Response | None:
-        """Return the whole answer of the tenant's cell to a small request; None: it is to be answered here.
+        """Return the whole answer of the tenant's cell to a small request; None if it has to be answered here.
 
         Raises CellUnavailable, BadRequest.
         """
@@ -147,9 +147,9 @@ class CellRelay:
     async def open(
         self, http: web.Request, cell: str, find_address: FindAddress
     ) -> aiohttp.ClientResponse | None:
-        """Send a request to its cell and return the answer's beginning; None if no gateway of the cell is reached.
+        """Send a request to its cell and return the answer's head; None if no gateway of the cell is reached.
 
-        Raises CellUnavailable if the connection breaks before that, and BadRequest if the client's own does.
+        Raises CellUnavailable if the connection to the cell breaks before that, BadRequest if the client's does.
         """
         now = time.monotonic()
         urls = [url for url in self._living.cells.get(cell, ()) if self._rests_until.get(url, now) <= now]
@@ -200,7 +200,7 @@ class _RelayedBody:
         """Why the client's body did not arrive."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body; a client that waits to be asked for it is asked."""
+        """Yield the body; a client that waits for `100 Continue` gets it."""
         self.begun = True
         await ask_for_body(self._http)
         try:
@@ -214,7 +214,7 @@ class _RelayedBody:
 async def relayed_chunks(answer: aiohttp.ClientResponse, http: web.Request) -> AsyncIterator[bytes]:
     """Yield an answer's bytes as they arrive.
 
-    Raises ConnectionResetError if they end too soon: the client's connection is cut, so that it notices, too.
+    Raises ConnectionResetError if they end too soon; the client's connection is then cut, so that it notices.
     """
     try:
         async for chunk in answer.content.iter_any():

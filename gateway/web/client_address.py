@@ -3,8 +3,8 @@
     X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.7        connection from 10.0.0.5
                      forged   the client   trusted         trusted
 
-Every proxy appends the address that it was called from, so the list is read from its end, for as long as the
-addresses are trusted proxies.
+Every proxy appends the address of its caller, so the list is read from its end, for as long as the addresses are
+those of trusted proxies.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from gateway.settings.types import Address, Network, address_of
 
 FORWARDED_FOR = "X-Forwarded-For"
 HOPS_MAX = 20
-"""Addresses of the header that are looked at."""
+"""The most addresses of the header that are examined."""
 
 FindAddress = Callable[[web.Request], Address | None]
 """Return the address of a request's client; None if it is unknown."""
@@ -54,7 +54,7 @@ def client_address(
     for hop in reversed(_hops(forwarded)):
         address = address_of(hop)
         if address is None:
-            # A trusted proxy reported something that is no address: the client is unknown.
+            # A trusted proxy reported something that is not an address, so the client is unknown.
             return None
         found = address
         if not trusted(address):

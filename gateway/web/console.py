@@ -1,6 +1,6 @@
-"""The files of the operator console and of the tenants' page: plain modules and styles, served as they lie.
+"""Serves the files of the operator console and of the tenants' page: plain modules and styles, not built.
 
-The pages contain no data: they call the APIs with the rights of the token, key or session that they send.
+The pages contain no data. They call the APIs with the rights of the token, key or session that they send.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ async def console_file(http: web.Request) -> web.Response:
 
 
 def is_page(http: web.Request) -> bool:
-    """Return whether a request is for a page of the console, not for a part of one."""
+    """Return whether a request is for a page of the console, not for a script, style or image."""
     return (http.match_info.get("file", "") or INDEX).endswith(".html")
 
 
@@ -53,7 +53,7 @@ async def tenant_page_file(http: web.Request) -> web.Response:
 
 
 def file_response(http: web.Request, name: str) -> web.Response | None:
-    """Return the response with a file, or a 304 to a browser that has it already; None for an unknown name."""
+    """Return the response with a file, or a 304 if the browser has it already; None for an unknown name."""
     found = _contents().get(name)
     if found is None:
         return None

@@ -32,7 +32,7 @@ class Dialect(Protocol):
         ...
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return an answer's headers under this API's names. They are given under OpenAI's names."""
+        """Return an answer's headers, which have OpenAI's names, under this API's names."""
         ...
 
     def stream_start(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Which dialect belongs to which API."""
+"""Chooses the dialect of each API."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ DialectFactory = Callable[[str], Dialect]
 def dialect_factory(
     surface: Surface, responses: ResponseStore | None, conversations: ConversationStore | None = None
 ) -> DialectFactory:
-    """Return what makes the dialects of an API.
+    """Return the factory of an API's dialects.
 
     Args:
         surface: The API.

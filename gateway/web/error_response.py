@@ -17,7 +17,7 @@ ANTHROPIC_ERROR_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""HTTP status to the `type` of an Anthropic error. Other statuses are `invalid_request_error` or `api_error`."""
+"""The `type` of an Anthropic error by HTTP status. Other statuses are `invalid_request_error` or `api_error`."""
 
 ANTHROPIC_FIELD_NAMES = {"stop": "stop_sequences"}
 """Field of the chat completion request that a message becomes -> the field's name in the Messages API."""
@@ -43,7 +43,7 @@ def anthropic_error_body(error: GatewayError, request_id: str) -> bytes:
     if kind is None:
         kind = "invalid_request_error" if error.status < 500 else "api_error"
     text = error.message_and_param(ANTHROPIC_FIELD_NAMES)[0].encode("utf-8", "replace").decode()
-    # Anthropic's clients recognise these words, and shorten their conversation or the answer that they ask for.
+    # Anthropic's clients recognise these words, and then shorten the conversation or the requested answer.
     if isinstance(error, PromptTooLong):
         text = f"prompt is too long: {error.least}{error.tokens} tokens > {error.context_length} maximum"
     elif isinstance(error, ContextExceeded):
@@ -54,7 +54,7 @@ def anthropic_error_body(error: GatewayError, request_id: str) -> bytes:
 
 
 def _context_exceeded_text(error: ContextExceeded, text: str) -> str:
-    """Return Anthropic's words for a worker's refusal, with the worker's own `text` where it gives no numbers."""
+    """Return Anthropic's words for a worker's refusal, with the worker's own `text` if it gave no numbers."""
     prompt, answer, context = error.prompt_tokens, error.output_tokens, error.context_length
     if prompt is None or context is None:
         return f"prompt is too long: {text}"

@@ -1,4 +1,4 @@
-"""Handlers of requests that an exchange serves to its end: draining waits for them, and begins none."""
+"""Handlers that serve a request as an exchange; draining waits for exchanges under way and admits no new ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ def exchange_handler(
     services: Services,
     drain_state: DrainState,
 ) -> Handler:
-    """Return a handler that makes an exchange of each request, and serves it in the handler's task."""
+    """Return a handler that turns each request into an exchange, and serves it in the handler's task."""
     under_way = drain_state.requests
 
     async def handle(http: web.Request) -> web.StreamResponse:
@@ -36,7 +36,7 @@ def exchange_handler(
             else:
                 await exchange.fail(ShuttingDown())
         except ConnectionResetError:
-            # The client has left, which is no error of the gateway; this answer is not sent.
+            # The client has disconnected, which is not an error of the gateway; this answer is not sent.
             return exchange.response or web.Response()
         finally:
             under_way.discard(task)

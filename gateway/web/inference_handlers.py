@@ -1,4 +1,4 @@
-"""The handlers of inference requests on the tenants' listener, by path: each makes an exchange, and serves it."""
+"""The handlers of inference requests on the tenants' listener, by path; each creates an exchange and serves it."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,9 +30,9 @@ class InferenceHandlers:
 
     Args:
         services: The inference pipeline and what it needs.
-        drain_state: Whether new requests are accepted; knows the tasks that are under way.
+        drain_state: Whether new requests are accepted, and the tasks under way.
         stores: The stores of responses and conversations.
-        exchange_options: Keyword arguments of every exchange: bounds of bodies, and how clients are named.
+        exchange_options: Keyword arguments of every exchange, such as bounds of bodies.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class InferenceHandlers:
         self._exchange_options = exchange_options
 
     def by_path(self) -> dict[str, Handler]:
-        """Return the handlers by path, without the prefix `/v1/`; all of them for POST."""
+        """Return the POST handlers by path, without the prefix `/v1/`."""
         stores, counted = self._stores, partial(self._handler, work=answer_token_count)
         handlers = {
             surface.value: self._handler(
@@ -67,7 +67,7 @@ class InferenceHandlers:
         }
 
     def at_deployment(self, surface: Surface) -> Handler:
-        """Return the handler of a surface under a path that names the model, as Azure's clients do."""
+        """Return the handler of a surface at a path that names the model, as in Azure's API."""
         return self._handler(DeploymentExchange, surface=surface)
 
     def _handler(

@@ -3,8 +3,8 @@
     GET ...                               one answer
     GET ...  Accept: text/event-stream    an event with the answer now, and one after each change
 
-All streams of one address share one answer, which is computed when the oldest is due; an address that no stream
-watches is not computed at all. A stream ends after some minutes, so that its caller is authorized anew.
+All streams of one URL share one answer, which is computed once per refresh interval, and only while a stream
+watches the URL. A stream ends after some minutes, so that its caller is authorized again.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ STREAMS_MAX = 64
 REFRESH_SECONDS = 2.0
 STREAM_SECONDS_MAX = 300.0
 SILENCE_SECONDS_MAX = 15.0
-"""After so long without a change a comment is sent, which finds out whether the client is still there."""
+"""After this long without a change a comment is sent, to find out whether the client is still connected."""
 WRITE_SECONDS_MAX = 10.0
 RETRY = b"retry: 2000\n\n"
 
@@ -106,7 +106,7 @@ class LiveViews:
                 del self._watched[address]
 
     async def _send(self, http: web.Request, watched: LiveView, refresh_seconds: float) -> web.StreamResponse:
-        body = await watched.body()  # A problem of the first answer has a status of its own.
+        body = await watched.body()  # Before the headers, so that a problem is answered with its own status.
         response = web.StreamResponse(headers={**SECURITY_HEADERS, "x-accel-buffering": "no"})
         response.content_type, response.charset = EVENT_STREAM, "utf-8"
         await response.prepare(http)

@@ -1,4 +1,4 @@
-"""The metrics of several gateway processes as one text: every series gets the label `process`.
+"""Merges the metrics of several gateway processes into one text; every series gets the label `process`.
 
 The head of each metric family appears once, with the series of all processes below it, as the format requires.
 """
@@ -14,11 +14,11 @@ from gateway.process.multiprocess import GatewayProcess
 log = logging.getLogger(__name__)
 
 SECONDS_MAX = 5.0
-"""Wait for another process's metrics."""
+"""Longest wait for another process's metrics."""
 
 
 async def other_processes_metrics(process: GatewayProcess, accept: str) -> dict[int, bytes]:
-    """Return the current metrics of the other processes by their number, without processes that do not answer."""
+    """Return the current metrics of the other processes by number; processes that do not answer are left out."""
     others = [number for number in range(process.count) if number != process.number]
     found = await asyncio.gather(*(_fetch_metrics(process, number, accept) for number in others))
     return {number: text for number, text in zip(others, found, strict=True) if text is not None}

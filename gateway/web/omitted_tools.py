@@ -1,6 +1,6 @@
 """Tools that no engine and no client runs, such as the web search of OpenAI's and Anthropic's servers.
 
-A model can answer without them: they are left out of the request, and a header of the answer and the log name them.
+A model can answer without them. They are left out of the request, and named in a response header and in the log.
 """
 
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 HEADER = "x-radixgate-omitted-tools"
 NAMED_MAX = 16
-"""Types that header and log name."""
+"""The most types that the header and the log name."""
 TYPE_LENGTH_MAX = 64
 
 

@@ -1,4 +1,4 @@
-"""What the console shows of a gateway and of all gateways together; each view works without a database."""
+"""The console's views of one gateway and of all gateways together; each works without a database."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,9 @@ from gateway.fleet.worker import Worker
 from workers.worker import Health
 
 ISSUER_STATES = ("none", "known", "away", "not read", "stale")
-"""From good to bad. `away`: the provider does not answer, but its known keys are used. Later, tokens get 503."""
+"""The states from good to bad. `away`: the provider does not answer, but its known keys are used. Later, tokens get
+a 503.
+"""
 
 WORKERS_MAX = 5000
 STATES_FIRST = {Health.DOWN: 0, Health.SUSPECT: 1, Health.DRAINING: 2}
@@ -38,7 +40,7 @@ class OperatorViews:
 
     @property
     def explorer(self) -> RequestExplorer:
-        """Finds finished requests. Raises Problem where none are remembered."""
+        """The explorer of finished requests. Raises Problem where none are remembered."""
         explorer = self._gateway.explorer
         if explorer is None:
             raise Problem(404, "No requests are remembered (telemetry.requests.kept_max: 0).")
@@ -47,7 +49,7 @@ class OperatorViews:
     async def overview(self, parameters: Mapping[str, str]) -> dict[str, object]:
         """Return totals, queues, workers and the busiest tenants.
 
-        `workers` and `tenants` bound how many: those that need attention and the busiest come first.
+        `workers` and `tenants` bound their numbers; workers that need attention, then the busiest, come first.
         """
         check_names(parameters, ("workers", "tenants"))
         gateway = self._gateway
@@ -107,7 +109,7 @@ def readiness(gateway: Gateway) -> dict[str, object]:
 
 
 def overview_of(gateway: Gateway, workers: Iterable[Worker], activity: ActivityReport) -> dict[str, object]:
-    """Return everything on the overview except the queues, with these workers; `activity`: of all gateways."""
+    """Return the overview except the queues, with these workers; `activity` is that of all gateways."""
     dispatch = gateway.services.dispatch
     stats = dispatch.index.stats()
     states = Counter(worker.health.health.value for worker in gateway.fleet)
@@ -149,7 +151,7 @@ def _state(gateway: Gateway) -> dict[str, Any]:
 
 
 def _attention(worker: Worker) -> tuple[int, int]:
-    """Return the order in which workers are shown: first those that do not serve, then the busiest."""
+    """Return the sort key of a worker on the overview: workers that do not serve come first, then the busiest."""
     return STATES_FIRST.get(worker.health.health, 3), -(worker.load.streams + worker.load.others.streams)
 
 

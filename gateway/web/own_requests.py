@@ -1,4 +1,4 @@
-"""GET /v1/requests and /v1/requests/{id}: finished requests of the tenant that asks, without the workers."""
+"""GET /v1/requests and /v1/requests/{id}: finished requests of the calling tenant, without the workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a tenant's key for usage may read of the tenant's own: usage, limits and finished requests, as JSON."""
+"""Handlers for keys with the scope `usage`: the tenant's own usage, limits and finished requests, as JSON."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -48,7 +48,7 @@ class OwnUsageHandlers:
         self._find_address = find_address
 
     def by_path(self) -> dict[str, Handler]:
-        """Return the handlers by path, without the prefix `/v1/`; all of them for GET."""
+        """Return the GET handlers by path, without the prefix `/v1/`."""
         return {
             "usage": self._shown(self._usage),
             "limits": self._shown(self._limits),
@@ -59,9 +59,9 @@ class OwnUsageHandlers:
     def _shown(
         self, show: Callable[[web.Request, Tenant], Awaitable[Any]], *, by_its_cell: bool = False
     ) -> Handler:
-        """Return a handler that answers what `show` returns as JSON, to a key for usage.
+        """Return a handler that sends the result of `show` as JSON, to a key with the scope `usage`.
 
-        `by_its_cell`: only the tenant's cell knows it.
+        `by_its_cell` means that only the tenant's cell has the data.
         """
 
         async def handle(http: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""The spellings of a path under which it is served: clients put their base URLs together in several ways.
+"""The spellings under which a path is served, since clients join base URL and path in several ways.
 
 /v1/chat/completions                                    as documented
 /chat/completions, //chat/completions                   the base URL lacks /v1
@@ -9,10 +9,10 @@
 from collections.abc import Iterator
 
 PREFIXES = ("/v1", "", "/", "//v1", "/v1/", "/v1/v1", "/openai/v1")
-"""What stands before `/chat/completions` and all other paths of the API."""
+"""The prefixes of `/chat/completions` and all other paths of the API."""
 
 AZURE_PREFIXES = ("/openai/deployments/{deployment}", "//openai/deployments/{deployment}")
-"""What stands before the paths of a model in Azure's API, which names the model in the path."""
+"""The prefixes of paths in Azure's API, which name the model."""
 
 
 def spellings(path: str) -> Iterator[str]:

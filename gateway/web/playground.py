@@ -1,7 +1,7 @@
 """The playground of the console: an operator sends a chat request with a tenant's API key.
 
-The request takes the same way as one on the tenants' listener: it is authenticated, limited, charged and recorded
-as the key's own.
+The request is handled like one on the tenants' listener: it is authenticated, limited, charged and recorded as the
+key's own.
 """
 
 from functools import partial

@@ -6,8 +6,8 @@
     x-stainless-timeout: 600            for Python; sent by those for JavaScript
     x-request-timeout: 30               the same, for clients without an SDK
 
-A request is not sent to a worker if its client would leave before the answer begins. A timeout that is not a number
-is ignored.
+A request is not sent to a worker if its client's timeout would end before the answer begins. A timeout that is not
+a number is ignored.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ KEEP_ALIVE_SECONDS = (0.1, 60.0)
 
 
 def parse_queue_headers(headers: Mapping[str, str]) -> QueueHeaders:
-    """Return what the headers ask of the queue. Raises BadRequest for a malformed keep-alive interval."""
+    """Return the queue options in the headers. Raises BadRequest for a malformed keep-alive interval."""
     kind, comments = headers.get(HEADER), headers.get(KEEP_ALIVE)
     seconds: list[float] = []
     for name in TIMEOUTS:

@@ -1,4 +1,4 @@
-"""What identifies a request and its answer: the request id, the presented API key, the tenant, the server name."""
+"""The identity of a request and its answer: request id, presented API key, tenant, server name."""
 
 import os
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ def set_caller(http: web.Request, tenant: Tenant) -> None:
 def new_request_id() -> str:
     """Return an id that is unique among all gateways.
 
-    The gateway makes the id itself: quotas are idempotent on it, so a client may not choose it.
+    Clients cannot choose the id, because quotas are idempotent by it.
     """
     return f"req-{os.urandom(16).hex()}"
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """Return the API key sent as a bearer token, as `x-api-key` or, as at Azure, as `api-key`.
+    """Return the API key that was sent as a bearer token, as `x-api-key`, or as Azure's `api-key`.
 
-    Bytes that are not valid text are surrogates in the returned key.
+    Bytes that are not valid UTF-8 are surrogates in the returned key.
     """
     authorization = headers.get("Authorization")
     if authorization is not None:

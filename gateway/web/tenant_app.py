@@ -1,6 +1,6 @@
 """The web application of the tenants' listener: its paths and their handlers.
 
-Only the paths of this file reach a worker; every other path of a worker's API is answered with 404.
+Only the paths in this file reach a worker; every other path of a worker's API gets a 404.
 """
 
 import warnings
@@ -43,7 +43,7 @@ from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
 
 COHERE_RERANK = "/v2/rerank"
-"""The path at which Cohere's clients ask for reranking, and at which engines serve it."""
+"""The path of reranking in Cohere's API and in engines."""
 
 
 def tenant_app(
@@ -65,7 +65,7 @@ def tenant_app(
 
     Args:
         services: The inference pipeline and what it needs.
-        drain_state: Whether new requests are accepted; knows the tasks that are under way.
+        drain_state: Whether new requests are accepted, and the tasks under way.
         memory: The memory that all requests share.
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
@@ -78,7 +78,7 @@ def tenant_app(
         explorer: Finds finished requests; None where none are remembered.
     """
     for warning in (BadContentDispositionHeader, BadContentDispositionParam):
-        # Malformed forms of clients: Python would print each of these warnings once, and remember it for ever.
+        # Clients' malformed forms: Python would print each such warning once, and remember it for ever.
         warnings.simplefilter("ignore", warning)
     if cells is not None:
         find_address = cells.address_finder(find_address)
@@ -159,19 +159,19 @@ def _application(
 
 
 class _Routes:
-    """Adds handlers to an application, and knows which methods each path takes."""
+    """Adds handlers to an application, and records the methods of each path."""
 
     def __init__(self, app: web.Application) -> None:
         self._router = app.router
         self._methods: dict[str, list[str]] = {}
 
     def add(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path in every spelling of it."""
+        """Serve a path in all its spellings."""
         for spelling in spellings(path):
             self.add_exact(method, spelling, handler)
 
     def add_exact(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path as it is written; GET stands for HEAD too."""
+        """Serve a path in exactly this spelling; GET includes HEAD."""
         if method == "GET":
             self._router.add_get(path, handler, expect_handler=defer_expect)
         else:

@@ -1,7 +1,7 @@
-"""POST /v1/messages/count_tokens and /v1/responses/input_tokens: the token count of a prompt.
+"""POST /v1/messages/count_tokens and /v1/responses/input_tokens: return the token count of a prompt.
 
-Prompts are counted as those of requests are: by the model's tokenizer, or estimated where the gateway has none.
-Counting is no inference: no quota is reserved, and no worker is asked.
+Prompts are counted as for inference: by the model's tokenizer, or estimated if the gateway has none. Counting
+reserves no quota and sends no request to a worker for inference.
 """
 
 from gateway.domain.errors import GatewayError

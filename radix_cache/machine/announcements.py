@@ -1,7 +1,7 @@
-"""The ring of announcements: what predictions tell the processes of a machine of the loads of workers.
+"""The ring of announcements: tells the processes of a machine of predictions, so that they know workers' loads.
 
-The first process writes, and every other process reads on from where it was. One that has fallen behind by a whole
-ring ends what it was told of, and goes on with what is announced from then on.
+The first process writes, and every other process reads on from its last position. A process that has fallen behind
+by a whole ring ends all predictions that it knows of, and continues with new announcements.
 """
 
 from struct import Struct
@@ -20,18 +20,18 @@ from radix_cache.shared.predictions import PredictionListener
 _ENTRY = Struct("<16sIIIId")
 _ADDED, _OVER = 1, 2
 MARGIN = 256
-"""Entries that are left to the writer, which may be writing them."""
+"""The oldest entries, which readers skip because the writer may be overwriting them."""
 
 assert _ENTRY.size <= ANNOUNCEMENT_WORDS * WORD
 
 
 class AnnouncementWriter:
-    """Writes predictions and their ends to the ring, and tells them to a listener of this process."""
+    """Writes predictions and their ends to the ring, and notifies a listener of this process."""
 
     def __init__(self, segment: IndexSegment) -> None:
         self.listener: PredictionListener | None = None
         self.own = b""
-        """With these bytes begin the ids of this process, of which its listener is told nothing."""
+        """The prefix of this process's own prediction ids, of which its listener is not notified."""
         self._segment = segment
 
     def predicted(self, identity: bytes, tenure: int, new_blocks: int, blocks: int, sent_at: float) -> None:
@@ -58,18 +58,18 @@ class AnnouncementWriter:
 
 
 class AnnouncementReader:
-    """Reads the ring of the segment that is in use, and tells a listener of it."""
+    """Reads the ring of the segment in use, and notifies a listener."""
 
     def __init__(self) -> None:
         self.listener: PredictionListener | None = None
         self.own = b""
-        """With these bytes begin the ids of this process, of which the listener is told nothing."""
+        """The prefix of this process's own prediction ids, of which the listener is not notified."""
         self._segment: IndexSegment | None = None
         self._read = 0
         self._under_way: set[bytes] = set()
 
     def read(self, segment: IndexSegment) -> None:
-        """Tell the listener of what was announced since the last call."""
+        """Notify the listener of all announcements since the last call."""
         listener, announced = self.listener, segment.words[ANNOUNCED]
         if listener is None or (segment is self._segment and announced == self._read):
             return
@@ -93,7 +93,7 @@ class AnnouncementReader:
         self._read = announced
 
     def end_all(self) -> None:
-        """End everything that the listener was told of."""
+        """End all predictions that the listener was notified of."""
         ended, self._under_way = self._under_way, set()
         for identity in ended:
             if self.listener is not None:

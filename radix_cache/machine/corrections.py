@@ -1,8 +1,8 @@
-"""Corrections of the index, from the processes of a machine to the first one, which knows the whole tree.
+"""Corrections of the index, sent by the processes of a machine to the first one, which knows the whole tree.
 
-A worker that reported less than was known has lost the blocks behind, and the nodes that continue them; only the
-first process knows which nodes these are. A correction is one datagram on a unix socket. One that does not fit or
-arrive is made when the worker reports it again.
+A worker that reported fewer blocks than were known has lost the rest, and all nodes below them; only the first
+process knows these nodes. A correction is one datagram on a unix socket. If it is too large or lost, the worker's
+next report brings it again.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ BYTES_MAX = 128 * 1024
 READ_AT_ONCE_MAX = 16
 
 Correct = Callable[[Namespace, Hashes, WorkerId, int], None]
-"""Notes that a worker had only so many leading blocks of a path, and has the whole path again."""
+"""Records that a worker had only so many leading blocks of a path, and has the whole path again."""
 
 
 class _Correction(msgspec.Struct, array_like=True):
-    """What one datagram says."""
+    """The content of one datagram."""
 
     namespace: bytes
     hashes: bytes
@@ -46,7 +46,7 @@ class CorrectionWriter:
         self._socket.setblocking(False)
 
     def send(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
-        """Send a correction, or nothing if it is too large or the first process does not listen."""
+        """Send a correction; does nothing if it is too large or the first process does not listen."""
         data = msgspec.msgpack.encode(_Correction(namespace.packed(), hashes.tobytes(), worker, blocks))
         if len(data) <= BYTES_MAX:
             with suppress(OSError):
@@ -58,7 +58,7 @@ class CorrectionWriter:
 
 
 class CorrectionReader:
-    """Receives the corrections of other processes at `path`, and makes them."""
+    """Receives the corrections of other processes at `path`, and applies them."""
 
     def __init__(self, path: Path, correct: Correct) -> None:
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The heap of a segment: gives its writer places of some sizes, and takes them back.
+"""The heap of a segment: allocates and frees memory for its writer.
 
-Sizes are rounded up to classes an eighth apart, so that a place can be used again for another record. Places that
-are free are used in the order in which they became free: a record stays readable for a while after it was replaced.
+Sizes are rounded up to size classes an eighth apart, so that freed memory fits other records. Freed memory is
+reused in the order in which it was freed, so that a record stays readable for a while after it was replaced.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ SMALL_WORDS = 32
 
 
 class SegmentHeap:
-    """The heap of a segment that was cleared. Only the one writer of the segment has it."""
+    """The heap of a cleared segment; only the segment's single writer uses it."""
 
     def __init__(self, segment: IndexSegment) -> None:
         self._words = segment.words
@@ -23,7 +23,7 @@ class SegmentHeap:
         self._used = HEAP
 
     def allocate(self, words: int) -> int:
-        """Return the offset of a place for so many words; 0 if there is no room."""
+        """Allocate so many words and return their offset; 0 if there is no room."""
         size = rounded(words)
         free = self._free.get(size)
         if free:
@@ -37,7 +37,7 @@ class SegmentHeap:
         return at
 
     def free(self, at: int, words: int) -> None:
-        """Take back the place of so many words."""
+        """Free the so many words at this offset."""
         size = rounded(words)
         self._free.setdefault(size, deque()).append(at)
         self._used -= size
@@ -45,7 +45,7 @@ class SegmentHeap:
 
 
 def rounded(words: int) -> int:
-    """Return the size of the place for so many words."""
+    """Return the size class for so many words."""
     if words <= SMALL_WORDS:
         return (words + 3) & ~3
     step = 1 << (words.bit_length() - 4)

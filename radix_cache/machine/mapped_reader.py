@@ -1,7 +1,7 @@
-"""Keeps a MappedReplica up to date: the registry of workers from Redis, everything else from shared memory.
+"""Keeps a MappedReplica up to date: reads the registry of workers from Redis, the rest from shared memory.
 
-While the writer of the shared memory is not alive, or does not follow Redis, all shards count as lost: matches go
-on with what is there, and this process keeps what it learns by itself, as while Redis is away.
+While the writer of the shared memory is dead, or does not follow Redis, all shards count as lost. Matches continue
+on the last state, and this process keeps what it learns in its own memory, as it does while Redis is away.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 3.0
-"""A writer without a sign of life for so long is not alive."""
+"""A writer that gave no sign of life for this long counts as dead."""
 
 
 class MappedReader:
@@ -69,7 +69,7 @@ class MappedReader:
 
     @property
     def lost_shards(self) -> Collection[int]:
-        """Shards of which the replica may be outdated."""
+        """The shards of which the replica may be outdated."""
         return frozenset() if self._writer_up and self._registry.up else self._all_shards
 
     @property
@@ -89,7 +89,7 @@ class MappedReader:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
-        """Use the newest segment, note how far it has come, and whether its writer is alive."""
+        """Use the newest segment, take over its progress, and check whether its writer is alive."""
         newest = max(self._segments, key=lambda segment: segment.generation)
         if newest.generation and newest.generation != self._generation:
             self._generation, self._used = newest.generation, newest

@@ -1,7 +1,7 @@
-"""The replica of a process that matches in the shared memory of its machine, and has no copy of its own.
+"""The replica of a process that matches in the shared memory of its machine and keeps no copy of its own.
 
-It has the registry of workers itself, so that it knows tenures as soon as it has asked for them. Nodes that it has
-decoded are kept, up to a bound: they are as current as the word that leads to them.
+The process follows the registry of workers itself, so that it knows a tenure as soon as it has requested one. It
+caches decoded nodes, up to a bound, by the word that leads to them; an unchanged word means an unchanged node.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,23 +38,23 @@ NODES_KEPT_MAX = 4096
 """Decoded nodes that a process keeps: 10 MiB with the chats of the benchmark, 24 MiB with runs of 512 blocks."""
 
 PROBED_MAX = 4096
-"""Slots that are looked at for one key."""
+"""The most slots that are searched for one key."""
 
 
 class MappedNodes:
-    """The nodes of the tree in shared memory, each as it was when it was looked up."""
+    """The nodes of the tree in shared memory, each decoded when it is looked up."""
 
     def __init__(self) -> None:
         self._segment: IndexSegment | None = None
         self._kept: dict[int, ReplicaNode] = {}
         """Decoded nodes by word."""
         self._kept_before: dict[int, ReplicaNode] = {}
-        """Those that were kept before `_kept` was full the last time."""
+        """The former `_kept`, from before it was last full."""
         self._place, self._base, self._size = NOWHERE, 0, 0
         """Where the slot table was at the last look: its word, its first slot and their number."""
 
     def use(self, segment: IndexSegment | None) -> None:
-        """Look up nodes in this segment from now on; None: there are none."""
+        """Look up nodes in this segment from now on; without a segment there are no nodes."""
         self._segment = segment
         self._kept, self._kept_before = {}, {}
         self._place = NOWHERE
@@ -100,7 +100,7 @@ class MappedNodes:
                 self._keep(word, node)
                 return node
             node = _decoded(segment, word)
-            # Only while the slot shows the record it is not overwritten.
+            # The record is not overwritten while its slot shows it.
             if words[at + 1] == word and words[NODE_TABLE] == place and node is not None:
                 if node.key != key:
                     return None
@@ -123,7 +123,7 @@ def _decoded(segment: IndexSegment, word: int) -> ReplicaNode | None:
 
 
 class MappedReplica(TreeReplica):
-    """A TreeReplica that matches in shared memory; `clock` is seconds, never backwards."""
+    """A TreeReplica that matches in shared memory; `clock` returns seconds that never run backwards."""
 
     def __init__(self, clock: Callable[[], float], predicted_seconds_max: float) -> None:
         super().__init__(clock, predicted_seconds_max)
@@ -137,7 +137,7 @@ class MappedReplica(TreeReplica):
         self._is_current = False
 
     def use(self, segment: IndexSegment | None) -> None:
-        """Match in this segment from now on; None: nothing is known."""
+        """Match in this segment from now on; without a segment nothing is known."""
         self._segment = segment
         self.mapped_nodes.use(segment)
         self._in_flight = SlotTableReader(segment, IN_FLIGHT_TABLE) if segment is not None else None
@@ -146,13 +146,13 @@ class MappedReplica(TreeReplica):
         self.version += 1
 
     def set_current(self, *, is_current: bool) -> None:
-        """Set whether the segment is kept up to date; otherwise no request under way counts."""
+        """Set whether the segment is kept up to date; while it is not, no request under way counts."""
         self._is_current = is_current
         if not is_current:
             self.announcements.end_all()
 
     def refresh(self, shards: int) -> bool:
-        """Note how far the segment has come, and return whether it has changed since the last call."""
+        """Take over the segment's sequence numbers, and return whether it has changed since the last call."""
         segment = self._segment
         if segment is None:
             return False
@@ -188,7 +188,7 @@ class MappedReplica(TreeReplica):
                 yield from msgspec.msgpack.decode(decode_bytes(record), type=list[tuple[bytes, int]])
 
     def report_predictions(self, listener: PredictionListener, own: bytes) -> None:
-        """Tell the listener of the predictions of other processes, as they are announced."""
+        """Notify the listener of the predictions of other processes, as they are announced."""
         self.announcements.listener, self.announcements.own = listener, own
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:

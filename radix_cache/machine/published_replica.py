@@ -1,8 +1,8 @@
-"""The replica of a machine's first process, which also shows it to the other processes in shared memory.
+"""The replica of a machine's first process, which also publishes it to the other processes in shared memory.
 
-What has changed is noted while changes are applied, and written when those that arrived together are complete:
-nodes further down the tree first, and those that are gone last, so that a reader of a node that was split finds the
-old whole or both halves.
+Changed nodes are noted while changes are applied, and written once all changes that arrived together are applied.
+Deeper nodes are written first, removed nodes last, so that a reader of a split node finds either the old node or
+both halves.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -35,7 +35,7 @@ from radix_cache.shared.predictions import PredictionListener
 from radix_cache.shared.replica import ShardReplica, TreeReplica
 
 NEVER_OWN = bytes(17)
-"""No id begins with so many bytes."""
+"""A prefix that no id has, since it is longer than an id."""
 
 
 class NotedNodeTable(NodeTable):
@@ -80,13 +80,13 @@ class NotedNodeTable(NodeTable):
 
 
 class NotedInFlightTree(InFlightTree[int]):
-    """The requests under way, with notes of the nodes that have changed and of the tenures that repeat blocks."""
+    """An InFlightTree that notes which nodes have changed, and which tenures' counts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changed: set[int] = set()
         self.counted: set[int] = set()
-        """Tenures that a request was counted at or taken off."""
+        """The tenures with changed counts."""
 
     def node(self, key: int) -> InFlightNode[int] | None:
         """Return the node that begins with this block."""
@@ -111,7 +111,7 @@ class NotedInFlightTree(InFlightTree[int]):
 
 
 class PublishedReplica(TreeReplica):
-    """A TreeReplica that is also written to a segment, which was cleared."""
+    """A TreeReplica that is also written to a segment, which must have been cleared."""
 
     def __init__(
         self, clock: Callable[[], float], predicted_seconds_max: float, segment: IndexSegment
@@ -131,7 +131,7 @@ class PublishedReplica(TreeReplica):
         self._shards_changed: set[int] = set()
 
     def report_predictions(self, listener: PredictionListener, own: bytes) -> None:
-        """Tell the listener of this process of the predictions of others."""
+        """Notify the listener of this process of the predictions of others."""
         self._announcements.listener, self._announcements.own = listener, own
 
     def load(
@@ -150,7 +150,7 @@ class PublishedReplica(TreeReplica):
         self.publish()
 
     def publish(self) -> None:
-        """Write all that has changed since the last call."""
+        """Write everything that has changed since the last call."""
         for _ in self._show_nodes():
             pass
         under_way = self._noted_in_flight
@@ -164,7 +164,7 @@ class PublishedReplica(TreeReplica):
         self._show_counts()
 
     def publish_namespaces(self) -> None:
-        """Write the namespaces with their blocks, if anything has changed."""
+        """Write the namespaces and their numbers of blocks, if anything has changed."""
         if self._namespaces_at == self.version:
             return
         self._namespaces_at = self.version
@@ -189,7 +189,7 @@ class PublishedReplica(TreeReplica):
             yield
 
     def _show(self, table: SlotTable, key: int, record: bytes) -> None:
-        """Show a record (empty: none) under a key in place of the one before."""
+        """Replace the record of a key; an empty record removes the key."""
         self._records.free(table.put(key, self._records.write(record) if record else 0))
 
     def _show_counts(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what a machine's first process shows up to date: a segment of its own, complete before it is shown."""
+"""Publishes the index of a machine's first process in a segment, which becomes visible once it is complete."""
 
 import asyncio
 import logging
@@ -20,22 +20,22 @@ log = logging.getLogger(__name__)
 PUBLISH_SECONDS = 0.1
 NAMESPACES_ROUNDS = 20
 CLEARED_AFTER_SECONDS = 1.0
-"""How long other processes have to leave a segment that is not in use any more."""
+"""How long other processes may go on reading a replaced segment before it is cleared."""
 
 
 def free_segment(segments: Collection[IndexSegment]) -> IndexSegment:
-    """Return a cleared segment that is not the newest complete one."""
+    """Clear and return a segment that is not the newest complete one."""
     oldest = min(segments, key=lambda segment: segment.generation)
     oldest.clear()
     return oldest
 
 
 class Publisher:
-    """Shows a segment once it is complete, and that its writer is alive; run `run` while the process lives.
+    """Publishes a segment once it is complete, and signs of life of its writer; run `run` while the process lives.
 
     Args:
         segments: All segments of the machine.
-        segment: The one that `replica` is written to.
+        segment: The segment that `replica` is written to.
         replica: The replica that is published.
         lost_shards: Returns the shards that the replica cannot follow.
     """

@@ -4,8 +4,8 @@
     under way    key | words | depth, requests | blocks, holders | run | holders and their requests
     bytes        0   | words | size | data
 
-`counts` are the numbers of holders in each chunk, and `words` is the size of the record. Holders are pairs of a
-tenure and a number, of four bytes each.
+`words` is the size of the record, `counts` the number of holders in each chunk. A holder is a pair of a tenure and
+a number, four bytes each.
 """
 
 from array import array
@@ -32,14 +32,14 @@ _ONE_COUNT = Struct("<I4x")
 
 
 class RecordHeap:
-    """Writes records to the heap of a segment. Only the one writer of the segment has it."""
+    """Writes records to the heap of a segment; only the segment's single writer uses it."""
 
     def __init__(self, segment: IndexSegment, heap: SegmentHeap) -> None:
         self._segment, self._heap = segment, heap
         self._tag = 0
 
     def write(self, data: bytes) -> int:
-        """Write a record of whole words and return its word; 0 if there is no room."""
+        """Write a record of whole words and return the word that refers to it; 0 if there is no room."""
         words = len(data) // WORD
         at = self._heap.allocate(words)
         if not at:
@@ -51,14 +51,14 @@ class RecordHeap:
         return self._tag << OFFSET_BITS | at
 
     def free(self, word: int) -> None:
-        """Take back the place of a record."""
+        """Free the memory of a record."""
         if word:
             at = word & OFFSET_MASK
             self._heap.free(at, self._segment.words[at + 1])
 
 
 def read_record(segment: IndexSegment, word: int) -> bytes | None:
-    """Return a copy of a record, which may be torn if it was replaced meanwhile; None for what is no record."""
+    """Return a copy of a record, torn if it was replaced meanwhile; None if the word refers to no record."""
     at = word & OFFSET_MASK
     try:
         size = segment.words[at + 1]
@@ -86,7 +86,7 @@ def encode_node(node: ReplicaNode) -> bytes:
 
 
 class LazyChunks:
-    """The chunks of a node's holders, each decoded when it is asked for; like a list of dictionaries."""
+    """The chunks of a node's holders as a list of dictionaries, each decoded when it is first read."""
 
     __slots__ = ("_chunks", "_data", "_ends")
 
@@ -119,7 +119,7 @@ def decode_node(data: bytes) -> ReplicaNode:
     counts = _counts(1 << level) if level else _ONE_COUNT
     runs_at = NODE.size + counts.size
     pairs_at = runs_at + WORD * blocks
-    # Not copied once more: a node is read for a few blocks of its run.
+    # A view, not a copy: a match reads only a few blocks of the run.
     run: Hashes = memoryview(data)[runs_at:pairs_at].cast("Q")  # type: ignore[assignment]
     node = ReplicaNode(key, namespace, run)
     node.sequence, node.depth, node.used = sequence, depth, used
@@ -152,7 +152,7 @@ def decode_in_flight(data: bytes) -> tuple[int, int, Hashes, list[int]]:
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """Return a record of any bytes."""
+    """Return a record that contains these bytes."""
     padding = bytes(-len(data) % WORD)
     return BYTES.pack(0, (BYTES.size + len(data) + len(padding)) // WORD, len(data)) + data + padding
 

@@ -1,13 +1,13 @@
-"""A segment of shared memory: the words of its head, and where its parts are.
+"""A segment of shared memory, with the layout of its head and its parts.
 
     head            the words below
-    sequences       for each shard the number of the last change that was published
-    announcements   a ring of what the predictions tell of the loads of workers
+    sequences       for each shard the number of the last published change
+    announcements   a ring of predictions, from which processes learn the loads of workers
     heap            slot tables and records
 
-A segment is an anonymous file in memory, which the supervising process makes and its children inherit. So it has
-no name, is bounded in bytes, and is gone with the last process that has it, however that ends. There are two of
-them: a first process that starts anew fills the one that is not in use, while the others go on reading the old one.
+A segment is an anonymous file in memory, which the supervising process creates and its children inherit. So it has
+no name, is bounded in bytes, and vanishes with the last process that uses it, even after a crash. There are two
+segments: when the first process restarts, it fills the unused one while the others go on reading the old one.
 """
 
 import logging
@@ -27,11 +27,11 @@ WORD = 8
 """Bytes of a word; offsets in a segment are in words."""
 
 GENERATION = 1
-"""0: not complete; otherwise the number of this content, the larger the newer."""
+"""The generation of the content, larger for newer content; 0 while it is incomplete."""
 ALIVE_AT = 2
-"""When the writer was alive last, in nanoseconds of the machine's monotonic clock."""
+"""The writer's last sign of life, in nanoseconds of the machine's monotonic clock."""
 NODE_TABLE = 3
-"""Here and in the two words below: where a slot table is; see slot_table.py."""
+"""This word and the next two show where the slot tables are; see slot_table.py."""
 IN_FLIGHT_TABLE = 4
 REPEATED_TABLE = 5
 NAMESPACES = 6
@@ -42,12 +42,12 @@ BLOCKS = 8
 NODES = 9
 PREDICTIONS = 10
 CHANGES = 11
-"""How many changes were published."""
+"""How often changes were published."""
 LOST_SHARDS = 12
 """Whether the writer cannot follow all shards."""
 BYTES_USED = 13
 BYTES_NEEDED = 14
-"""Bytes of what was not published because the segment is full."""
+"""The bytes that were not published because the segment is full."""
 
 SEQUENCES = 16
 RING = 512
@@ -67,9 +67,9 @@ _STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
 
 
 def order_stores() -> None:
-    """Let other processes see the stores and loads before this call before those that follow it.
+    """Act as a memory barrier: other processes see the stores before this call before those after it.
 
-    These processors do that by themselves; others do it when a lock is taken and released.
+    Processors with ordered stores need nothing; on others, taking and releasing a lock is such a barrier.
     """
     if not _STORES_IN_ORDER:
         with _LOCK:
@@ -79,7 +79,7 @@ def order_stores() -> None:
 
 
 class IndexSegment:
-    """A segment as this process sees it: `words` is the whole of it in words, `data` in bytes."""
+    """A segment mapped into this process: `data` is its content in bytes, `words` the same in words."""
 
     def __init__(self, descriptor: int, *, writable: bool = False) -> None:
         self.size = os.fstat(descriptor).st_size
@@ -90,18 +90,19 @@ class IndexSegment:
 
     @property
     def generation(self) -> int:
-        """The number of the content; 0 if it is not complete."""
+        """The generation of the content; 0 while it is incomplete."""
         return self.words[GENERATION]
 
     def clear(self) -> None:
-        """Give all memory of the segment back; it is all zeros then."""
+        """Return all memory of the segment to the system; its content is then all zeros."""
         self._map.madvise(mmap.MADV_REMOVE)
 
 
 def create_segments(size: int) -> list[int]:
-    """Create the segments of a machine, each of at most so many bytes, and return their descriptors.
+    """Create the segments of a machine, each of at most `size` bytes, and return their file descriptors.
 
-    They take memory as they are filled. Empty where the system has no anonymous files in memory, or allows none.
+    They take memory as they are filled. The list is empty where the system has no anonymous files in memory, or
+    forbids them.
     """
     if not hasattr(os, "memfd_create") or not hasattr(mmap, "MADV_REMOVE"):
         return []
@@ -123,11 +124,11 @@ def create_segments(size: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexMemory:
-    """The shared memory in which the processes of one machine have one copy of the index."""
+    """The shared memory with the one copy of the index that the processes of a machine have in common."""
 
     descriptors: Sequence[int]
-    """The segments."""
+    """The file descriptors of the segments."""
     writes: bool
     """Whether this process follows the index and writes the copy; the others read it."""
     corrections: Path
-    """The unix socket for corrections."""
+    """The path of the unix socket for corrections."""

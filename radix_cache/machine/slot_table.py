@@ -1,13 +1,13 @@
-"""Slot tables in a segment: from a key of eight bytes to a word, by open addressing. One process writes a table.
+"""Slot tables in a segment: hash tables with open addressing, from 8-byte keys to words, each with one writer.
 
     slot    key | word        key 0: never used, a search ends here        word 0: the key has been removed
 
-The word of a record is its tag * 2^40 + its offset; the tag changes with every record, so that an equal word means
-an equal record. A table that is two thirds full is copied to a larger one, a few slots with each change, and one
-word in the head shows the new table when it is complete.
+The word of a record is its tag * 2^40 + its offset. The tag changes with every record, so that an equal word means
+an equal record. A table that is two thirds full is copied to a larger one, a few slots with each change; one word
+in the head shows the new table when it is complete.
 
-A search begins at the key modulo the number of slots, which is odd and drawn by chance: block hashes can be forged,
-but not so that many of them begin at one slot of a table whose size is not known.
+A search begins at the key modulo the number of slots, which is odd and drawn at random. Block hashes can be forged,
+but without knowing the table's size they cannot be made to collide at one slot.
 """
 
 import secrets
@@ -26,7 +26,7 @@ COPIED_PER_CHANGE = 64
 
 
 class SlotTableReader:
-    """A slot table as its readers see it; `root` is the word of the head that shows where it is."""
+    """Reads a slot table; `root` is the word of the head that shows where the table is."""
 
     def __init__(self, segment: IndexSegment, root: int) -> None:
         self._words = segment.words
@@ -51,7 +51,7 @@ class SlotTableReader:
 
 
 class SlotTable:
-    """A slot table as its writer has it."""
+    """Writes a slot table."""
 
     def __init__(self, segment: IndexSegment, heap: SegmentHeap, root: int) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ class SlotTable:
         return self._words[at + 1] if self._words[at] else 0
 
     def put(self, key: int, word: int) -> int:
-        """Set the word of a key (0: remove the key), and return the word before, or `word` if there is no room."""
+        """Set the word of a key (0 removes it); return the former word, or `word` itself if there is no room."""
         before = self._slots.put(key, word)
         if before == word:
             return before
@@ -84,7 +84,7 @@ class SlotTable:
         return before
 
     def _copy_some(self, to: "_Slots") -> None:
-        """Copy some slots to the next array, and show that one once it has all."""
+        """Copy some slots to the next array, and switch to that array once it has all slots."""
         words, base = self._words, self._slots.base
         end = min(self._copied + COPIED_PER_CHANGE, self._slots.size)
         for at in range(base + 2 * self._copied, base + 2 * end, 2):
@@ -109,12 +109,12 @@ class _Slots:
     def __init__(self, words: memoryview, base: int, size: int) -> None:
         self.base, self.size = base, size
         self.taken = 0
-        """Slots with a key, those of removed keys included."""
+        """The number of slots with a key, including removed keys."""
         self._words = words
 
     @classmethod
     def create(cls, words: memoryview, heap: SegmentHeap, size: int) -> "_Slots | None":
-        """Return an empty array of about so many slots; None if there is no room."""
+        """Allocate an empty array of about so many slots; None if there is no room."""
         size = max(size, SLOTS_MIN)
         size = size + secrets.randbelow(size // 4) | 1
         base = heap.allocate(2 * size) if size <= SIZE_MASK else 0
@@ -124,7 +124,7 @@ class _Slots:
         return cls(words, base, size)
 
     def find(self, key: int) -> int:
-        """Return where the slot of the key is, or the free one where it belongs."""
+        """Return the offset of the key's slot, or of the free slot where it belongs."""
         words, base, size = self._words, self.base, self.size
         at = key % size
         while (found := words[base + 2 * at]) and found != key:
@@ -132,7 +132,7 @@ class _Slots:
         return base + 2 * at
 
     def put(self, key: int, word: int) -> int:
-        """Set the word of a key, and return the word before, or `word` if there is no room."""
+        """Set the word of a key, and return the former word, or `word` itself if there is no room."""
         words, at = self._words, self.find(key)
         if words[at]:
             before = words[at + 1]

@@ -1,10 +1,10 @@
-"""Sends calls of library functions, of many requests and of several libraries, as one call that takes a vector.
+"""Sends the library calls of many requests as one call that takes a vector of calls.
 
     reserve(..)  settle(..)  hold(..)   -->   FCALL batch  [reserve, .., settle, .., hold, ..]   -->   3 answers
 
-A server spends more on each call than on the few commands inside it, and a client more still. Urgent calls leave at
-the end of the event loop's turn, and take along all calls that wait; other calls wait for at most DELAY_SECONDS.
-In a cluster the calls of each slot leave together.
+A server spends more time on a call than on the few commands inside it, and a client spends even more. Urgent calls
+are sent at the end of the event loop's iteration, together with all calls that wait; other calls wait for at most
+DELAY_SECONDS. In a cluster, calls are batched per slot.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ DELAY_SECONDS = 0.005
 """How long a call that is not urgent waits for others."""
 
 BATCH_CALLS_MAX = 64
-"""Calls that leave as one: a server does nothing else meanwhile."""
+"""The most calls in one batch; the server does nothing else while it runs a batch."""
 
 FULL_SECONDS = 1.0
-"""For so long after a server refused a call for want of memory, calls that free memory leave by themselves."""
+"""How long after an out-of-memory refusal calls that free memory are sent separately."""
 
 FULL_ERROR = "OOM"
-"""What the error of a server has in it that has reached its `maxmemory`."""
+"""The text in the errors of a server that has reached its `maxmemory`."""
 
 
 class PendingCall:
-    """One call of a library function that has not left yet."""
+    """One call of a library function that has not been sent yet."""
 
     __slots__ = ("answer", "arguments", "function", "keys")
 
@@ -48,7 +48,7 @@ class PendingCall:
 
 
 class BatchedCall(RedisCall):
-    """Calls that leave as one call of the function `batch`."""
+    """Several calls that are sent as one call of the function `batch`."""
 
     __slots__ = ("_on_full", "members")
 
@@ -58,7 +58,7 @@ class BatchedCall(RedisCall):
         members: Sequence[PendingCall],
         on_full: "Callable[[Sequence[PendingCall], object], None] | None",
     ) -> None:
-        """`on_full` takes over the members of a call that the server refused for want of memory."""
+        """Pack the members; `on_full` takes them over if the server refuses the call for lack of memory."""
         keys: list[CommandArgument] = []
         vector: list[CommandArgument] = []
         for member in members:
@@ -73,7 +73,7 @@ class BatchedCall(RedisCall):
         self._on_full = on_full
 
     def succeed(self, reply: Any) -> None:
-        """Give each member its answer; one that failed does not fail the others."""
+        """Give each member its answer; a failed member does not fail the others."""
         for member, answer in zip(self.members, reply, strict=True):
             future = member.answer
             if future.done():
@@ -97,7 +97,7 @@ class CallBatcher:
     """Collects calls of library functions, and sends them together."""
 
     def __init__(self, send: Callable[[RedisCall], None], tag_of: Callable[[str], str] | None) -> None:
-        """`tag_of` returns what calls have in common that may leave together, by a key; None: all may."""
+        """`tag_of` returns the hash tag of a key; calls with equal tags form a batch. None: all calls may."""
         self.libraries = BoundLibraries()
         self._send = send
         self._tag_of = tag_of
@@ -107,7 +107,7 @@ class CallBatcher:
         self._full_until = 0.0
 
     def __len__(self) -> int:
-        """Return how many calls have not left yet."""
+        """Return how many calls have not been sent yet."""
         return len(self._pending)
 
     def add(
@@ -118,7 +118,7 @@ class CallBatcher:
         *,
         urgent: bool,
     ) -> "asyncio.Future[Any]":
-        """Add a call; it leaves at the end of the event loop's turn, or a moment later if it is not urgent."""
+        """Add a call; if urgent, it is sent at the end of the loop's iteration, else within DELAY_SECONDS."""
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
         self._pending.append(PendingCall(function, keys, arguments, answer))
@@ -150,7 +150,7 @@ class CallBatcher:
             self._send_together(members)
 
     def _send_together(self, members: Sequence[PendingCall]) -> None:
-        """Send calls in their order, as few calls as possible."""
+        """Send calls in their order, in as few batches as possible."""
         full = asyncio.get_running_loop().time() < self._full_until
         start = 0
         while start < len(members):
@@ -165,7 +165,7 @@ class CallBatcher:
             start = end
 
     def _send_one(self, members: Sequence[PendingCall], *, frees: bool) -> None:
-        """Send these calls as one call; `frees`: all of them free memory."""
+        """Send these calls as one batch; `frees` says that all of them free memory."""
         merged = self.libraries.merged()
         if frees:
             self._send(BatchedCall(merged.batch_when_full, members, None))
@@ -173,7 +173,7 @@ class CallBatcher:
             self._send(BatchedCall(merged.batch, members, self._retry_when_full))
 
     def _retry_when_full(self, members: Sequence[PendingCall], why: object) -> None:
-        """Send those of these calls once more that free memory, and fail the others."""
+        """Send the calls that free memory once more, and fail the others."""
         freeing = []
         for call in members:
             if call.function.when_full:
@@ -197,5 +197,5 @@ def hash_tag(key: str) -> str:
 
 def _fail(future: "asyncio.Future[Any]", why: object) -> None:
     future.set_exception(RedisDown(str(why)))
-    # Fetched here, because a caller that has left never fetches it and asyncio would log that.
+    # Retrieved here: a cancelled caller never retrieves it, and asyncio would log that.
     future.exception()

@@ -51,7 +51,7 @@ class Script:
 
 
 UNKNOWN_SCRIPT_ERRORS = ("NOSCRIPT", "ERR Function not found")
-"""Beginnings of the errors of a server that does not have a script, or has lost it."""
+"""Prefixes of the errors of a server that does not have a script."""
 
 
 def read_lua(package: str, *names: str) -> str:
@@ -65,21 +65,21 @@ class RedisCall:
     """One command on its way to a server, with the future of its answer."""
 
     packed: bytes
-    """The command as the server reads it: what a waiting call keeps."""
+    """The command in wire format."""
     keys: Sequence[CommandArgument]
     """The keys that the command touches; in a cluster they are all of one slot."""
     script: Script | None
     answer: "asyncio.Future[Any]"
     repeated: bool = False
-    """The call was sent a second time."""
+    """Whether the call was sent a second time."""
     asking: bool = False
     """Send ASKING before it: the slot is being moved to the server."""
     slot: int | None = None
-    """The cluster slot of its keys, once it was computed."""
+    """The cluster slot of its keys; None until it is computed."""
     number: int = 0
-    """The order in which calls were made to a cluster."""
+    """The call's place in the order of calls to a cluster."""
     load: int = 0
-    """Which load of its script the call relies on."""
+    """The number of the script load that the call relies on."""
 
     def succeed(self, reply: Any) -> None:
         """Set the answer."""
@@ -90,10 +90,10 @@ class RedisCall:
         """Let the answer raise RedisDown."""
         if not self.answer.done():
             self.answer.set_exception(RedisDown(str(why)))
-            # Fetched here, because a caller that has left never fetches it and asyncio would log that.
+            # Retrieved here: a cancelled caller never retrieves it, and asyncio would log that.
             self.answer.exception()
 
 
 def ignore_result(call: "asyncio.Future[ScriptAnswer]") -> None:
-    """Ignore the result of a call, also that it failed."""
+    """Ignore the result or failure of a call."""
     call.add_done_callback(lambda done: done.cancelled() or done.exception())

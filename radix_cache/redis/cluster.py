@@ -1,15 +1,14 @@
-"""A client of a Redis Cluster: every call goes to the primary that has its slot, and follows a slot that moves.
+"""A client of a Redis Cluster: sends each call to the primary of its slot, and follows slots that move.
 
-    well    calls of the slot are sent as they come, many under way at one time
+    well    calls of the slot are sent as they come, many in flight at a time
       |  a call comes back unserved: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, connection lost
       v
     stuck   new calls of the slot are held; those under way come back first. Then the first is sent alone, with
             pauses, until it is served; the others follow in their order.
 
-So the calls of one slot keep their order, with one exception: a call that was under way already may be served while
-an earlier one for the same key was not. The earlier call then fails, since it would come too late. After
-RETRY_SECONDS_MAX without success all held calls fail, and from then on each call gets one attempt, until one
-succeeds.
+So the calls of one slot keep their order, with one exception: a call that is already in flight may be served
+although an earlier one for the same key was not. The earlier call then fails, since it would come too late. After
+RETRY_SECONDS_MAX without success all held calls fail; from then on each call gets one attempt until one succeeds.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ ANYWHERE = -1
 """The slot of calls that have no key."""
 
 RETRYABLE_ERRORS = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", *UNKNOWN_SCRIPT_ERRORS)
-"""Beginnings of errors that may soon pass."""
+"""Prefixes of transient errors."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,9 +47,9 @@ class _Stuck:
     reason: str = ""
     """Why the last call was not served."""
     rounds: int = 0
-    """How often the first call was tried since a call was last served."""
+    """How often the first call was tried since the last served call."""
     trying: RedisCall | None = None
-    """The call that is under way alone."""
+    """The first call, while it is sent alone."""
     timer: asyncio.TimerHandle | None = None
 
 
@@ -87,8 +86,8 @@ class RedisCluster:
     def has_room(self, call: RedisCall, calls_max: int, bytes_max: int) -> bool:
         """Return whether another call may be made.
 
-        The calls of each server are bounded, and so are those of all stuck slots together: a server that is away
-        does not stop calls to the others.
+        The calls of each server are bounded, and so are the held calls of all stuck slots together. An unreachable
+        server therefore does not stop calls to the others.
         """
         slot = self._slot(call)
         owner = self._owner(slot)
@@ -131,7 +130,7 @@ class RedisCluster:
     async def primaries(self) -> list[RedisAddress]:
         """Return the addresses of all servers with slots.
 
-        Raises RedisDown if no server tells the slots, or if a slot has no server.
+        Raises RedisDown if no server returns the slot map, or if a slot has no server.
         """
         await self._slot_map.refreshed()
         return self._slot_map.primaries()
@@ -196,7 +195,7 @@ class RedisCluster:
             self._fail_overtaken(stuck, call)
             return
         stuck.trying = None
-        # The calls behind it are sent too, up to the first one that was redirected with ASK.
+        # The calls after it are sent too, up to the first one that was redirected with ASK.
         owner = self._owner(slot)
         while owner is not None and stuck.returned and stuck.returned[0][1] is None:
             self._send_to(slot, owner, self._let_go(stuck.returned.popleft()[0]))
@@ -209,7 +208,7 @@ class RedisCluster:
     def _unserved(
         self, slot: _Slot, call: RedisCall, reason: str, target: RedisServer | None, *, at_once: bool
     ) -> None:
-        """Send the call again, after those that came back before it and before those that were never sent."""
+        """Queue the call again: after earlier returned calls, before calls that were never sent."""
         now = asyncio.get_running_loop().time()
         if not slot.retry_until:
             slot.retry_until = now + RETRY_SECONDS_MAX
@@ -266,7 +265,7 @@ class RedisCluster:
         self._waiting_bytes += len(call.packed)
 
     def _let_go(self, call: RedisCall) -> RedisCall:
-        """Return a call that waited in a stuck slot, and count it no more."""
+        """Stop counting a call that waited in a stuck slot, and return it."""
         self._waiting -= 1
         self._waiting_bytes -= len(call.packed)
         return call
@@ -314,7 +313,7 @@ class RedisCluster:
         self._send_to(slot, server, call)
 
     def _await_owner(self, slot: _Slot, stuck: _Stuck) -> None:
-        """Wait until the slot map was refreshed, or until the slot's calls have waited too long."""
+        """Wait until the slot map is refreshed, or the slot's calls have waited too long."""
         loop = asyncio.get_running_loop()
         if not slot.retry_until:
             slot.retry_until = loop.time() + RETRY_SECONDS_MAX
@@ -323,7 +322,7 @@ class RedisCluster:
         stuck.timer = loop.call_later(patience, self._owner_overdue, slot)
 
     def _slot_map_refreshed(self) -> None:
-        """Try stuck slots that have another server now; refresh again while a slot has none."""
+        """Retry stuck slots that have another server now; refresh again while a slot has none."""
         for slot in list(self._stuck):
             owner = self._owner(slot)
             if owner is None:

@@ -1,7 +1,7 @@
 """One connection to one Redis server, with little overhead: no task and no lock for each command.
 
-A general client spends more time on a script than Redis itself. Commands of one iteration of the event loop leave
-in one write; the server answers in the order of the commands, so that each reply belongs to the oldest open
+A general client spends more time on a script than Redis itself. Commands of one iteration of the event loop are
+sent in one write. The server replies in the order of the commands, so each reply belongs to the oldest open
 request.
 """
 
@@ -28,7 +28,7 @@ _NOT_YET = object()
 
 
 OPTIONS = frozenset({"db", "ssl_cert_reqs", "ssl_ca_certs"})
-"""Options that the query of a Redis URL may have."""
+"""The options that a Redis URL may have in its query."""
 
 
 class ConnectionLost(Exception):
@@ -84,7 +84,7 @@ class RedisConnection(asyncio.Protocol):
         try:
             return await future
         finally:
-            del future  # Its error refers to this frame, which would be a reference cycle.
+            del future  # Its exception refers to this frame: that would be a reference cycle.
 
     def close(self) -> None:
         """Close the connection; open requests get ConnectionLost."""
@@ -114,7 +114,7 @@ class RedisConnection(asyncio.Protocol):
         self._end_connection(ConnectionLost(str(error) if error is not None else "the connection was closed"))
 
     def _write(self, packed: bytes) -> None:
-        """Write at the end of the event loop's turn."""
+        """Buffer bytes, to be written at the end of the event loop's iteration."""
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(packed)
@@ -153,7 +153,7 @@ class RedisAddress:
     """The address and credentials of a Redis server.
 
     URLs are redis://[user:password@]host[:port][/db], rediss:// or unix://path[?db=n]. The constructor raises
-    ValueError for an option that is not one of OPTIONS, and for a port or database that is no number.
+    ValueError for an option that is not in OPTIONS, and for a port or database that is not a number.
     """
 
     def __init__(self, url: str) -> None:
@@ -196,7 +196,7 @@ class RedisAddress:
                 await self._authenticate(line)
         except (OSError, TimeoutError) as err:
             raise ConnectionLost(str(err) or "no connection in time") from err
-        # Set only now: the commands of authentication get their replies as usual.
+        # Set only now, so that the authentication commands get their replies as usual.
         line._on_message = on_message
         return line
 

@@ -1,10 +1,10 @@
-r"""Functions of libraries that a server keeps: the libraries of a client are loaded as one.
+r"""Redis function libraries: all libraries of a client are loaded into the server as one.
 
     quotas: verbs.reserve, ..    queue: verbs.admit, ..    tree: verbs.hold, ..
           \__________________________|__________________________/
                         one library with one function, batch, that calls all of them
 
-So calls of functions of several libraries can leave as one call. A library's name contains the digest of its text:
+So calls to several libraries can be sent as one call. A library's name contains the digest of its text, so that
 several versions of the gateway can use one server at the same time.
 """
 
@@ -26,7 +26,7 @@ class FunctionLibrary:
     names: tuple[str, ...]
     """The functions' names in `verbs`."""
     prefix: str
-    """The beginning of their names among the functions of all libraries; it follows from the body."""
+    """The prefix of their names in the merged library; derived from the body."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +35,9 @@ class LibraryFunction:
 
     library: FunctionLibrary
     name: str
-    """Its name among the functions of all libraries."""
+    """Its name in the merged library."""
     when_full: bool
-    """It also runs on a server that has reached its `maxmemory`, because it frees memory."""
+    """Whether it also runs on a server that has reached its `maxmemory`, because it frees memory."""
 
 
 def library_functions(
@@ -58,11 +58,11 @@ def library_functions(
 
 @dataclass(frozen=True, slots=True)
 class MergedLibrary:
-    """Several libraries as one, by the two functions that call all of their functions."""
+    """Several libraries as one, called by its two batch functions."""
 
     batch: Script
     batch_when_full: Script
-    """The same on a server that has reached its `maxmemory`."""
+    """The batch function for a server that has reached its `maxmemory`."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class BoundLibraries:
     _merged: MergedLibrary | None = None
 
     def bind(self, library: FunctionLibrary) -> None:
-        """Add a library. Libraries that are bound before the first call are loaded once, together."""
+        """Add a library. All libraries that are bound before the first call are loaded together."""
         if library.prefix not in self._libraries:
             self._libraries[library.prefix] = library
             self._merged = None
@@ -81,13 +81,13 @@ class BoundLibraries:
     def merged(self) -> MergedLibrary:
         """Return all libraries as one."""
         if self._merged is None:
-            # In the order of their names, so that all clients load the same text.
+            # Sorted by name, so that all clients load the same text.
             self._merged = _merge([self._libraries[prefix] for prefix in sorted(self._libraries)])
         return self._merged
 
 
 def _merge(libraries: Iterable[FunctionLibrary]) -> MergedLibrary:
-    """Return these libraries as one: each body in a block of its own, since Lua bounds the locals of a block."""
+    """Merge these libraries, each body in a block of its own, since Lua limits the locals of a block."""
     blocks = []
     for library in libraries:
         added = [f"functions['{library.prefix}{name}'] = verbs.{name}" for name in library.names]

@@ -1,6 +1,6 @@
-"""Subscribes to sharded channels on whichever server has them, with one connection to each such server.
+"""Subscribes to sharded channels on the servers that have them, with one connection to each such server.
 
-A channel is unheard while no server sends it: at first, after a lost connection, and after its slot has moved.
+A channel is unheard while it has no subscription: at first, after a lost connection, and after its slot has moved.
 `subscribe` finds the server of each unheard channel and subscribes there.
 """
 
@@ -56,7 +56,7 @@ class ShardedSubscriber:
     async def subscribe(self) -> None:
         """Subscribe to the unheard channels; those without a server stay unheard.
 
-        Raises ConnectionLost if there is not a single connection.
+        Raises ConnectionLost if no connection could be opened.
         """
         anew = bool(self._subscriptions)
         try:
@@ -151,7 +151,7 @@ class ShardedSubscriber:
     def _mark_unheard(
         self, name: tuple[str, str, int], subscription: _Subscription, channels: set[bytes]
     ) -> None:
-        """Note that the server of this connection does not send these channels any more."""
+        """Record that the server of this connection no longer sends these channels."""
         subscription.channels -= channels
         self._requested -= channels
         self.unheard |= channels
@@ -163,7 +163,7 @@ class ShardedSubscriber:
     def _on_connection_lost(self, name: tuple[str, str, int], connection: RedisConnection) -> None:
         subscription = self._subscriptions.get(name)
         if subscription is not None and subscription.connection is connection:
-            self._trouble = "the connection was on_channels_lost"
+            self._trouble = "the connection was lost"
             self._drop(name)
 
     def _drop(self, name: tuple[str, str, int]) -> None:

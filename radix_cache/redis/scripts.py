@@ -1,8 +1,8 @@
 """Calls Lua scripts on Redis: many calls in one round trip, in the order in which they were made.
 
-Callers await futures. A caller that stops waiting (timeout, client gone) does not stop the command, which has been
-sent. Scripts are therefore written so that they can be repeated, and undone by id; after a lost connection a call
-is made once more. In a cluster the order holds for each slot.
+Callers await futures. A caller that stops waiting (timeout, client gone) does not cancel the command, which may
+have been sent. Scripts are therefore idempotent, and their changes can be undone by id. After a lost connection a
+call is made once more. In a cluster the order holds per slot.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from radix_cache.redis.topology import is_cluster, seed_addresses
 CALLS_WAITING_MAX = 10_000
 
 BYTES_WAITING_MAX = 32 * 2**20
-"""Of the calls that wait for one server or for stuck slots.
+"""The bound of bytes in calls that wait for one server, or for stuck slots.
 
-The path of a prompt of 131,072 tokens takes 64 KiB, and thousands of them would fill a gateway's memory in the two
-seconds until a silent server is given up. A server in order is never so far behind.
+The path of a prompt of 131,072 tokens takes 64 KiB; thousands of them would fill a gateway's memory in the two
+seconds until a silent server is given up. A healthy server is never so far behind.
 """
 
 
@@ -54,9 +54,9 @@ class ScriptCaller:
         return self._redis.calls > 0 or len(self._batcher) > 0
 
     def bind(self, functions: Mapping[str, LibraryFunction]) -> None:
-        """Prepare for calls of these functions: libraries that are bound before the first call are loaded together.
+        """Bind the libraries of these functions, so that they are loaded together with the first call.
 
-        A library that is not bound is bound by the first call of its functions.
+        A library that is not bound yet is bound by the first call of one of its functions.
         """
         for function in functions.values():
             self._batcher.libraries.bind(function.library)
@@ -69,9 +69,9 @@ class ScriptCaller:
         *,
         urgent: bool = True,
     ) -> "asyncio.Future[ScriptAnswer]":
-        """Call a script or function; the future has its answer, or raises RedisDown.
+        """Call a script or function; the future returns its answer, or raises RedisDown.
 
-        Calls of library functions leave together, see batch.py; one that is not urgent may leave a moment later.
+        Calls of library functions are sent in batches, see batch.py; a call that is not urgent may be sent later.
         """
         if isinstance(script, LibraryFunction):
             answer = self._batcher.add(script, keys, arguments, urgent=urgent)
@@ -81,7 +81,7 @@ class ScriptCaller:
         return self._start_call((script.run, script.name, len(keys), *keys, *arguments), keys, script)
 
     def flush(self) -> None:
-        """Send the calls that wait for others now."""
+        """Send all pending calls now."""
         if len(self._batcher):
             self._batcher.flush()
 
@@ -101,7 +101,7 @@ class ScriptCaller:
     ) -> list[tuple[RedisAddress, list[bytes]]]:
         """Return the servers that have these sharded channels, each with its channels. Raises RedisDown.
 
-        `anew` makes a cluster client read the slots again first.
+        With `anew` a cluster client reads the slot map again first.
         """
         if isinstance(self._redis, RedisServer):
             return [(self._redis.address, list(channels))]
@@ -134,7 +134,7 @@ class ScriptCaller:
     def _start_call(
         self, command: tuple[CommandArgument, ...], keys: Sequence[CommandArgument], script: Script | None
     ) -> "asyncio.Future[Any]":
-        self.flush()  # Calls are made in the order in which they come.
+        self.flush()  # Calls keep the order in which they are made.
         packed = hiredis.pack_command(command)  # type: ignore[arg-type]
         call = RedisCall(packed, keys, script, asyncio.get_running_loop().create_future())
         self._send_or_fail(call)

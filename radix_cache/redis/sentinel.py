@@ -1,11 +1,11 @@
-"""The address of a Redis primary that sentinels watch: each new connection asks them which server it is.
+"""The address of a Redis primary that sentinels watch: each new connection asks them for the current primary.
 
     redis+sentinel://[user:password@]host:port[,host:port...]/service[/database][?options]
 
-Finding the primary is redis-py's (its Sentinel asks one sentinel after the other); the connection is ours. After a
+redis-py finds the primary (its Sentinel asks one sentinel after the other); the connection is our own. After a
 failover the old primary closes its connections or answers READONLY, and the next connection goes to the new one. A
-primary that was only thought to be away learns of its successor up to ten seconds later, and what it is told until
-then is lost. Sentinels are therefore asked every CHECK_SECONDS, and connections to any other server are closed.
+primary that was wrongly thought to be down learns of its successor up to ten seconds later; writes to it until then
+are lost. Sentinels are therefore asked every CHECK_SECONDS, and connections to any other server are closed.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def is_sentinel(url: str) -> bool:
 
 
 class SentinelAddress(RedisAddress):
-    """A primary by the name of its service. The constructor raises ValueError for a URL that is not as above."""
+    """The address of a primary by its service name. The constructor raises ValueError for a malformed URL."""
 
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
@@ -53,7 +53,7 @@ class SentinelAddress(RedisAddress):
         on_lost: Callable[[RedisConnection], None] = lambda _: None,
         on_message: Callable[[Reply], None] | None = None,
     ) -> RedisConnection:
-        """Open a connection to the server that is the primary now. Raises ConnectionLost."""
+        """Open a connection to the current primary. Raises ConnectionLost."""
         host, port = await self._primary()
         primary = RedisAddress.with_endpoint(self, host, port)
         connection = await RedisAddress.connect(primary, on_lost, on_message)
@@ -63,7 +63,7 @@ class SentinelAddress(RedisAddress):
         return connection
 
     async def _check(self) -> None:
-        """Close connections to servers that are not the primary any more, for as long as there are any."""
+        """Close connections to servers that are no longer the primary, for as long as connections are open."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self._open = {connection: at for connection, at in self._open.items() if connection.is_open}
@@ -73,13 +73,13 @@ class SentinelAddress(RedisAddress):
             try:
                 primary = await self._primary()
             except ConnectionLost:
-                continue  # Without a sentinel nothing else is known.
+                continue  # Without an answer the connections stay open.
             for connection, at in list(self._open.items()):
                 if at != primary:
                     connection.close()
 
     async def _primary(self) -> tuple[str, int]:
-        """Return host and port of the primary, from the first sentinel that knows; it is asked first from then on.
+        """Return host and port of the primary from the first sentinel that answers; later it is asked first.
 
         Raises ConnectionLost.
         """
@@ -92,7 +92,7 @@ class SentinelAddress(RedisAddress):
         options: dict[str, Any] = {
             "socket_timeout": ASK_SECONDS_MAX,
             "socket_connect_timeout": min(ASK_SECONDS_MAX, CONNECT_SECONDS_MAX),
-            # By default redis-py tries a sentinel that is away for seconds before it asks the next one.
+            # By default redis-py retries an unreachable sentinel for seconds before it asks the next one.
             "retry": Retry(NoBackoff(), 0),
         }
         endpoints = list(self.sentinels)
@@ -105,7 +105,7 @@ class SentinelAddress(RedisAddress):
         finally:
             for client in clients:
                 await client.aclose()
-        # redis-py has put the sentinel that answered first.
+        # redis-py moves the sentinel that answered to the front.
         answering = endpoints[clients.index(sentinel.sentinels[0])]
         self.sentinels.remove(answering)
         self.sentinels.insert(0, answering)

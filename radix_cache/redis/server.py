@@ -1,4 +1,4 @@
-"""A client of one Redis server, which connects on demand and makes calls in the order in which they come.
+"""A client of one Redis server, which connects on demand and keeps the order of calls.
 
 A call is made once more if its connection was lost, or if the server did not have its script.
 """
@@ -16,7 +16,7 @@ ALREADY_LOADED = "already exists"
 
 
 NOT_PRIMARY_ERRORS = ("READONLY", "MASTERDOWN")
-"""Beginnings of the errors of a server that is not the primary any more."""
+"""Prefixes of the errors of a server that is no longer the primary."""
 
 
 class RedisServer:
@@ -40,7 +40,7 @@ class RedisServer:
         return len(self._waiting) + self._under_way
 
     def has_room(self, _: RedisCall, calls_max: int, bytes_max: int) -> bool:
-        """Return whether fewer calls, of fewer bytes together, wait or are under way."""
+        """Return whether fewer than `calls_max` calls, with fewer than `bytes_max` bytes, are outstanding."""
         return len(self._waiting) + self._under_way < calls_max and self._bytes < bytes_max
 
     async def primaries(self) -> list[RedisAddress]:
@@ -82,7 +82,7 @@ class RedisServer:
         self._fail_waiting("closed")
 
     def forget_script(self, call: RedisCall) -> None:
-        """Note that the server does not have the call's script; the first of many such calls loads it again."""
+        """Record that the server does not have the call's script; the first of many such calls loads it again."""
         if call.script is not None and self._loaded.get(call.script.text) == call.load:
             del self._loaded[call.script.text]
 
@@ -136,7 +136,7 @@ class RedisServer:
             call.succeed(reply)
 
     def _returned(self, call: RedisCall) -> None:
-        """Note that a call is not under way any more."""
+        """Record that a call is no longer under way."""
         self._under_way -= 1
         self._bytes -= len(call.packed)
 
@@ -164,11 +164,11 @@ class RedisServer:
             self._unreachable(call, reason)
 
     def _take_waiting(self) -> deque[RedisCall]:
-        """Return the calls that wait, which from now on do not."""
+        """Remove all waiting calls and return them."""
         waiting, self._waiting = self._waiting, deque()
         self._bytes -= sum(len(call.packed) for call in waiting)
         return waiting
 
 
 def _ignore_reply(_: object) -> None:
-    """Ignore the reply to ASKING; if it failed, the following call fails too."""
+    """Ignore the reply to ASKING; if ASKING failed, the call after it fails too."""

@@ -1,6 +1,6 @@
-"""Which server of a cluster has which slots: read from the servers again whenever a call was not served.
+"""The slot map of a cluster (which server has which slots), read again whenever a call was not served.
 
-The reply of one server is enough. Servers are asked one after another, connected ones first.
+Servers are asked one after another, connected ones first, until one replies.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ OnAnswered = Callable[["ClusterPrimary", RedisCall, Reply | ConnectionLost], Non
 
 
 class ClusterPrimary(RedisServer):
-    """A server of a cluster; it hands every call back to the cluster with its reply, served or not."""
+    """A server of a cluster; it hands every call back to the cluster with its reply or failure."""
 
     def __init__(self, address: RedisAddress, on_answered: OnAnswered) -> None:
         super().__init__(address)
@@ -72,7 +72,7 @@ class SlotMap:
         return bool(self._servers)
 
     def owner(self, slot: int) -> ClusterPrimary | None:
-        """Return the server that has a slot, if it is known."""
+        """Return the server of a slot; None if it is not known."""
         return self._owners[slot]
 
     def any_server(self) -> ClusterPrimary | None:
@@ -87,7 +87,7 @@ class SlotMap:
         return [server.address for server in dict.fromkeys(self._owners) if server is not None]
 
     def slot_moved(self, slot: int, to: ClusterPrimary) -> None:
-        """Note that a server has the slot from now on."""
+        """Record that a server has the slot from now on."""
         self._owners[slot] = to
 
     def server(self, endpoint: ServerEndpoint) -> ClusterPrimary:
@@ -100,12 +100,12 @@ class SlotMap:
         return server
 
     def refresh(self) -> None:
-        """Start to read the slots again, unless that is under way."""
+        """Start to read the slots again, unless a refresh is running."""
         if self._refreshing is None and not self._closed:
             self._refreshing = asyncio.create_task(self._refresh())
 
     async def refreshed(self) -> None:
-        """Wait for a refresh that begins now or is under way. Raises RedisDown if the map is closed."""
+        """Wait for the running refresh, or start one and wait for it. Raises RedisDown if the map is closed."""
         if self._closed:
             raise RedisDown("closed")
         self.refresh()

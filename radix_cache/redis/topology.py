@@ -22,12 +22,12 @@ class ServerEndpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotRedirect:
-    """A server's reply that another server has a slot."""
+    """A server's reply that a slot is on another server."""
 
     slot: int
     endpoint: ServerEndpoint
     asking: bool
-    """True: for this one call (ASK). False: from now on (MOVED)."""
+    """True: redirects this one call (ASK). False: redirects all calls of the slot from now on (MOVED)."""
 
 
 def slot_of(key: str | bytes) -> int:
@@ -42,9 +42,10 @@ def slot_of(key: str | bytes) -> int:
 
 @lru_cache(maxsize=64)
 def spread_tags(names: tuple[str, ...], first: int = 0) -> tuple[str, ...]:
-    """Return a hash tag for each name, or the name itself, whose slots lie in as many equal parts of all slots.
+    """Return a hash tag for each name, so that the tags divide the cluster's slots evenly.
 
-    `first` is the part of the first name; more than there are parts begin anew.
+    All slots are cut into as many equal parts as there are names, and each tag's slot is in a part of its own. A
+    name that is in its part already is its own tag. `first` is the part of the first name, modulo their number.
     """
     parts = len(names)
     return tuple(_tag_within(name, (first + at) % parts, parts) for at, name in enumerate(names))
@@ -89,7 +90,7 @@ def seed_addresses(url: str) -> list[RedisAddress]:
 def slot_ranges(reply: Any, host: str) -> list[tuple[int, int, ServerEndpoint]]:
     """Return first slot, last slot and primary of every range in a reply to CLUSTER SLOTS.
 
-    `host` is the server that replied: a server that does not know its own name leaves it out.
+    `host` is the server that replied, for servers that do not know their own name and leave it out.
     """
     found = []
     for first, last, primary, *_ in reply if isinstance(reply, list) else ():

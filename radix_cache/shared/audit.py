@@ -3,9 +3,9 @@
 a node's head          fits its run: length, first and last block
 children               are as many as the head says; each begins where its parent ends, found by `above` and `next`
 holders                hold 1 to all blocks of the run, are in their chunk, hold the whole parent in the same tiers
-a leaf                 is as long as the most blocks that a holder holds of it
-tenures                were given to a worker at some time
-the tree               has the name of a namespace, and an id of that; its paths belong to it by their first block
+a leaf                 is as long as the largest count of its holders
+tenures                were once assigned to a worker
+the tree               has a namespace's name and one of its ids; its paths belong to it by their first block
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ NOTHING = TierBlocks()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One violated invariant, and what has to be removed to repair it.
+    """One violated invariant, and what a repair has to remove.
 
-    Without `tenure`, `trim` and `whole` that is the node and everything below it.
+    If `tenure`, `trim` and `whole` are not set, a repair removes the node and everything below it.
     """
 
     node: int | None
@@ -40,7 +40,7 @@ class Violation:
 
 
 class NodeFamily:
-    """Parents and children of the nodes of a tree; only nodes with a readable head take part."""
+    """The parents and children of a tree's nodes; nodes without a readable head are left out."""
 
     def __init__(self, tree: DumpedTree) -> None:
         self.heads: dict[int, NodeHead] = {

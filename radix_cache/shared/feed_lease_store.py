@@ -1,13 +1,13 @@
-"""Leases in Redis that say which two gateways follow the KV events of each worker, timed by the server's clock.
+"""Leases in Redis that give the KV events of each worker to two gateways, timed by the server's clock.
 
     gateways   id -> deadline      a gateway that does not renew in time loses all its leases; the id of a process
                                    that follows no worker has FOLLOWS_NONE behind it
     leases     worker -> lease     the gateway that writes to the index, the warm standby, what the writer knows
     version                        of both: it grows with every change, so that unchanged tables are not sent again
 
-One call renews the leases for all workers and feeds; its cost grows with the changes, not with the workers. A
-change of a lease contains the lease as it was, and is refused if the lease has changed since: this and the version
-fence a gateway that wrongly believes to have the lease.
+One call renews the leases of all workers and feeds; its cost grows with the changes, not with the workers. A change
+of a lease contains the lease as last read, and is refused if the lease has changed since. This check and the
+version fence off a gateway that wrongly believes it has the lease.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ _LEASE = Struct("<8s8sBB")
 
 
 class FeedKnowledge(IntFlag):
-    """What the writing gateway knows of a worker from its events; gateways that do not follow it read it here."""
+    """What the writer knows of a worker from its events, for the gateways that do not follow the worker."""
 
     NOTHING = 0
     WHOLE = 1
-    """Everything that the worker holds is known from its events: no answer has to confirm it."""
+    """Everything that the worker holds is known from its events, so answers need not confirm it."""
     UNCERTAIN = 2
-    """Some events were missed: the worker may hold less than is known, or more."""
+    """Some events were missed, so the worker may hold less or more than is known."""
     HYBRID = 4
-    """The worker may hold a prefix and not be able to use it."""
+    """The worker may hold a prefix that it cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class FeedLease:
 
 @dataclass(frozen=True, slots=True)
 class FeedLeaseTable:
-    """All leases as of one version."""
+    """All leases, as of one version."""
 
     version: int = 0
     gateways: frozenset[bytes] = frozenset()

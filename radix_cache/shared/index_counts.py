@@ -1,4 +1,4 @@
-"""Counts of the index by model and tenant group, and by worker, taken from the replica without I/O."""
+"""Counts the index by model and isolation group, and by worker; reads the replica, without I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from radix_cache.tiers import TierBlocks
 NamespacesById = Mapping[NamespaceId, Namespace]
 
 UNKNOWN_NAMESPACE = Namespace(model="(unknown)", block_size=0)
-"""Stands for a namespace that is not known, or that has an unreadable name."""
+"""Stands for a namespace that is unknown or has an unreadable name."""
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class BlockCounts:
     """Counts of a part of the index."""
 
     namespaces: set[Namespace | NamespaceId] = field(default_factory=set)
-    """Those without a known name by the id of their tree."""
+    """The namespaces; one without a known name is represented by the id of its tree."""
     nodes: int = 0
     blocks: int = 0
     gpu_blocks: int = 0
@@ -51,7 +51,7 @@ class IndexCounts:
     workers: dict[str, BlockCounts] = field(default_factory=dict)
     """What each worker holds."""
     remains: BlockCounts = field(default_factory=BlockCounts)
-    """What ended tenures hold, until it is removed."""
+    """What ended tenures still hold until it is removed."""
     total: BlockCounts = field(default_factory=BlockCounts)
 
 
@@ -77,7 +77,7 @@ def count_index(
     namespaces: NamespacesById,
     prediction_namespaces: Mapping[bytes, NamespaceId],
 ) -> IndexCounts:
-    """Count the whole index; `prediction_namespaces` are those of predictions by id, as far as they are known."""
+    """Count the whole index; `prediction_namespaces` has the known namespaces of predictions, by id."""
     found = IndexCounts(workers={worker: BlockCounts() for worker in sorted(replica.tenures)})
     by_tenure = {tenure: found.workers[worker] for worker, tenure in replica.tenures.items()}
     for node in replica.nodes.values():

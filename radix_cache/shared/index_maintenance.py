@@ -1,8 +1,8 @@
 """Keeps the tree in Redis within its bounds. One gateway at a time does this, chosen by a lease in Redis.
 
-It removes predictions of gateways that died, remains of ended tenures, leaves that were not used for too long and,
-if a tree exceeds its bound, the least recently used leaves of isolation groups above their fair share. The replica
-says what to remove; the scripts check that nothing has changed in between.
+It removes predictions of gateways that died, remains of ended tenures, and leaves that were not used for too long.
+While the tree exceeds its bound, it also removes the least recently used leaves of isolation groups above their
+fair share. The replica shows what to remove; the scripts check that nothing has changed in between.
 """
 
 import asyncio
@@ -28,37 +28,37 @@ ACQUIRE_LEASE = Script.from_file("radix_cache.shared", "maintenance_lease")
 LEASE_MS = 5000
 ROUND_SECONDS = 1.0
 LOST_ROUNDS = 8
-"""A gateway that cannot follow some shard asks for the lease only once in so many rounds, so that one that follows
-all shards gets it first.
+"""A gateway that cannot follow some shard requests the lease only once in so many rounds, so that a gateway that
+follows all shards gets it first.
 """
 
 SWEPT_PER_ROUND_MAX = 4096
 EVICTED_PER_ROUND_MAX = 16384
 EVICTIONS_AT_ONCE_MAX = 16
-"""Calls that evict leaves and wait for a reply. One at a time would evict fewer leaves than a flood of prefixes
-brings, since each call waits behind the calls of that flood; more would hold up the calls of requests.
+"""The most eviction calls in flight. With one call, a flood of new prefixes would outpace eviction, since each call
+waits behind the calls of the flood; more calls would delay the calls of requests.
 """
 
 SLICE_NODES = 2000
 LIVE_ROUNDS = 5
-"""Predictions of gateways that are gone are searched once in so many rounds: that reads every prediction."""
+"""Predictions of dead gateways are searched for once in so many rounds, because that reads every prediction."""
 
 AGE_ROUNDS = 30
-"""Idle leaves are searched once in so many rounds, because that reads every leaf."""
+"""Idle leaves are searched for once in so many rounds, because that reads every leaf."""
 
 
 class IndexMaintenance:
-    """Removes what the tree in Redis does not need any more; run `run` for as long as the gateway lives.
+    """Removes what the tree in Redis no longer needs; run `run` for as long as the gateway lives.
 
     Args:
         redis: The Redis server or cluster.
         store: Changes the tree.
         replica: Shows the tree.
         blocks_max: The bound of the whole tree in blocks.
-        node_blocks: How many blocks every node counts in addition, for its own memory.
-        idle_seconds_max: Leaves that were not used for longer are removed.
+        node_blocks: The memory of a node itself, in blocks.
+        idle_seconds_max: Leaves that were not used for longer than this are removed.
         lost_shards: Returns the shards of which the replica may be outdated; they are left alone.
-        identity: The id of the gateway in its leases, with which its predictions begin.
+        identity: The id of the gateway in its leases, which is also the prefix of its prediction ids.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class IndexMaintenance:
         self._lost_shards = lost_shards
         self._identity = identity or os.urandom(8)
         self._gone: set[bytes] = set()
-        """Gateways with predictions that were not live at the last look."""
+        """The gateways with predictions that were not live at the last check."""
         self._rounds = 0
         self._lost_rounds = 0
 
@@ -117,7 +117,7 @@ class IndexMaintenance:
         """Return whether this gateway may have the lease in this round."""
         lost_shards = self._lost_shards()
         self._lost_rounds = self._lost_rounds + 1 if lost_shards else 0
-        # Without the registry it is not known which tenures have ended.
+        # Without the registry this gateway does not know which tenures have ended.
         return REGISTRY not in lost_shards and self._lost_rounds % LOST_ROUNDS == 0
 
     async def _acquire_lease(self) -> bool:
@@ -138,11 +138,11 @@ class IndexMaintenance:
         await self._withdraw(by_shard)
 
     async def _withdraw_of_gone_gateways(self) -> None:
-        """Withdraw predictions of gateways that were not live at this look and the last one."""
+        """Withdraw predictions of gateways that were live neither at this check nor at the last one."""
         members = await self._redis.ask("ZRANGE", self._store.keys.feed_leases[0], 0, -1)
         live = {member[: len(self._identity)] for member in members}
         if self._identity not in live:
-            return  # Redis has lost the leases, or none are kept.
+            return  # Redis has lost the leases, or has none.
         gone = set[bytes]()
         by_shard: dict[int, list[bytes]] = {}
         for at, (shard, identity, _) in enumerate(list(self._replica.predictions_under_way())):
@@ -171,9 +171,9 @@ class IndexMaintenance:
                 await self._store.cut(namespace, [(node, tenure, 0) for node in nodes])
 
     async def _evict(self, over: int) -> None:
-        """Remove idle leaves, and as many of the least recently used ones as make the tree fit.
+        """Remove idle leaves, and then least recently used leaves until the tree fits.
 
-        The latter are those of groups above their fair share.
+        The latter are leaves of groups above their fair share.
 
         Args:
             over: Blocks by which the tree exceeds its bound.
@@ -229,7 +229,7 @@ class IndexMaintenance:
 
 
 def _batches(nodes: Iterable[ReplicaNode]) -> Iterator[tuple[NamespaceId, list[ReplicaNode]]]:
-    """Yield the nodes by namespace, in their order, as many at a time as one call takes."""
+    """Yield the nodes by namespace, in their order, in batches that fit one call."""
     by_namespace: dict[NamespaceId, list[ReplicaNode]] = {}
     for node in nodes:
         by_namespace.setdefault(node.namespace, []).append(node)

@@ -10,10 +10,10 @@
 
 A tenure is a number that stands for one worker from its start until its cache is lost.
 
-On one server a namespace is one tree. In a Redis Cluster it has up to CLUSTER_PARTS, each in another shard: the
-first block of a path decides in which one all of its blocks are. The slots of the shards lie at equal distances, so
-that each primary has as many as another; `07.41` is a tag whose slot is in the part of shard 7. `v3` is the layout
-of the keys and values: see LAYOUT.
+On one server a namespace is one tree. In a Redis Cluster it has up to CLUSTER_PARTS trees, each in another shard;
+the first block of a path decides which tree has the path. The slots of the shards are spread evenly, so that all
+primaries have about as many shards; `07.41` is a tag whose slot is in the part of shard 7. `v3` is the layout of
+the keys and values: see LAYOUT.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ from radix_cache.namespace import NAMESPACES_MAX, Namespace
 from radix_cache.redis.topology import is_cluster, spread_tags
 
 NamespaceId = NewType("NamespaceId", bytes)
-"""Eight bytes that stand in keys for a namespace, or for one of its parts: for one tree."""
+"""The eight bytes that stand for one tree in keys: for a namespace, or for one of its parts."""
 
 LAYOUT = 3
 """Increased with every change of the stored values or messages; gateways of different layouts share nothing."""
 
 SHARDS = 48
-"""As many for each of 2, 3, 4, 6, 8 or 12 primaries."""
+"""A number that divides evenly among 2, 3, 4, 6, 8 or 12 primaries."""
 
 CLUSTER_PARTS = 24
-"""The trees of a namespace in a Redis Cluster: in every second shard."""
+"""The number of trees of a namespace in a Redis Cluster: one in every second shard."""
 
 REGISTRY = -1
 """The shard number of the registry."""
@@ -61,7 +61,7 @@ class Keys:
 
     @classmethod
     def of_redis(cls, url: str, prefix: str) -> "Keys":
-        """Return the keys of a deployment in the Redis of this URL."""
+        """Return the key names of a deployment that uses the Redis at this URL."""
         return cls(prefix=prefix, parts=CLUSTER_PARTS if is_cluster(url) else 1)
 
     def tree_of(self, namespace: Namespace, first: int) -> NamespaceId:
@@ -91,11 +91,11 @@ class Keys:
         return f"{self._tags[shard]}:log"
 
     def meta(self, shard: int) -> str:
-        """Return the key of a shard's last tip and sequence number."""
+        """Return the key with the tip and the sequence number of a shard's last change."""
         return f"{self._tags[shard]}:meta"
 
     def names(self, shard: int) -> str:
-        """Return the key of the namespaces of a shard by id of their trees."""
+        """Return the key of a shard's namespaces, a hash by tree id."""
         return f"{self._tags[shard]}:names"
 
     def predictions(self, shard: int) -> str:
@@ -131,7 +131,7 @@ class Keys:
     def _tags(self) -> dict[int, str]:
         names = tuple(f"ix:{shard:02}" for shard in range(self.shards))
         if self.layout > 2:
-            # Deployments that share a cluster do not have their shard of the same number at the same place.
+            # Deployments that share a cluster have their shards of one number in different places.
             names = spread_tags(names, first=crc32(self.prefix.encode()))
         tags = {shard: f"{self._prefix}:{{{name}}}" for shard, name in enumerate(names)}
         return {**tags, REGISTRY: f"{self._prefix}:{{ix:all}}"}
@@ -141,6 +141,6 @@ class Keys:
         return f"{self.prefix}:v{self.layout}" if self.layout > 1 else self.prefix
 
     def _part(self, whole: NamespaceId, part: int) -> NamespaceId:
-        """Return the id of a part of a namespace: that of the namespace plus its distance in shards."""
+        """Return the id of a part of a namespace: the namespace's id plus the part's distance in shards."""
         number = int.from_bytes(whole, "little") + part * self.shards // self.parts
         return NamespaceId((number % 2**64).to_bytes(8, "little"))

@@ -12,10 +12,10 @@
               e                                                                                 it has no node left
     registry  t  u16 bytes, worker id, tenure u32, its instance          in place of namespace and records
 
-Everything but runs is absolute, and the last block of a run shows whether the run is the right one, since hashes
-are chained: applying an entry twice, or after a snapshot that has it already, changes nothing.
+Records are absolute values, except for runs; there the last block shows whether the run is the expected one, since
+hashes are chained. So applying an entry twice, or after a snapshot that already contains it, changes nothing.
 
-Any change of this format, or of lua/tree.lua, needs a new LAYOUT in keys.py: gateways of two versions then have
+Any change of this format, or of lua/tree.lua, needs a new LAYOUT in keys.py. Gateways of two versions then have
 separate indexes, and neither misreads the other's.
 """
 
@@ -59,14 +59,14 @@ class NodeHead:
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
-    """A node was added or changed; its run has `more` in place of everything after its first `kept` blocks."""
+    """A node was added or changed; its run keeps its first `kept` blocks, followed by `more`."""
 
     head: NodeHead
     kept: int
     more: Hashes
 
     def run(self, before: Hashes) -> Hashes | None:
-        """Return the changed run, given the run before; None if the change is not one of that run."""
+        """Return the changed run, given the former run; None if the change does not fit it."""
         if len(before) < self.kept or self.kept + len(self.more) != self.head.length:
             return None
         run = before if self.kept == len(before) and not self.more else before[: self.kept] + self.more
@@ -96,7 +96,7 @@ class PredictionAdded:
     id: bytes
     tenure: int
     deadline_ms: int
-    """Until when it counts, in milliseconds of the server's clock."""
+    """The time until which it counts, in milliseconds of the server's clock."""
     above: int
     """The key of the node below which `hashes` continue the path; 0 for none."""
     depth: int

@@ -13,7 +13,7 @@ from radix_cache.tiers import MASK, Tier, TierBlocks, all_on_gpu, unpack_tiers
 
 
 class ReplicaNode:
-    """A run of blocks, as in lua/tree.lua. `chunks` are its holders, spread by tenure modulo their number."""
+    """A run of blocks, as in lua/tree.lua. `chunks` has its holders, by tenure modulo the number of chunks."""
 
     __slots__ = (
         "above",
@@ -74,11 +74,11 @@ class PathMatch:
         shared: Sequence[SharedPart] = (),
     ) -> None:
         self.path = path
-        """The nodes of the path, and how many blocks of each the query has."""
+        """The nodes of the path, each with the number of its blocks that are in the query."""
         self.pending = pending
         """Leading blocks that requests under way bring to each worker, or use there."""
         self.shared = shared
-        """The parts of the query that requests under way have, and how many requests have each."""
+        """The parts of the query that requests under way share, and how many requests have each part."""
         self._tenures = tenures
         self._workers = workers
         self.version = version
@@ -162,7 +162,7 @@ class PathMatch:
         gpu = host = depth = 0
         for node, common in self.path:
             here = unpack_tiers(node.chunks[tenure & node.mask].get(tenure, 0))
-            # A tier continues only if it covered everything before this node.
+            # A tier counts here only if it covers everything before this node.
             host += min(here.host, common) if host == depth else 0
             gpu += min(here.gpu, common) if gpu == depth else 0
             depth += min(here.all, common)
@@ -171,10 +171,11 @@ class PathMatch:
         return TierBlocks(gpu, host, depth)
 
     def walk_start(self, worker: WorkerId, blocks: int, tier: Tier, used_since: int) -> int | None:
-        """Return where a walk must begin that records the worker as holding `blocks` blocks.
+        """Return the depth at which a walk must begin to record the worker as a holder of `blocks` blocks.
 
         That is the depth of the last node of which the worker holds something in that tier, or 0 if there is none.
-        None means that the worker is known to hold all of them, and used them since `used_since` (server seconds).
+        None means that the walk is unnecessary: the worker is known to hold all these blocks, and used them after
+        `used_since` (server seconds).
         """
         tenure = self._tenures.get(worker)
         if tenure is None:

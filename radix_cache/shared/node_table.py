@@ -1,6 +1,6 @@
-"""The nodes of the replica with their holders and their parents, and counts that are kept up to date with them.
+"""The nodes of the replica with their holders and parents, and counts over them; it does no I/O.
 
-It does no I/O; replica.py decides which changes become visible when.
+replica.py decides when a change becomes visible.
 """
 
 from array import array
@@ -15,7 +15,7 @@ HOPS_MAX = 4096
 
 
 class NodeMismatch(Exception):
-    """A change does not fit the node that it is for: an earlier change was missed."""
+    """A change does not fit its node, because an earlier change was missed."""
 
 
 class NodeTable:
@@ -45,7 +45,7 @@ class NodeTable:
         return None
 
     def path_to(self, key: int, depth: int) -> Hashes | None:
-        """Return the first `depth` blocks of the path through the node `key`; None if they are not all there."""
+        """Return the first `depth` blocks of the path through the node `key`; None if any of them is missing."""
         node = self.resolve(key, depth - 1)
         if node is None:
             return None
@@ -136,7 +136,7 @@ class NodeTable:
                 parent.children.add(node)
 
     def relink_children(self, node: ReplicaNode) -> None:
-        """Link the children of a node that was split to the lower half."""
+        """After a split, link the children of the upper half to the lower half."""
         for child in list(node.children or ()):
             if child.depth != node.end and node.children is not None:
                 node.children.discard(child)
@@ -150,13 +150,13 @@ class NodeTable:
         blocks: dict[NamespaceId, int],
         other: "NodeTable",
     ) -> None:
-        """Replace some nodes by those of another table, in few operations on many nodes each.
+        """Replace some nodes by those of another table, in few bulk operations.
 
         Args:
             before: The nodes to replace.
-            gone: Keys of those that the other table does not have.
-            lost: The number of their blocks that each tenure held.
-            blocks: The number of their blocks in each namespace.
+            gone: The keys of the nodes in `before` that the other table does not have.
+            lost: By tenure: how many blocks of the nodes in `before` it held.
+            blocks: By namespace: how many blocks the nodes in `before` have.
             other: The table with the new nodes.
         """
         for namespace, count in blocks.items():

@@ -1,14 +1,14 @@
 """Removes indexes of older layouts from Redis once no gateway uses them any more.
 
-An index does not expire by itself. While gateways of an older version run, one of them maintains their index and
-holds a key that expires; when that key is gone, all keys of that layout are removed.
+The keys of an index do not expire. While gateways of an older version run, one of them maintains their index and
+renews a lease key; when that key has expired, all keys of that layout are removed.
 """
 
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.shared.keys import REGISTRY, SHARDS, Keys, NamespaceId
 
 OLDER_SHARDS = 64
-"""The shards of layouts 1 and 2."""
+"""The number of shards in layouts 1 and 2."""
 
 
 async def drop_older_layouts(redis: ScriptCaller, keys: Keys) -> None:

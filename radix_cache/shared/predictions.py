@@ -1,7 +1,7 @@
-"""Predictions in the replica: the paths that requests under way of all gateways bring to workers, or use there.
+"""Predictions in the replica: the paths that all gateways' requests under way bring to workers, or use there.
 
-A prediction has the new blocks of its path and the key of the node above them; the rest of the path is looked up
-when the prediction arrives. A prediction without a known node does not count, and is removed at its deadline.
+A prediction contains the new blocks of its path and the key of the node above them; the rest of the path is looked
+up when the prediction arrives. A prediction with an unknown node does not count, and is removed at its deadline.
 """
 
 from collections import OrderedDict
@@ -18,35 +18,35 @@ LAPSED_MAX = 16384
 
 
 class PredictionListener(Protocol):
-    """What is told of the predictions of other gateways."""
+    """A listener that is notified of the predictions of other gateways."""
 
     def predicted(self, identity: bytes, tenure: int, new_blocks: int, blocks: int, sent_at: float) -> None:
-        """Handle a prediction: a request that was sent to a tenure at `sent_at`, in seconds of the local clock.
+        """Handle a prediction: a request was sent to a tenure at `sent_at`, in seconds of the local clock.
 
-        `blocks` of its prompt can be cached; `new_blocks` of them neither are nor are on their way there.
+        Its prompt has `blocks` full blocks; `new_blocks` of them are neither cached there nor on their way there.
         """
         ...
 
     def prediction_over(self, identity: bytes) -> None:
-        """Handle the end of a prediction: its request has ended, or goes to another worker."""
+        """Handle the end of a prediction, because its request has ended or goes to another worker."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictedPath:
-    """A prediction under way: the shard that has it, the tenure it is for, and until when it counts."""
+    """A prediction under way: its shard, its tenure, and the time until which it counts."""
 
     shard: int
     tenure: int
     until: float
     last: InFlightNode[int] | None
-    """The last node of its path; None if it does not count, as the path above it is not known."""
+    """The last node of its path; None if the path above is unknown, so that the prediction does not count."""
 
 
 class PredictionTable:
-    """The predictions under way; `clock` is seconds, never backwards, and none counts longer than `seconds_max`.
+    """The predictions under way, none of which counts for longer than `seconds_max`.
 
-    `tree` keeps their paths.
+    `clock` returns seconds that never run backwards. `tree` stores the paths.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class PredictionTable:
     ) -> None:
         self.listener: PredictionListener | None = None
         self.own = b""
-        """With these bytes begin the ids of this process, of which the listener is told nothing."""
+        """The prefix of this process's own prediction ids, of which the listener is not notified."""
         self.lapsed: dict[bytes, int] = {}
-        """Predictions that are over and that Redis still has: the shard by id. Index maintenance removes them."""
+        """The shards of ended predictions that Redis still has, by id. Index maintenance removes them there."""
         self._table = table
         self._clock = clock
         self._seconds_max = seconds_max
@@ -85,7 +85,7 @@ class PredictionTable:
         return lapsed.union(self._ids_by_shard.get(shard, ()))
 
     def add(self, shard: int, prediction: PredictionAdded, server_ahead: float) -> None:
-        """Add a prediction; `server_ahead` is the server's time in seconds less that of the local clock."""
+        """Add a prediction; `server_ahead` is the server's clock minus the local clock, in seconds."""
         is_new = prediction.id not in self.predictions
         if not is_new or prediction.id in self.lapsed:
             self._drop(prediction.id)
@@ -108,7 +108,7 @@ class PredictionTable:
         self._ids_by_shard.setdefault(shard, set()).add(prediction.id)
 
     def remove(self, identity: bytes) -> None:
-        """Remove a prediction that Redis does not have any more."""
+        """Remove a prediction that Redis no longer has."""
         if self.listener is not None and identity in self.predictions:
             self.listener.prediction_over(identity)
         self._drop(identity)

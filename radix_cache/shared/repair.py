@@ -34,7 +34,7 @@ async def repair(
         try:
             await _repair_round(store, tree, found)
         except RedisDown:
-            break  # A script met what it cannot read. (If Redis is away, `clear` raises.)
+            break  # A script found unreadable data. (If Redis is away, `clear` raises.)
         tree = await dumper.tree(tree.namespace)
         found = list(find_violations(tree, tenures, store.keys))
     if not found:
@@ -62,7 +62,7 @@ async def _repair_round(store: TreeStore, tree: DumpedTree, found: Sequence[Viol
     for batch in _batches(sorted(removed, key=lambda key: -removed[key])):
         await store.evict(tree.namespace, [_node(tree.namespace, key) for key in batch])
     deepest = sorted(cuts, key=lambda cut: -family.heads[cut[0]].depth)
-    # A cut that leaves every tenure what it has makes the script drop an end of the node that no tenure holds.
+    # A cut to ALL blocks takes nothing from any tenure, but makes the script drop an end that no tenure holds.
     both = [*((key, tenure, 0) for key, tenure in deepest), *((key, 0, ALL) for key in trimmed)]
     for at in range(0, len(both), NODES_PER_CALL_MAX):
         batch_of_cuts = both[at : at + NODES_PER_CALL_MAX]

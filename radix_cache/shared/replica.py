@@ -4,8 +4,8 @@
     prediction table    predictions
     tenures             the current tenure of each worker
 
-The replica is correct as of the last entry that was applied. It may lag behind, and then misses a block that is
-there or has one that is gone: both cost a prefill, neither makes an answer wrong.
+The replica is correct as of the last applied entry. While it lags behind, it may miss a block that is there or have
+one that is gone. Either costs a prefill; neither makes an answer wrong.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ from radix_cache.tree import common_blocks
 
 @dataclass(slots=True)
 class ShardReplica:
-    """One shard of the replica, as of the last change that was applied."""
+    """One shard of the replica, as of the last applied change."""
 
     number: int
     tip: bytes = bytes(8)
@@ -52,10 +52,10 @@ class ShardReplica:
 
 
 class TreeReplica:
-    """The tree of all shards; `clock` is seconds, never backwards.
+    """The tree of all shards; `clock` returns seconds that never run backwards.
 
-    No prediction counts for longer than `predicted_seconds_max`. `table` and `in_flight` keep the nodes and the
-    requests under way.
+    No prediction counts for longer than `predicted_seconds_max`. `table` stores the nodes, `in_flight` the requests
+    under way.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TreeReplica:
     ) -> None:
         self.shards: dict[int, ShardReplica] = {}
         self.version = 0
-        """Rises with every change, so that a match is known to be as of now."""
+        """Rises with every change; a match with this version is up to date."""
         self.loads = 0
         """How many snapshots were loaded."""
         self.tenures: dict[WorkerId, int] = {}
@@ -75,7 +75,7 @@ class TreeReplica:
         """The worker of each current tenure."""
         self.instances: dict[WorkerId, str] = {}
         self.server_ahead = 0.0
-        """The server's time in seconds less that of the local clock."""
+        """The server's clock minus the local clock, in seconds."""
         self._clock = clock
         self._table = NodeTable() if table is None else table
         self._prediction_table = PredictionTable(self._table, clock, predicted_seconds_max, in_flight)
@@ -102,11 +102,11 @@ class TreeReplica:
 
     @property
     def lapsed(self) -> dict[bytes, int]:
-        """Predictions that are over and that Redis still has: the shard by id."""
+        """The shards of ended predictions that Redis still has, by id."""
         return self._prediction_table.lapsed
 
     def report_predictions(self, listener: PredictionListener, own: bytes) -> None:
-        """Tell the listener of every prediction whose id does not begin with `own`, and of its end, from now on."""
+        """Notify the listener of the start and end of predictions, except those with the id prefix `own`."""
         self._prediction_table.listener, self._prediction_table.own = listener, own
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
@@ -121,7 +121,7 @@ class TreeReplica:
         return self._prediction_table.under_way()
 
     def server_seconds(self) -> int:
-        """Return the server's clock now, about, in seconds."""
+        """Return the approximate time of the server's clock, in seconds."""
         return int(self._clock() + self.server_ahead)
 
     # Queries.
@@ -171,7 +171,7 @@ class TreeReplica:
         return sorted(found, key=lambda child: -child.depth)
 
     def least_recently_used(self, tenure: int, blocks: int) -> list[tuple[ReplicaNode, int]]:
-        """Return the least recently used nodes to cut, as (node, blocks to keep), so that `blocks` blocks go."""
+        """Return the least recently used nodes to cut, as (node, blocks to keep), to remove `blocks` blocks."""
         cuts: list[tuple[ReplicaNode, int]] = []
         left = {
             node: sum(child.count(tenure) > 0 for child in node.children or ())
@@ -201,7 +201,7 @@ class TreeReplica:
     # Updates.
 
     def apply(self, number: int, entry: LogEntry) -> None:
-        """Apply the next change of a shard; ignore the last one again. Raises LogGap for any other change."""
+        """Apply the next change of a shard; ignore a repeat of the last one. Raises LogGap for any other."""
         shard = self.shards.get(number)
         if shard is None:
             raise LogGap
@@ -220,10 +220,11 @@ class TreeReplica:
         nodes: Iterable[tuple[NamespaceId, NodeHead, Hashes, dict[int, Holders]]],
         predictions: Collection[PredictionAdded],
     ) -> Iterator[None]:
-        """Replace everything that was known of a shard by a snapshot, in small steps.
+        """Replace the content of a shard by a snapshot, in small steps.
 
-        Iterate to the end: a step is one node or less. Other tasks may run between steps, but must not change the
-        shard. Queries see the old nodes until the new ones are complete; both are swapped in one step.
+        Iterate to the end; each step handles at most one node. Other tasks may run between steps, but must not
+        change the shard. Queries see the old nodes until the new ones are complete; then all are swapped in one
+        step.
         """
         aside = NodeTable()
         shard = ShardReplica(number, tip=tip, sequence=sequence, names=names)
@@ -253,7 +254,7 @@ class TreeReplica:
         self.shards[number] = shard
         for node in before.nodes:
             node.parent = node.children = (
-                None  # Else they are reference cycles, kept until the garbage collector runs.
+                None  # Otherwise reference cycles would keep the nodes until the garbage collector runs.
             )
             yield
         for identity in self._prediction_table.ids_of(number) - {prediction.id for prediction in predictions}:
@@ -266,14 +267,14 @@ class TreeReplica:
         self.loads += 1
 
     def enrol(self, worker: WorkerId, tenure: int, instance: str) -> None:
-        """Set a worker's tenure and instance; blocks of its former tenure do not count any more."""
+        """Set a worker's tenure and instance; blocks of its former tenure no longer count."""
         self.drop_worker(worker)
         self.tenures[worker] = tenure
         self.workers[tenure] = worker
         self.instances[worker] = instance
 
     def drop_worker(self, worker: WorkerId) -> None:
-        """Note that a worker holds nothing."""
+        """Record that a worker holds nothing."""
         self.version += 1
         tenure = self.tenures.pop(worker, None)
         if tenure is not None:

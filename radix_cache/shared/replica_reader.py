@@ -1,18 +1,18 @@
-"""Reads what all gateways change in the index into the replica; a shard that missed a change is read again.
+"""Applies the index changes of all gateways to the replica; reads a shard again that missed a change.
 
     connect -- subscribe to all shards -- compare tips -- (shards that differ: catch up, else snapshot) --> ready
                                           ^                                                                |
                                           |  every `check_seconds`, and whenever an entry does not fit     |
                                           +----------------------------------------------------------------+
 
-Changes arrive as messages and are applied as they come. A lost message is noticed with the next one of its shard,
-or, in a shard without further changes, with the next comparison of tips. Changes that Redis itself has lost (a
-flush, a failover without the last writes) are noticed in the same way, since every change contains the id of the
-one before.
+Changes arrive as messages and are applied as they come. A lost message is noticed with the next message of its
+shard, or, if there is none, with the next comparison of tips. Changes that Redis itself has lost (a flush, a
+failover without the last writes) are noticed in the same way, since every change contains the id of the one before
+it.
 
-Messages that arrived before a shard was read again are part of what was read, and are skipped: checking each of
-them would take longer than the next ones take to arrive. Every `check_seconds` the comparison has its turn, however
-many messages arrive.
+Messages that arrived before a shard was read again are contained in what was read, and are skipped without a check:
+checking each would take longer than the next ones take to arrive. The comparison runs every `check_seconds`,
+however many messages arrive.
 """
 
 import asyncio
@@ -53,8 +53,7 @@ class ReplicaReader:
         keys: The names of the keys.
         replica: The replica to bring up to date.
         changed: Called after every batch of changes.
-        checked: Called after every comparison, and when Redis is lost, with the shards that cannot be heard or
-            read.
+        checked: Called with the lost shards (see `lost_shards`) after every comparison, and when Redis is lost.
         clock: Seconds that never run backwards.
         check_seconds: How often tips are compared.
         shards: The shards to follow; None for all, and the registry.
@@ -84,7 +83,7 @@ class ReplicaReader:
         self._check_seconds = check_seconds
         self._shards = [REGISTRY, *range(keys.shards)] if shards is None else list(shards)
         self.lost_shards: Collection[int] = frozenset(self._shards)
-        """Shards of which the replica may be outdated, because they cannot be heard or cannot be read."""
+        """The shards of which the replica may be outdated, because their channel or their data cannot be read."""
         self._shard_of_channel = {keys.tag(shard).encode(): shard for shard in self._shards}
         self._registry_tip = b""
         self._inbox: deque[tuple[int, int, bytes]] = deque()
@@ -92,7 +91,7 @@ class ReplicaReader:
         self._messages_heard = 0
         self._read_after: dict[int, int] = {}
         self._lagging: dict[int, tuple[tuple[bytes, int], int]] = {}
-        """By lagging shard: its position in Redis when that was noticed, and the messages heard by then."""
+        """By lagging shard: its position in Redis when the lag was noticed, and the messages received by then."""
         self._wake = asyncio.Event()
 
     @property
@@ -116,7 +115,7 @@ class ReplicaReader:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _listen(self) -> None:
-        """Follow all shards until no server can be heard any more. Raises RedisDown, ConnectionLost."""
+        """Follow all shards until the last subscription is lost. Raises RedisDown, ConnectionLost."""
         self._inbox.clear()
         self._inbox_bytes = 0
         loop = asyncio.get_running_loop()
@@ -167,7 +166,7 @@ class ReplicaReader:
             subscriber.close()
 
     def _note_lost_shards(self, astray: set[int], unread: list[int]) -> None:
-        """Note and log the shards that cannot be followed, while the others are."""
+        """Record and log the shards that cannot be followed while the others are."""
         whole = not astray and not unread
         if whole and not self.up:
             log.info("the prefix index follows all shards in Redis")
@@ -185,7 +184,7 @@ class ReplicaReader:
         self._inbox.append((self._messages_heard, self._shard_of_channel[channel], data))
         self._inbox_bytes += len(data)
         while len(self._inbox) > INBOX_MAX or self._inbox_bytes > INBOX_BYTES_MAX:
-            # This is noticed as a gap, and the entry is read from the log.
+            # The dropped message is noticed as a gap, and its entry is read from the log.
             self._inbox_bytes -= len(self._inbox.popleft()[2])
         self._wake.set()
 
@@ -203,11 +202,11 @@ class ReplicaReader:
             await self._recover(number)
 
     async def _compare(self, *, at_once: bool) -> list[int]:
-        """Read shards again that differ from Redis, and return the shards that cannot be read.
+        """Read the shards again that differ from Redis, and return the shards that cannot be read.
 
-        The registry comes first: without it no worker holds anything. With `at_once`, shards that differ are read
-        now, because messages may have been missed. Otherwise such a shard has most likely changed a moment ago and
-        the message is under way: the shard is read only if the message has not arrived by the next comparison.
+        The registry comes first, since without it no worker holds anything. With `at_once`, shards that differ are
+        read now, because messages may have been missed. Otherwise such a shard has most likely just changed, with
+        its message still under way; it is read only if the message has not arrived by the next comparison.
         Raises RedisDown if no shard can be read.
         """
         seconds, microseconds = await self._redis.ask("TIME")
@@ -246,14 +245,14 @@ class ReplicaReader:
         elif before is None:
             self._lagging[shard] = position, self._messages_heard
         elif self._inbox and self._inbox[0][0] <= before[1]:
-            self._lagging[shard] = before  # Messages heard by then have not been applied yet.
+            self._lagging[shard] = before  # Messages received by then have not been applied yet.
         elif position == before[0] or known.sequence < before[0][1]:
             await self._recover(shard, position)
         else:
             self._lagging[shard] = position, self._messages_heard
 
     async def _read_registry(self) -> None:
-        # The tip is read first: a change in between is then applied again, which has no effect.
+        # The tip is read first, so that a change in between is applied again, which has no effect.
         tip = await self._redis.ask("HGET", self._keys.meta(REGISTRY), "tip")
         tenures = parse_pairs(await self._redis.ask("HGETALL", self._keys.workers))
         for worker in set(self._replica.tenures) - {WorkerId(name.decode()) for name in tenures}:
@@ -275,7 +274,7 @@ class ReplicaReader:
         shard = self._replica.shards.get(number)
         if shard is not None and shard.loaded:
             if shard.tip == position[0]:
-                return  # The message was applied before.
+                return  # The message was applied meanwhile.
             self.gaps += 1
             if 0 < position[1] - shard.sequence <= CATCH_UP_MAX:
                 try:

@@ -1,4 +1,4 @@
-"""The predictions that a gateway has sent to Redis, each until its request has ended and Redis has taken that."""
+"""The predictions that a gateway has sent to Redis, each kept until Redis has taken its withdrawal."""
 
 import asyncio
 import hashlib
@@ -21,26 +21,26 @@ class _SentPrediction:
 
 
 class SentPredictions:
-    """The predictions of this process in Redis; beyond `count_max` the oldest are withdrawn."""
+    """This process's predictions in Redis; beyond `count_max` the oldest are withdrawn."""
 
     def __init__(
         self, store: TreeStore, replica: TreeReplica, count_max: int, prefix: bytes | None = None
     ) -> None:
         self.prefix = prefix or os.urandom(8)
-        """With these bytes begins the id of every prediction of this process."""
+        """The prefix of the ids of this process's predictions."""
         self._store = store
         self._replica = replica
         self._count_max = count_max
         self.by_writer: dict[tuple[WorkerId, str], _SentPrediction] = {}
-        """By worker and writer."""
+        """The predictions by worker and writer."""
         self._withdrawals_lost = False
         """Whether Redis may have predictions of requests that have ended."""
         self._loads_seen = 0
         self._orphaned: Collection[bytes] = ()
-        """Such predictions at the last comparison; their withdrawal may have been under way."""
+        """Such predictions at the last comparison; their withdrawals may have been under way."""
 
     def add(self, worker: WorkerId, writer: str, shard: int) -> bytes:
-        """Return the id of a new prediction, which takes the place of the writer's former one."""
+        """Register a new prediction in place of the writer's former one, and return its id."""
         if (worker, writer) in self.by_writer:
             self.withdraw(worker, writer)
         if len(self.by_writer) >= self._count_max:
@@ -57,11 +57,11 @@ class SentPredictions:
             self._store.withdraw(sent.shard, [sent.identity]).add_done_callback(self._note_answer)
 
     def compared(self, *, lost: bool) -> None:
-        """Withdraw again what Redis still has of requests that have ended.
+        """Withdraw once more the predictions of ended requests that Redis still has.
 
-        Called when the replica was compared with Redis; `lost`: it cannot follow some shards.
+        Called after the replica was compared with Redis; `lost` says that it cannot follow some shards.
         """
-        # A snapshot is read after a failover too, which may have lost what Redis had taken.
+        # A new snapshot may follow a failover, which may have lost withdrawals that Redis had taken.
         if lost or self._loads_seen != self._replica.loads:
             self._withdrawals_lost = True
         self._loads_seen = self._replica.loads

@@ -12,9 +12,9 @@ Changes that the replica does not show yet, or that Redis could not take, are ke
         |      away      |  what was learnt while Redis was away; sent when it is back
         +----------------+
 
-A match takes the largest of the three. Nothing here waits for Redis, and no request fails because Redis is away.
-Redis counts as away for a shard that the replica cannot follow, even if it takes calls: a tree that no gateway
-reads would grow without bound.
+A match takes the largest count of the three. Nothing here waits for Redis, and no request fails because Redis is
+away. Redis counts as away for a shard that the replica cannot follow, even if it takes calls, since a tree that no
+gateway reads would grow without bound.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from radix_cache.tiers import Tier
 log = logging.getLogger(__name__)
 
 UNSEEN_MAX = 1024
-"""Changes of one shard that were sent and that the replica does not show yet; the oldest are dropped."""
+"""The most changes per shard that are remembered until the replica shows them; the oldest are dropped first."""
 USED_SECONDS = 60
 
 
@@ -64,10 +64,10 @@ class SharedIndex:
         blocks_max: How many blocks are kept in this process beside the replica, in each of `own` and `away`; the
             tree in Redis is bounded by index maintenance.
         predicted_seconds: How long a prediction counts.
-        idle_seconds_max: Paths in this process that were not used for longer are dropped.
-        predictions_max: Predictions of this process at one time.
-        node_blocks: How many blocks every node counts in addition, for its own memory.
-        identity: The id of the gateway, eight bytes with which its predictions begin.
+        idle_seconds_max: Paths in this process that were not used for longer than this are dropped.
+        predictions_max: The bound of this process's simultaneous predictions.
+        node_blocks: The memory of a node itself, in blocks.
+        identity: The id of the gateway: eight bytes, the prefix of its prediction ids.
     """
 
     def __init__(
@@ -88,19 +88,19 @@ class SharedIndex:
         self.refused = 0
         """The number of changes that Redis did not take."""
         self.corrections = 0
-        """The number of reports by which a worker had less than was known."""
+        """The number of reports of workers that had fewer blocks than were known."""
 
         self.followed: set[WorkerId] = set()
-        """Workers of which all KV events are followed: no answer has to confirm what they hold."""
+        """The workers that report all they hold by KV events, so that answers need not confirm it."""
 
         self.on_changes_lost: Callable[[WorkerId], None] = lambda worker: None
-        """Called when Redis did not take a change of a followed worker: its blocks have to be sent again."""
+        """Called when Redis did not take a change of a followed worker; its blocks then have to be sent again."""
 
         self.correct: Callable[[Namespace, Hashes, WorkerId, int], None] = self.shorten_and_hold
-        """Corrects a path of which a worker had only so many leading blocks, and has the whole again."""
+        """Corrects a path of which a worker had only so many leading blocks, and now has the whole again."""
 
         self.cuts_all = False
-        """Whether the capacity of all workers is kept here, also of those that other processes have grown."""
+        """Whether this process also enforces workers' capacity on blocks that other processes have recorded."""
 
         self.tenures = WorkerTenures(store, replica)
         self._capacity = WorkerCapacity(store, replica, self.followed)
@@ -191,7 +191,7 @@ class SharedIndex:
         )
 
     def withdraw(self, worker: WorkerId, writer: str) -> None:
-        """Take the request `writer` off the count: it has ended, or goes to another worker."""
+        """Stop counting the request `writer`, which has ended or goes to another worker."""
         self._known_at_record.pop((worker, writer), None)
         self._own.withdraw(worker, writer)
         if (worker, writer) in self.sent_predictions.by_writer:
@@ -202,7 +202,7 @@ class SharedIndex:
         self._own.wait(namespace, hashes, writer)
 
     def leave(self, writer: str) -> None:
-        """Take the request `writer` off the count of those that wait."""
+        """Stop counting the request `writer` among those that wait."""
         self._own.leave(writer)
 
     def waiting(self, model: str) -> int:
@@ -210,11 +210,11 @@ class SharedIndex:
         return self._own.waiting(model)
 
     def repeated_blocks(self, workers: Iterable[WorkerId]) -> Mapping[WorkerId, int]:
-        """Return how many blocks the requests under way on each of the workers repeat, as all gateways know."""
+        """Return how many blocks the requests of all gateways repeat on each of the workers; see PrefixIndex."""
         return {**self._own.repeated_blocks(workers), **self.replica.repeated_blocks(workers)}
 
     def confirm(self, namespace: Namespace, hashes: Hashes, worker: WorkerId) -> None:
-        """Note that `worker` holds this path, unless its own events are followed and will say so."""
+        """Record that `worker` holds this path, unless its own KV events are followed and will report it."""
         if worker not in self.followed and hashes:
             self.hold(namespace, hashes, worker)
 
@@ -225,7 +225,7 @@ class SharedIndex:
         worker: WorkerId,
         tier: Tier = Tier.GPU,
     ) -> None:
-        """Note that `worker` holds this path in this tier or a faster one."""
+        """Record that `worker` holds this path in this tier or a faster one."""
         tenure = self.replica.tenures.get(worker)
         if tenure is None or (self._lost_shards and self._is_lost(namespace, hashes)):
             self._learn_while_away(UnsentPath(namespace, hashes, worker, tier))
@@ -270,12 +270,12 @@ class SharedIndex:
             return
         node = self.replica.node_at(hashes, blocks)
         if node is None or node.sequence > before.sequence:
-            return  # Gone already, or changed since: the report says nothing about the present state.
+            return  # The blocks are gone already, or changed since; the report is outdated.
         self.corrections += 1
         self.correct(namespace, hashes, worker, blocks)
 
     def shorten_and_hold(self, namespace: Namespace, hashes: Hashes, worker: WorkerId, blocks: int) -> None:
-        """Note that `worker` had only the first `blocks` of the path, and has the whole path again."""
+        """Record that `worker` had only the first `blocks` of the path, and now has the whole path again."""
         tenure = self.replica.tenures.get(worker)
         if tenure is not None:
             self.shorten(namespace, hashes, worker, blocks)
@@ -289,7 +289,7 @@ class SharedIndex:
         blocks: int,
         tier: Tier = Tier.DISK,
     ) -> None:
-        """Note that `worker` holds at most the first `blocks` of the path in this tier and faster ones."""
+        """Record that `worker` holds at most the first `blocks` of the path in this tier and faster ones."""
         if self._away is not None:
             self._away.shorten(namespace, hashes, worker, blocks, tier)
         tenure = self.replica.tenures.get(worker)
@@ -298,7 +298,7 @@ class SharedIndex:
         node = self.replica.node_at(hashes, blocks)
         below = self.replica.nodes_below(node, tenure) if node is not None else []
         if tier is not Tier.DISK:
-            # The nodes below stay, in slower tiers. If they exceed one call, the ones nearest to the root go first.
+            # The nodes below stay, in slower tiers. If they exceed one call, those nearest to the root come first.
             below = [each for each in below if each.count(tenure, tier)]
         elif len(below) > NODES_PER_CALL_MAX:
             deepest, below = below[:-NODES_PER_CALL_MAX], below[-NODES_PER_CALL_MAX:]
@@ -319,18 +319,18 @@ class SharedIndex:
             call.add_done_callback(answered)
 
     def set_capacity(self, worker: WorkerId, blocks_max: int) -> None:
-        """Set how many blocks `worker` has room for, and cut what is beyond."""
+        """Set the capacity of `worker` in blocks, and cut its blocks beyond that."""
         if self._capacity.change(worker, blocks_max):
             self._own.set_capacity(worker, blocks_max)
         self._capacity.cut_excess(worker)
 
     def enrol(self, worker: WorkerId, instance: str) -> None:
-        """Request a tenure for `worker` if it has none, or if another instance has it, whose blocks are gone."""
+        """Request a tenure for `worker` if it has none, or if its tenure belongs to a former instance."""
         if self.tenures.enrol(worker, instance):
             self._forget_own(worker)
 
     def forget(self, worker: WorkerId) -> None:
-        """Note that `worker` holds nothing, by ending its tenure."""
+        """Record that `worker` holds nothing, by ending its tenure."""
         self._forget_own(worker)
         self.tenures.end(worker)
 
@@ -344,7 +344,7 @@ class SharedIndex:
     # Called by the reader of the replica.
 
     def replica_changed(self) -> None:
-        """Drop what this process remembered and the replica shows by now."""
+        """Drop the remembered changes that the replica shows by now."""
         for shard, waiting in self._unseen_changes.items():
             known = self.replica.shards.get(shard)
             while waiting and known is not None and waiting[0][0] <= known.sequence:
@@ -356,7 +356,7 @@ class SharedIndex:
             self._capacity.cut_excess(worker)
 
     def replica_compared(self, lost: Collection[int]) -> None:
-        """Send Redis what it missed while it was away, except to `lost` shards, which cannot be followed."""
+        """Send Redis what was learnt while it was away, except to `lost` shards, which cannot be followed."""
         self._lost_shards = lost
         if self.cuts_all:
             self._workers_grown.update(self.replica.tenures)
@@ -378,7 +378,7 @@ class SharedIndex:
             self.on_changes_lost(worker)
 
     def _is_lost(self, namespace: Namespace, hashes: Hashes) -> bool:
-        """Return whether the replica cannot follow the path; without the registry it follows none."""
+        """Return whether the replica cannot follow the path's shard; without the registry it follows no shard."""
         lost = self._lost_shards
         return bool(lost) and (REGISTRY in lost or self.store.keys.shard_of(namespace, hashes) in lost)
 

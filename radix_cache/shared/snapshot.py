@@ -1,4 +1,4 @@
-"""A consistent snapshot of a shard: the result of a scan, and on top of it the log entries since the scan began.
+"""A consistent snapshot of a shard: the result of a scan, with the log entries since its start applied on top.
 
 tip, sequence ---- scan, field by field ---- log since the sequence ----> load
              some nodes before a change, some after it      every change once more, on top
@@ -20,7 +20,7 @@ from radix_cache.shared.tree_dump import DumpedTree
 
 
 class LogGap(Exception):
-    """An entry does not follow the last one: an entry was missed, and the shard has to be read again."""
+    """An entry does not follow the last one, so one was missed and the shard has to be read again."""
 
 
 class ShardSnapshot:
@@ -38,7 +38,7 @@ class ShardSnapshot:
             self._predictions[identity] = decode_prediction(identity, value)
 
     def apply(self, entry: LogEntry) -> None:
-        """Apply the next change; ignore one that the snapshot has already. Raises LogGap for any other change."""
+        """Apply the next change; ignore a change that the snapshot already has. Raises LogGap for any other."""
         if entry.sequence <= self.sequence:
             return
         if entry.before != self.tip:

@@ -1,4 +1,4 @@
-"""Draws the tree of the replica in ASCII, up to a number of nodes, without I/O.
+"""Draws the tree of the replica in ASCII, limited to a number of nodes; does no I/O.
 
     llama  tenant:acme  blocks of 64 tokens
     `-- 0-11  12 blocks, used 3 s ago  gpu-0 12, gpu-1 12 (GPU 4, host 10)
@@ -27,7 +27,7 @@ class DrawingOptions:
     """Which part of the tree to draw."""
 
     namespaces: frozenset[NamespaceId] | None = None
-    """None: all namespaces."""
+    """The namespaces to draw; None: all."""
     worker: WorkerId | None = None
     """Draw only nodes of which this worker holds something."""
     depth_max: int | None = None

@@ -1,7 +1,7 @@
 """Dumps one namespace from Redis, field by field and as of one moment, for audit and repair.
 
-A scan takes time and reads some nodes before a change and others after it. The log has every change with everything
-that it wrote; its entries since the scan began, applied on top, give the tree as of the last change.
+A scan takes time, and reads some nodes before a change and others after it. The log contains all that every change
+wrote; applying the entries since the scan began gives the tree as of the last change.
 """
 
 import struct
@@ -59,7 +59,7 @@ class DumpedTree:
     nodes: dict[int, DumpedNode] = field(default_factory=dict)
     """The nodes by key."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
-    """Fields that do not belong to a tree, each with the reason."""
+    """Unreadable fields, each with the reason."""
 
     def put(self, name: bytes, value: bytes) -> None:
         """Add one field, as a scan returns it."""
@@ -85,7 +85,7 @@ class DumpedTree:
             if isinstance(record, NodeChanged):
                 node = self._node(record.head.key)
                 node.head = record.head
-                # A run that was scanned after this change has the change already.
+                # A run that was scanned after this change already contains it.
                 node.run = record.run(node.run or _NO_RUN) or node.run
             elif isinstance(record, HoldersChanged):
                 self._node(record.key).chunks[record.chunk] = record.holders
@@ -109,7 +109,7 @@ class TenureNumbers:
     """The tenures of all workers."""
 
     current: dict[str, int]
-    """The tenure of each worker now."""
+    """The current tenure of each worker."""
     last: int
     """The highest tenure that was ever given; higher numbers are invalid."""
 
@@ -142,7 +142,7 @@ class TreeDumper:
         return found
 
     async def trees(self) -> set[NamespaceId]:
-        """Return every namespace that has a tree, named or not, by scanning all keys of every server."""
+        """Return every namespace that has a tree, with or without a name, by scanning all keys of every server."""
         found: set[NamespaceId] = set()
         async with self._redis.connect_all() as connections:
             for connection in connections:

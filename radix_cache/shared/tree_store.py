@@ -1,7 +1,7 @@
-"""The operations on the tree in Redis. Each is one short script: atomic, bounded, and harmless when repeated.
+"""The operations on the tree in Redis. Each is one short script: atomic, bounded and idempotent.
 
-Calls are sent in the order in which they are made, many in one round trip. A caller may wait for the answer (the
-shard's sequence number after the change) or not; the answer raises RedisDown.
+Calls are sent in the order in which they are made, many in one round trip. A caller need not wait for the answer,
+which is the shard's sequence number after the change, or raises RedisDown.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class TreeStore:
     Args:
         scripts: Calls the scripts.
         keys: The names of the keys.
-        new_tip: Makes the ids of changes: eight bytes that no other gateway makes.
+        new_tip: Returns a new id for a change: eight bytes, unique among all gateways.
         log_entries: About how many entries the log of a shard keeps.
         library: The Lua code of all operations.
     """
@@ -80,9 +80,9 @@ class TreeStore:
             hashes: The path.
             tenure: The tenure of the worker.
             tier: The slowest tier of the blocks.
-            walk_start: The depth of a node of which the tenure holds something already, where the walk begins; if
-                it holds nothing of that node, the walk begins at the root.
-            fresh_seconds: A use so soon after the last one is not written.
+            walk_start: The depth of a node of which the tenure already holds something; the walk begins there, or
+                at the root if the tenure holds nothing of that node.
+            fresh_seconds: A repeated use within this time is not written.
         """
         more = (tenure, int(tier), hashes.tobytes(), walk_start, fresh_seconds)
         return self._call("hold", self.keys.tree_of(namespace, hashes[0]), namespace.packed(), *more)
@@ -104,8 +104,8 @@ class TreeStore:
             namespace: The namespace of the path.
             hashes: The path.
             tenure: The tenure of the worker.
-            blocks: How many leading blocks it keeps at the most.
-            tier: The slowest tier for which that holds.
+            blocks: How many leading blocks it keeps at most.
+            tier: The slowest tier to which this applies.
             walk_start: The depth of the node that has block number `blocks`, where the walk begins.
             below: The nodes below that node, the deepest first.
         """
@@ -116,7 +116,7 @@ class TreeStore:
     def cut(
         self, namespace: NamespaceId, cuts: Iterable[tuple[ReplicaNode, int, int]], tier: Tier = Tier.DISK
     ) -> "asyncio.Future[ScriptAnswer]":
-        """Leave each tenure at most so many blocks of a node, in this tier and faster ones.
+        """Cut nodes to a number of blocks under a tenure, in this tier and faster ones.
 
         `cuts` are (node, tenure, blocks to keep), the deepest node first, at most NODES_PER_CALL_MAX.
         """
@@ -144,13 +144,13 @@ class TreeStore:
 
         Args:
             namespace: The namespace of the path.
-            hashes: The blocks of the path from `depth` on, which the tenure does not hold yet; perhaps none.
+            hashes: The blocks of the path from `depth` on, which the tenure does not hold yet; may be empty.
             tenure: The tenure of the worker.
             identity: The id of the prediction: 16 bytes.
             milliseconds: How long the prediction counts.
             above: The key of the node that has the block before `hashes`; 0 for none.
             depth: The number of blocks before `hashes`.
-            first: The first block of the path; None: that of `hashes`.
+            first: The first block of the path; None: the first of `hashes`.
         """
         tree = self.keys.tree_of(namespace, hashes[0] if first is None else first)
         key = above.to_bytes(8, "little")
@@ -177,7 +177,7 @@ class TreeStore:
         tag, keys = self._keys_of(namespace)
         head: list[CommandArgument] = [self._new_tip(), tag, namespace, self._log_entries, name]
         arguments = [*head, *more]
-        # No caller waits for it, and it costs Redis less together with others.
+        # Not urgent: no caller waits for it, and Redis spends less on it in a batch.
         called = self._scripts.call(self._verbs[verb], keys, arguments, urgent=False)
         if verb not in FREEING:
             return called
@@ -198,7 +198,7 @@ class TreeStore:
 def _or_else(
     called: "asyncio.Future[ScriptAnswer]", instead: "Callable[[], asyncio.Future[ScriptAnswer]]"
 ) -> "asyncio.Future[ScriptAnswer]":
-    """Return the answer of `called`, or that of `instead` if the server was too full to load the library."""
+    """Return the answer of `called`; if the server was too full to load the library, the answer of `instead`."""
     answer: asyncio.Future[ScriptAnswer] = asyncio.get_running_loop().create_future()
 
     def take(done: "asyncio.Future[ScriptAnswer]") -> None:
@@ -209,7 +209,7 @@ def _or_else(
             answer.set_result(done.result())
         else:
             answer.set_exception(error)
-            answer.exception()  # Fetched here, because a caller that does not wait never fetches it.
+            answer.exception()  # Retrieved here, because a caller that does not wait never retrieves it.
 
     def answered(done: "asyncio.Future[ScriptAnswer]") -> None:
         full = done.exception() is not None and "OOM" in str(done.exception())

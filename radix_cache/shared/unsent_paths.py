@@ -1,4 +1,4 @@
-"""Paths that a gateway has learnt and Redis has not taken, kept until it can be written again."""
+"""Paths that a gateway has learnt while Redis was away, kept until they can be sent."""
 
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from radix_cache.tiers import Tier
 
 PATHS_MAX = 8192
 BLOCKS_MAX = 2**20
-"""Of all paths together, in 8 MiB."""
+"""The bound of blocks in all unsent paths together: 8 MiB."""
 
 
 class UnsentPath(NamedTuple):
@@ -35,7 +35,7 @@ class UnsentPaths:
         return len(self._paths)
 
     def add(self, path: UnsentPath) -> None:
-        """Keep a path, in place of the oldest ones if there is no room."""
+        """Add a path, and drop the oldest ones if there is no room."""
         self._paths.append(path)
         self._blocks += len(path.hashes)
         while self._paths and (len(self._paths) > PATHS_MAX or self._blocks > BLOCKS_MAX):

@@ -11,11 +11,11 @@ from radix_cache.shared.replica import TreeReplica
 from radix_cache.shared.tree_store import NODES_PER_CALL_MAX, TreeStore
 
 CAPACITY_SLACK = 20
-"""A worker that is over its capacity loses a twentieth of it at once, so that this happens rarely."""
+"""A worker over its capacity is cut by a twentieth of the capacity at once, so that cuts are rare."""
 
 
 class WorkerCapacity:
-    """How many blocks each worker has room for. `followed`: workers that report by themselves what they lose."""
+    """The capacity of each worker in blocks. `followed` are the workers that report lost blocks by KV events."""
 
     def __init__(self, store: TreeStore, replica: TreeReplica, followed: Set[WorkerId]) -> None:
         self._store = store
@@ -25,14 +25,14 @@ class WorkerCapacity:
         self._being_cut: set[WorkerId] = set()
 
     def change(self, worker: WorkerId, blocks_max: int) -> bool:
-        """Note how many blocks a worker has room for; return whether that is news."""
+        """Set the capacity of a worker in blocks, and return whether it has changed."""
         if self._blocks_max.get(worker) == blocks_max:
             return False
         self._blocks_max[worker] = blocks_max
         return True
 
     def cut_excess(self, worker: WorkerId) -> None:
-        """Cut what the worker holds beyond its capacity, by the replica."""
+        """Cut the blocks that the worker holds beyond its capacity, as the replica shows them."""
         room, tenure = self._blocks_max.get(worker), self._replica.tenures.get(worker)
         if room is None or tenure is None or worker in self._being_cut or worker in self._followed:
             return
@@ -53,7 +53,7 @@ class WorkerCapacity:
 def cut(
     store: TreeStore, namespace: NamespaceId, cuts: list[tuple[ReplicaNode, int, int]]
 ) -> "asyncio.Future[ScriptAnswer] | None":
-    """Cut nodes to so many blocks under a tenure, and return the last of the calls; None if there is none."""
+    """Cut nodes to a number of blocks under a tenure, and return the last call; None if there is nothing to cut."""
     last = None
     for at in range(0, len(cuts), NODES_PER_CALL_MAX):
         last = store.cut(namespace, cuts[at : at + NODES_PER_CALL_MAX])

@@ -1,4 +1,4 @@
-"""Tenures of workers in the shared index: a worker enters the index with one, and leaves it when the tenure ends.
+"""Tenures of workers in the shared index: a worker enters the index with a tenure, and leaves it when that ends.
 
 Blocks are recorded under a tenure, so that all blocks of a worker are gone at once when its tenure ends.
 """
@@ -28,8 +28,8 @@ class WorkerTenures:
     def enrol(self, worker: WorkerId, instance: str) -> bool:
         """Request a tenure for `worker` if it has none, or if its tenure belongs to another instance of the worker.
 
-        A worker that has restarted reports another instance: the tenure of the old one ends, and with it all of the
-        worker's blocks in the index. Return whether that was so.
+        A worker that has restarted reports another instance id. The tenure of the old instance then ends, and with
+        it all of the worker's blocks in the index. Returns whether that was the case.
         """
         instance = instance[:INSTANCE_CHARACTERS_MAX]
         known, ends = self._replica.instances.get(worker), self._ending.get(worker, 0)
@@ -45,7 +45,7 @@ class WorkerTenures:
         tenure = self._replica.tenures.get(worker)
         if tenure is not None:
             instance = self._replica.instances.get(worker, "")
-            # Kept until Redis has taken it: otherwise the tenure would continue with its outdated blocks.
+            # Kept until Redis has taken the change; otherwise the tenure would continue with outdated blocks.
             self._ending[worker] = tenure
             self._replica.drop_worker(worker)
             self._await_tenure(worker, self._store.tenure(worker, ends=tenure), instance)
@@ -60,7 +60,7 @@ class WorkerTenures:
                 assert isinstance(result, int)
                 if result != self._ending.get(worker):
                     self._ending.pop(worker, None)
-                # A message of the registry says the same a moment later.
+                # The registry's message brings the same a moment later.
                 self._replica.enrol(worker, result, instance)
                 self.on_enrolled(worker)
 

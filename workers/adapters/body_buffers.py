@@ -1,8 +1,8 @@
-"""The JSON body of a request as buffers: long values go to the socket without being copied.
+"""Writes the JSON body of a request as several buffers, so that long values are sent without being copied.
 
     {"model":"m","max_tokens":16,"messages": | [...ten megabytes, as they came...] | ,"stream":true}
 
-In one piece the body would be copied, and once more behind its head: milliseconds in which no other stream moves.
+In one piece the body would be copied twice, once behind its head, which would stall all streams for milliseconds.
 """
 
 from collections.abc import Mapping

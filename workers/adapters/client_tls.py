@@ -1,6 +1,6 @@
-"""TLS to a worker: the authorities that its certificate is checked by, and the gateway's own certificate.
+"""TLS to a worker: the authorities that verify its certificate, and the gateway's own certificate.
 
-Files that change are read again.
+Changed files are read again.
 """
 
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 class ClientTls:
     """The TLS context for connections to a worker.
 
-    Raises OSError (ssl.SSLError is one) for files that cannot be used, when it is made and never later.
+    Only the constructor raises OSError (including ssl.SSLError), for unusable files.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -24,7 +24,7 @@ class ClientTls:
         self._context = _made(files)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; files that cannot be read leave the old context in force."""
+        """Return the context for a new connection; the old one stays in force if changed files cannot be read."""
         state = self._state()
         if state != self._seen:
             self._seen = state
@@ -44,7 +44,7 @@ class ClientTls:
 def _made(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=files.ca)
     if files.certificate is not None:
-        # A key that needs a passphrase is refused; without this OpenSSL would ask for it at the terminal.
+        # Refuses a key with a passphrase, for which OpenSSL would otherwise prompt at the terminal.
         context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
     return context
 

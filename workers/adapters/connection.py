@@ -1,12 +1,13 @@
-"""HTTP/1.1 connections to one worker: as much of HTTP as a relay needs, and as little work per chunk as possible.
+"""HTTP/1.1 connections to one worker, with only the part of HTTP that a relay needs and little work per chunk.
 
-    pool.send(request) --> Connection: head, then pieces of the body as they come --> back to the pool, or closed
+    pool.send(request) --> Connection: head, then pieces of the body as they arrive --> back to the pool, or closed
 
-The parser is llhttp (package httptools). What a general client does besides (redirects, cookies, proxies,
-decompression, a timer at every read) costs more than the rest of a request's way through the gateway.
+The parser is llhttp (package httptools). The other features of a general client (redirects, cookies, proxies,
+decompression, a timer at every read) would cost more than the rest of a request's way through the gateway.
 
-A connection that died in the pool costs no request: if a reused one breaks before a byte has come back, the request
-is sent once more, on a fresh one. (Workers close idle connections after seconds; the pool closes them earlier.)
+A connection that died in the pool fails no request: if a reused connection breaks before a byte has come back, the
+request is sent once more on a new one. (Workers close idle connections after seconds; the pool closes them
+earlier.)
 """
 
 import asyncio
@@ -24,25 +25,24 @@ from workers.system_error import reason_of
 
 CONNECT_SECONDS_MAX = 3.0
 KEEPALIVE_SECONDS = 4.0
-"""Time that an idle connection is kept: shorter than the five seconds after which uvicorn-based engines close
-it."""
+"""How long an idle connection is kept: less than the five seconds after which uvicorn-based engines close it."""
 
 IDLE_CONNECTIONS_MAX = 512
 BUFFERED_BYTES_MAX = 256 * 1024
-"""Unread bytes beyond which no more is read from the worker until the client has caught up."""
+"""Beyond this many unread bytes, reading from the worker pauses until the client has caught up."""
 
 HEADERS_MAX = 128
-"""Headers of an answer with different names, those after a chunked body included."""
+"""The most headers of an answer, by name, including trailers of a chunked body."""
 
 OVERHEAD_BYTES_MAX = 64 * 1024
-"""Bytes that may arrive without any of the body among them: a head that does not end is not waited for."""
+"""The most bytes that may arrive before the body, so that an endless head fails."""
 
 PLAIN = frozenset({b"application/json", b"text/event-stream"})
 """Content types that are passed on without their parameters."""
 
 
 class ConnectionBroken(OSError):
-    """The connection failed, or the bytes that came over it are not HTTP."""
+    """The connection failed, or the received bytes are not HTTP."""
 
 
 class ConnectionTimedOut(ConnectionBroken):
@@ -50,7 +50,7 @@ class ConnectionTimedOut(ConnectionBroken):
 
 
 class ConnectionAbandoned(ConnectionBroken):
-    """The answer is not expected any more, because the worker is down."""
+    """The answer is no longer expected, because the worker is down."""
 
 
 class Connection(asyncio.Protocol):
@@ -72,8 +72,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
-        # Callbacks of the parser, for each header and for each piece of the body. As methods of C they cost a
-        # stream of many small chunks nothing; the parser binds them once, so that both objects stay the same.
+        # The parser's callbacks for headers and pieces of the body. As C methods they cost nothing per chunk. The
+        # parser binds them once, so these two objects must stay the same.
         self.on_header = self._headers.__setitem__
         self.on_body = self._pieces.append
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
@@ -90,11 +90,11 @@ class Connection(asyncio.Protocol):
         self.retry_after = ""
         self.date = ""
         self.nothing_received = True
-        """Whether no byte of the answer has come yet."""
+        """Whether no byte of the answer has arrived yet."""
         self.answered = False
         """Whether the head of the answer was read."""
         self.complete = False
-        """Whether the answer has arrived to its end."""
+        """Whether the answer has arrived completely."""
         self._sized = False
         self._head_done = False
         self._reusable = False
@@ -147,14 +147,14 @@ class Connection(asyncio.Protocol):
         return piece
 
     def fail(self, error: ConnectionBroken) -> None:
-        """Close the connection with an error, which the waiting reader and later readers get."""
+        """Close the connection with an error, which the waiting reader and all later readers get."""
         self._lost = self._lost or error
         if self._transport is not None:
             self._transport.abort()
         self._wake()
 
     def release(self) -> None:
-        """Give the connection back to the pool; with an unread rest close it instead, so that the worker stops."""
+        """Return the connection to the pool; close it if part of the answer is unread, so that the worker stops."""
         if self._reusable and not self._pieces and self.usable:
             self.idle_since = self._loop.time()
             self._traffic.asked.discard(self)
@@ -238,14 +238,14 @@ class Connection(asyncio.Protocol):
         if self._head_done and not self._sized and exc is None and self._lost is None:
             self.complete = True  # An answer without a length ends with its connection.
         self._lost = self._lost or ConnectionBroken(f"hung up{f': {exc}' if exc is not None else ''}")
-        # Parser and transport refer to this object: without this, every client that leaves makes a reference cycle.
+        # Parser and transport refer to this object; kept, they would be a reference cycle after each disconnect.
         self._parser = self._transport = None
         self._wake()
 
     # httptools
 
     def on_message_begin(self) -> None:
-        """Refuse a second answer: the connection cannot be trusted any more."""
+        """Refuse a second answer, since the connection can no longer be trusted."""
         if self.complete:
             raise ConnectionBroken("more than one answer")
 
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
             name = name.lower()
             if name == b"content-type":
                 kind = value.partition(b";")[0].strip().lower()
-                # Parameters mean nothing for these types; of a text they name its encoding.
+                # Parameters have no meaning for these types; for text they name the encoding.
                 self.content_type = (kind if kind in PLAIN else value.strip()).decode("latin-1")
             elif name == b"retry-after":
                 self.retry_after = value.decode("latin-1").strip()
@@ -271,39 +271,39 @@ class Connection(asyncio.Protocol):
                 self._sized = True
 
     def on_message_complete(self) -> None:
-        """Note the end of the answer; an interim answer (1xx) is followed by the real one."""
+        """Record the end of the answer; an interim answer (1xx) is followed by the real one."""
         assert self._parser is not None
         self.complete = self._head_done
         self._reusable = self._head_done and self._parser.should_keep_alive()
 
 
 def _copy_of(error: ConnectionBroken) -> ConnectionBroken:
-    """Return a copy to raise: an error that was raised refers to its stack frames, and these to the connection."""
+    """Return a copy to raise, because a raised error refers to its stack frames, and these to the connection."""
     return type(error)(*error.args)
 
 
 class PoolTraffic:
-    """The traffic of one pool: which connections are in use, and whether bytes come."""
+    """The traffic of one pool: which connections are in use, and whether bytes arrive."""
 
     __slots__ = ("asked", "received")
 
     def __init__(self) -> None:
         self.asked: set[Connection] = set()
-        """The connections whose answer is waited for, or read."""
+        """The connections with an outstanding or unread answer."""
         self.received = 0
-        """Rises whenever bytes come from the worker."""
+        """Rises whenever bytes arrive from the worker."""
 
     @property
     def awaited(self) -> bool:
-        """Whether anything waits for bytes of the worker; a reader that its client holds up does not."""
+        """Whether any reader waits for bytes from the worker; readers that wait for slow clients do not count."""
         return any(connection.awaited for connection in self.asked)
 
 
 class ConnectionPool:
-    """The connections to one worker: opened when none is idle, and kept for a while."""
+    """The connections to one worker, opened when none is idle and kept open for a while."""
 
     def __init__(self, url: str, files: TlsFiles | None = None) -> None:
-        """Make a pool for a worker's URL. Raises OSError (ssl.SSLError is one) for unusable TLS files."""
+        """Make a pool for a worker's URL. Raises OSError (including ssl.SSLError) for unusable TLS files."""
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = ClientTls(files or TlsFiles()) if parts.scheme == "https" else None
@@ -319,7 +319,7 @@ class ConnectionPool:
     async def send(
         self, request: Buffers, first_byte_seconds_max: float, on_sent: Callable[[], None] = lambda: None
     ) -> tuple[Connection, bytes]:
-        """Send a request; return the connection with the head of the answer read, and the first piece of its body.
+        """Send a request, read the head of the answer, and return the connection and the first piece of the body.
 
         `on_sent` is called when there is a connection. Raises ConnectionBroken, ConnectionTimedOut. On every error,
         cancellation included, the connection is closed.
@@ -332,7 +332,7 @@ class ConnectionPool:
             except (ConnectionTimedOut, ConnectionAbandoned):
                 raise
             except ConnectionBroken:
-                # Once only, on a fresh connection: a request that kills its worker would go round all idle ones.
+                # Only once, on a new connection; a request that kills its worker would otherwise try all idle ones.
                 if not idle.nothing_received:
                     raise
         connection = await self._open()
@@ -346,7 +346,7 @@ class ConnectionPool:
                 connection.fail(ConnectionAbandoned("the worker is down"))
 
     def break_off(self) -> None:
-        """Fail every request, also those whose answer has begun."""
+        """Fail every request, including those with a started answer."""
         self.abandon()
         for connection in list(self.traffic.asked):
             connection.fail(ConnectionTimedOut("the worker has stalled"))
@@ -390,7 +390,7 @@ class ConnectionPool:
             self._sweep = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close connections that have been idle for too long, and look again later while any is idle."""
+        """Close connections that were idle for too long, and check again later while any is idle."""
         loop = asyncio.get_running_loop()
         while self._idle and loop.time() - self._idle[0].idle_since >= KEEPALIVE_SECONDS:
             self._idle.popleft().close()

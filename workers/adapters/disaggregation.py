@@ -1,4 +1,4 @@
-"""Disaggregated serving: one request as a prefill leg and a decode leg, on two workers that hand over KV.
+"""Disaggregated serving: runs one request as a prefill leg and a decode leg, on two workers that hand over KV.
 
     bootstrap    sglang, embedded    prefill ======== the same body to both, at once ======== decode
                                      the workers meet at `bootstrap_host`, `bootstrap_port`, in a `bootstrap_room`
@@ -6,10 +6,10 @@
     transfer     vllm                prefill --one token, not streamed--> `kv_transfer_params` --> decode
                                      the prefill worker's value of that name goes to the decode worker unchanged
 
-The decode leg's answer is the client's. Until its first byte a failure of either leg ends the other at once, and so
-does a client that leaves, at any time; a refusal of either leg is the answer. After the first byte the KV has been
-handed over: what still comes from the prefill leg is read for a while and discarded, for closing its connection
-could abort a transfer that is being confirmed.
+The client gets the decode leg's answer. Before its first byte, a failure of either leg ends the other at once, and
+a refusal of either leg is the answer. A client that disconnects ends both legs at any time. After the first byte
+the KV has been handed over; the rest of the prefill leg is then read for a while and discarded, because closing its
+connection could abort a transfer that is being confirmed.
 """
 
 import asyncio
@@ -31,37 +31,37 @@ from workers.worker import DisaggregationProfile, Role
 log = logging.getLogger(__name__)
 
 BOOTSTRAP_PORT = 8998
-"""SGLang's default, where a worker does not report its port."""
+"""SGLang's default port, for workers that do not report theirs."""
 
 ROOMS = 2**63
-"""Number of different bootstrap rooms."""
+"""The number of different bootstrap rooms."""
 
 LINGER_SECONDS = 10.0
 """How long the prefill leg is still read after the answer has ended."""
 
 REFUSAL_BYTES_MAX = 1024**2
 PREFILL_BYTES_MAX = 16 * 1024**2
-"""Longest answer of a prefill worker: a token, and where the blocks of a long prompt lie."""
+"""The longest answer of a prefill worker: one token, and the places of a long prompt's blocks."""
 
 FIRST_BYTE_SECONDS_MIN = 1.0
 """Least time for the decode leg's first byte, however long the prefill leg took."""
 
 
 class KvHandoff(Enum):
-    """How the workers of a pair are told of each other; see the top of this file."""
+    """How the workers of a pair find each other; see the top of this file."""
 
     BOOTSTRAP = "bootstrap"
     TRANSFER = "transfer"
 
 
 class DisaggregationTraits(msgspec.Struct, frozen=True, gc=False):
-    """What pairs of one kind of worker can do."""
+    """The abilities of pairs of one kind of worker."""
 
     handoff: KvHandoff
     serves_alone: bool
     """Whether a decode worker can compute a prompt itself."""
     splits_multiple: bool
-    """Whether a request of several answers, or one that echoes something of the prompt, can be split."""
+    """Whether a request for several answers, or with an echo of the prompt, can be split."""
 
 
 DISAGGREGATION_TRAITS: Mapping[str, DisaggregationTraits] = {
@@ -75,7 +75,7 @@ DISAGGREGATION_TRAITS: Mapping[str, DisaggregationTraits] = {
 
 @lru_cache(maxsize=64)
 def disaggregation_profile(kind: str, role: Role) -> DisaggregationProfile | None:
-    """Return what routing has to know of a worker of a pair; None for a worker that serves whole requests."""
+    """Return the profile of a worker in a pair, for routing; None for a worker that serves whole requests."""
     traits = DISAGGREGATION_TRAITS.get(kind)
     if traits is None or role is Role.BOTH:
         return None
@@ -98,11 +98,11 @@ class DisaggregatedLeg:
 
 
 class DisaggregatedCall:
-    """One request on two workers; WorkerAdapter.stream says what is raised when. An error names its worker.
+    """One request on two workers; it raises what WorkerAdapter.stream raises, with the id of the failed worker.
 
-    `answers` is the number of answers, each with a handoff of its own. `session` is equal for the turns of one
-    conversation, which then meet the same data-parallel rank of the prefill worker: in SGLang the rank is the room
-    number modulo the ranks. `draw` returns a random number below its argument.
+    `answers` is the number of answers, each with its own handoff. `session` is equal for all turns of a
+    conversation, so that they get the same data-parallel rank of the prefill worker; in SGLang the rank is the room
+    number modulo the number of ranks. `draw` returns a random number below its argument.
     """
 
     def __init__(
@@ -130,15 +130,15 @@ class DisaggregatedCall:
     def cached(self, reported: int | None) -> int | None:
         """Return the prompt tokens that were cached; `reported` is the number in the answer.
 
-        vLLM's decode workers count handed-over tokens as cached, so there the prefill worker's number is taken;
-        SGLang's decode workers pass the prefill worker's number on.
+        vLLM's decode workers count handed-over tokens as cached, so the prefill worker's number is used there.
+        SGLang's decode workers pass on the prefill worker's number.
         """
         return reported if self._handoff is KvHandoff.BOOTSTRAP else self._cached
 
     @asynccontextmanager
     async def _both_at_once(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
         call = msgspec.structs.replace(call, fields={**call.fields, **self._bootstrap_fields()})
-        # A carrier takes the decode leg, whose answer is the client's.
+        # A carrier takes the decode leg, since its answer goes to the client.
         prefilling = asyncio.create_task(
             self._discard_prefill(msgspec.structs.replace(call, carrier=None) if call.carrier else call)
         )
@@ -162,7 +162,7 @@ class DisaggregatedCall:
         loop = asyncio.get_running_loop()
 
         def cut(ended: "asyncio.Task[_Refusal | None]") -> None:
-            # The prefill leg has failed: there will never be KV to fetch.
+            # The prefill leg has failed, so there will be no KV to fetch.
             if ended.cancelled() or ended.exception() is not None or ended.result() is not None:
                 waiting.reschedule(loop.time())
 
@@ -178,7 +178,7 @@ class DisaggregatedCall:
             assert refused is not None
             return refused
         except WorkerUnreachable as err:
-            # A decode worker that is silent waits for the prompt.
+            # A silent decode worker is waiting for the prompt's KV.
             waits = err.timed_out and not prefilling.done()
             raise _with_worker(err, self._prefill if waits else self._decode) from err
 
@@ -197,7 +197,7 @@ class DisaggregatedCall:
             raise WorkerUnreachable(f"the prefill broke off: {err}", worker=self._prefill.id) from err
 
     def _log_failed_prefill(self, prefilling: "asyncio.Task[_Refusal | None]") -> None:
-        """Log a failed prefill leg, also where its result is not awaited any more."""
+        """Log a failed prefill leg, even if its result is no longer awaited."""
         if not prefilling.cancelled() and (err := prefilling.exception()) is not None:
             log.debug("the prefill leg at %s ended with: %s", self._prefill.id, err)
 
@@ -215,7 +215,7 @@ class DisaggregatedCall:
         }
 
     def _rooms(self) -> list[int]:
-        """Return different, unguessable room numbers: the number is what entitles a worker to the KV blocks."""
+        """Return different, unguessable room numbers, since the number entitles a worker to the KV blocks."""
         ranks, rooms = self._prefill.ranks, dict[int, None]()
         while len(rooms) < self._answers:
             room = self._draw(ROOMS)
@@ -304,7 +304,7 @@ _TO_PREFILL = {
     "remote_port": None,
 }
 _LEFT_OUT = ("stream_options", "min_tokens", "n", "best_of", "logprobs", "top_logprobs")
-"""Fields that a prefill of one token cannot serve, or would serve in vain."""
+"""Fields that a prefill of one token cannot serve, or would serve needlessly."""
 
 
 def _one_token(call: WorkerCall) -> WorkerCall:

@@ -1,7 +1,7 @@
-"""What all adapters share: requests over HTTP, answers as they stream in, and what a status means.
+"""The HTTP client that all adapters share: sends requests, streams answers, and maps status codes to failures.
 
-A worker stops generating when its connection closes; closing it is therefore how a request is aborted, and every
-early exit closes it. Connections that were read to the end go back to the pool.
+A worker stops generating when its connection closes. Requests are therefore aborted by closing the connection, and
+every early exit closes it. Connections that were read to the end go back to the pool.
 """
 
 import asyncio
@@ -34,23 +34,23 @@ PROBE_SECONDS_MAX = 3.0
 PROBE_BYTES_MAX = 4 * 1024**2
 
 ERROR_SECONDS_MAX = 1.0
-"""Longest wait for the text of an answer that reports a failure."""
+"""Longest wait for the body of an error response."""
 ERROR_BYTES_MAX = 16 * 1024
 
 TOO_MANY_REQUESTS = 429
 
 BUSY_STATUSES = frozenset({TOO_MANY_REQUESTS, 503, 529})
-"""The worker is full or starting, but healthy: another may have room. 529 is what some providers send."""
+"""The worker is full or starting, but healthy; another may have room. Some providers send 529."""
 
 PROXY_ERROR_STATUSES = frozenset({502, 504})
-"""A proxy between the gateway and the engine says that the engine does not answer."""
+"""A proxy between gateway and engine reports that the engine does not answer."""
 
 REFUSAL_STATUSES = frozenset({400, 404, 413, 422})
-"""The request itself is wrong: another worker would answer the same, so this is the answer."""
+"""The request itself is wrong, so another worker would answer the same; the response goes to the client."""
 
 
 class PathNotFound(WorkerUnreachable):
-    """The worker has no such path (404): it is an older version, or of another kind."""
+    """The worker does not have this path (404), because it is an older version or of another kind."""
 
 
 class HttpWorker:
@@ -68,7 +68,7 @@ class HttpWorker:
     def stream(
         self, call: WorkerCall, body: Buffers, headers: str = "", content_type: str = "application/json"
     ) -> "HttpCall":
-        """Prepare a POST of the body; the answer is there once the result is entered, see WorkerAdapter.stream.
+        """Prepare a POST of the body; the request is sent when the result is entered, see WorkerAdapter.stream.
 
         `headers` are further header lines, each with its line end.
         """
@@ -82,7 +82,7 @@ class HttpWorker:
             if call.tracestate:
                 head += f"tracestate: {call.tracestate}\r\n"
         start = head.encode("latin-1") + b"\r\n"
-        # A short request is one write.
+        # A short request is sent in one write.
         request = (start + body[0],) if len(body) == 1 else (start, *body)
         transport: RequestTransport = self._pool
         if call.carrier is not None and self._pool.plain_address is not None:
@@ -90,16 +90,16 @@ class HttpWorker:
         return HttpCall(transport, request, call)
 
     async def get_json(self, path: str, kind: Any) -> Any:
-        """GET a small JSON document, decoded as `kind`; raises WorkerUnreachable for anything but a fitting 200."""
+        """GET a small JSON document and decode it as `kind`. Raises WorkerUnreachable for any other answer."""
         text = await self.get(path)
         try:
             return msgspec.json.decode(text, type=kind) if kind is not None else None
-        # Text that is not UTF-8, and endless brackets, raise errors of their own.
+        # Text that is not UTF-8, and deep nesting, raise errors of their own.
         except (msgspec.DecodeError, UnicodeError, RecursionError) as err:
             raise WorkerUnreachable(f"/{path}: not the JSON that was expected: {err}") from err
 
     async def get(self, path: str) -> bytes:
-        """GET a small document, at most PROBE_BYTES_MAX of it; raises WorkerUnreachable for anything but a 200."""
+        """GET a document of at most PROBE_BYTES_MAX. Raises WorkerUnreachable unless the status is 200."""
         request = (self._head("GET", path) + "\r\n").encode("latin-1")
         try:
             async with asyncio.timeout(PROBE_SECONDS_MAX):
@@ -134,7 +134,7 @@ class HttpWorker:
         return status, text
 
     async def post_command(self, path: str, seconds_max: float) -> None:
-        """POST a command without arguments; raises WorkerUnreachable for anything but a 200."""
+        """POST a command without arguments. Raises WorkerUnreachable unless the status is 200."""
         status, _ = await self.post(path, b"{}", seconds_max, PROBE_BYTES_MAX)
         if status != 200:
             raise WorkerUnreachable(f"status {status} from /{path}")
@@ -144,7 +144,7 @@ class HttpWorker:
         self._pool.abandon()
 
     def break_off(self) -> None:
-        """Fail all requests, also those whose answer has begun."""
+        """Fail all requests, including those with a started answer."""
         self._pool.break_off()
 
     @property
@@ -157,7 +157,7 @@ class HttpWorker:
         self._pool.close()
 
     def _head(self, method: str, path: str) -> str:
-        """Return the lines that every request begins with."""
+        """Return the first lines of every request."""
         return f"{method} {self._pool.base}/{path} HTTP/1.1\r\n{self._headers}"
 
     async def _whole(self, request: Buffers, seconds_max: float, bytes_max: int) -> tuple[int, bytes]:
@@ -173,9 +173,9 @@ class HttpWorker:
 
 
 class HttpCall:
-    """One request to a worker as a context, which is entered with the first bytes of the answer.
+    """One request to a worker as a context manager, which is entered when the first bytes of the answer arrive.
 
-    WorkerAdapter.stream says what is raised when.
+    It raises what WorkerAdapter.stream raises.
     """
 
     __slots__ = ("_call", "_connection", "_request", "_transport")
@@ -215,8 +215,8 @@ class HttpCall:
 class HttpAnswer:
     """A WorkerAnswer over a connection of which the first piece has been read.
 
-    Silence is measured from the moment at which the gateway waits for more: a client that reads slowly is not the
-    worker's fault. One timer watches a whole stream; it runs again when the answer could be overdue.
+    Silence is measured only while the gateway waits for bytes, since a slow client is not the worker's fault. One
+    timer watches a whole stream; it fires when the answer could be overdue, and is then set again.
     """
 
     def __init__(self, connection: AnswerReader, first: bytes, idle_seconds_max: float) -> None:
@@ -227,7 +227,7 @@ class HttpAnswer:
         self._idle_seconds_max = idle_seconds_max
         self._waiting_since: float | None = None
         self.whole = first if connection.complete else None
-        """The whole body, where it arrived together with the head; else None."""
+        """The whole body if it arrived together with the head, else None."""
 
     @property
     def complete(self) -> bool:
@@ -264,7 +264,7 @@ class HttpAnswer:
 
 
 async def _rest_of_error(connection: AnswerReader, first: bytes) -> bytes:
-    """Return the body of an answer that reports a failure, as far as it arrives soon and is short."""
+    """Return the body of an error response, as far as it is short and arrives soon."""
     pieces, size = [first], len(first)
     try:
         async with asyncio.timeout(ERROR_SECONDS_MAX):
@@ -277,7 +277,7 @@ async def _rest_of_error(connection: AnswerReader, first: bytes) -> bytes:
 
 
 def _failure(connection: AnswerReader, body: bytes) -> WorkerUnreachable:
-    """Return the error that a status stands for."""
+    """Return the error for the status of an error response."""
     status = connection.status
     if status in BUSY_STATUSES:
         return WorkerUnreachable(

@@ -1,4 +1,4 @@
-"""The base of adapters of engines with OpenAI's API, a cheap /health, and gauges in Prometheus' format.
+"""The base adapter for engines with OpenAI's API, a cheap /health, and gauges in Prometheus format.
 
     kind       gauges                                           longest prompt and answer
     llamacpp   /metrics, with its flag --metrics                /props
@@ -6,7 +6,7 @@
     trtllm     /prometheus/metrics                              not reported
     lmdeploy   /metrics, with its flag --enable-metrics         not reported
 
-These engines share their prefix caches among all tenants: none of them has a salt.
+These engines have no cache salt, so all tenants share their prefix caches.
 """
 
 import re
@@ -19,7 +19,7 @@ from workers.load_reports.engine_loads import EngineLoad, load_in_gauges
 
 
 class MeteredAdapter(OpenAIAdapter):
-    """The base of the WorkerAdapters of engines that count their requests in gauges."""
+    """The base of WorkerAdapters of engines that report their requests in gauges."""
 
     metrics_path = "metrics"
     gauges: re.Pattern[bytes]
@@ -32,7 +32,7 @@ class MeteredAdapter(OpenAIAdapter):
         self._probes = 0
 
     async def probe(self) -> WorkerReport:
-        """Ask whether the worker serves, and for its load. Raises WorkerUnreachable."""
+        """Check that the worker serves, and read its load. Raises WorkerUnreachable."""
         try:
             await self.http.get_json("health", None)
         except WorkerUnreachable:
@@ -51,7 +51,7 @@ class MeteredAdapter(OpenAIAdapter):
         )
 
     async def longest_context(self) -> int | None:
-        """Return the tokens of the longest prompt and answer together; None if the engine does not say."""
+        """Return the context length, of prompt and answer together; None if the engine does not report it."""
         return None
 
     async def _context_lengths(self, listed: ModelList) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""The body of a form (multipart/form-data, RFC 7578) as buffers: contents go to the socket without being copied.
+"""Writes a form (multipart/form-data, RFC 7578) as several buffers, so that contents are sent without being copied.
 
     --boundary, head of a part | its content | --boundary, head of the next one | its content | --boundary--
 
@@ -46,5 +46,5 @@ def _quoted(text: str) -> str:
 
 
 _ESCAPED = {ord(char): f"%{ord(char):02X}" for char in '"\\\r\n\0'}
-"""Characters that browsers escape: some readers end a name at the first quote, some take a backslash for an
+"""The characters that browsers escape, since some parsers end a name at the first quote, or treat a backslash as an
 escape."""

@@ -1,7 +1,7 @@
 """The adapter of kind `ollama`: OpenAI's API, and the context of each model that is loaded.
 
-Ollama cuts a prompt that is too long instead of refusing it. With the context of the loaded models known, the
-gateway refuses such a prompt before. Ollama reports no load and no cached tokens.
+Ollama truncates a prompt that is too long instead of refusing it. The gateway knows the context of loaded models,
+and refuses such a prompt earlier. Ollama reports no load and no cached tokens.
 """
 
 import msgspec
@@ -27,7 +27,7 @@ class OllamaAdapter(OpenAIAdapter):
     """The WorkerAdapter of kind `ollama`."""
 
     async def probe(self) -> WorkerReport:
-        """Ask for the models, and for the contexts of those in memory. Raises WorkerUnreachable."""
+        """Read the models, and the contexts of those in memory. Raises WorkerUnreachable."""
         listed = await self.models()
         try:
             loaded: LoadedModels = await self.http.get_json("api/ps", LoadedModels)

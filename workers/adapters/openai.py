@@ -1,9 +1,10 @@
 """The adapter of kind `openai`, for every worker that speaks the OpenAI API, and the base of the other kinds.
 
-Usage is always asked for, and withheld later from a client that did not ask. Fields that only some engines know are
-left out, as providers refuse unknown fields. `cache_salt` is one of them, so kind `openai` cannot keep tenants
-apart: if the engine caches prefixes, all tenants share that cache and can find out by timing what others have
-asked. For vLLM and SGLang use their own kinds, which isolate.
+Usage is always requested, and later withheld from clients that did not request it. Fields that only some engines
+know are left out, since providers refuse unknown fields. `cache_salt` is one of them, so kind `openai` cannot
+isolate
+tenants: if the engine caches prefixes, all tenants share that cache, and can find out by timing what others have
+asked. For vLLM and SGLang use their own kinds, which isolate tenants.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ _OPTIONS = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 ENGINES = frozenset({"sglang", "vllm"})
-"""Engines that name themselves the owners of their models; each is a kind of worker too."""
+"""Engines that name themselves as the owners of their models; each is also a kind of worker."""
 
 _RUNNING_USAGE = msgspec.Raw(b'{"include_usage":true,"continuous_usage_stats":true}')
 
@@ -35,7 +36,7 @@ class ModelEntry(msgspec.Struct):
     max_model_len: int | None = None
     owned_by: object = None
     parent: object = None
-    """Of a LoRA adapter: the model that it changes."""
+    """The model that a LoRA adapter changes; None for other models."""
 
 
 class ModelList(msgspec.Struct):
@@ -50,12 +51,12 @@ class ModelList(msgspec.Struct):
 
     @property
     def engine(self) -> str | None:
-        """The kind of worker that the owner of the models shows; None for other owners."""
+        """The kind of worker that the models' owner shows; None for other owners."""
         return next((str(model.owned_by) for model in self.data if str(model.owned_by) in ENGINES), None)
 
     @property
     def context_lengths(self) -> dict[str, int]:
-        """Tokens of the longest prompt and answer together, by model, where its entry or its parent's says so."""
+        """The context length by model, if its entry or its parent's has one."""
         found = {
             model.id: model.max_model_len
             for model in self.data
@@ -66,7 +67,7 @@ class ModelList(msgspec.Struct):
 
     @property
     def parents(self) -> dict[str, str]:
-        """The models that LoRA adapters change, by the adapter's name."""
+        """The parent models of LoRA adapters, by the adapter's name."""
         return {
             model.id: model.parent
             for model in self.data
@@ -75,9 +76,9 @@ class ModelList(msgspec.Struct):
 
 
 def _with_usage(stream_options: msgspec.Raw, asked: msgspec.Raw) -> dict[str, object]:
-    """Return a client's `stream_options` with the usage that the gateway asks for.
+    """Return a client's `stream_options` with the usage that the gateway requests.
 
-    Usage in every chunk is left out for a client that asked for none at all: engines send it only with the other.
+    A client's request for usage in every chunk counts only together with `include_usage`, as at engines.
     """
     given: dict[str, object] = _OPTIONS.decode(stream_options) or {}
     if not given.get("include_usage"):
@@ -86,7 +87,7 @@ def _with_usage(stream_options: msgspec.Raw, asked: msgspec.Raw) -> dict[str, ob
 
 
 class OpenAIAdapter:
-    """The WorkerAdapter of kind `openai`. It sends no `cache_salt`: tenants share the engine's cache."""
+    """The WorkerAdapter of kind `openai`. It sends no `cache_salt`, so tenants share the engine's cache."""
 
     isolates = False
     request_fields = FIELDS
@@ -117,7 +118,7 @@ class OpenAIAdapter:
         return fields
 
     def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:
-        """Return the parts of a form that go to the worker: the client's, and those that the gateway sets."""
+        """Return the parts of a form to send: the client's, and those that the gateway sets."""
         model = multipart.text_part("model", call.model)
         return [model if part.field == "model" else part for part in parts if part.field in call.fields]
 
@@ -137,12 +138,12 @@ class OpenAIAdapter:
 
     @property
     def received(self) -> int:
-        """A number that rises with the worker's bytes; see SupportsStallDetection."""
+        """A number that rises with bytes from the worker; see SupportsStallDetection."""
         return self.http.traffic.received
 
     @property
     def awaited(self) -> bool:
-        """Whether anything waits for bytes of the worker; see SupportsStallDetection."""
+        """Whether any call waits for bytes from the worker; see SupportsStallDetection."""
         return self.http.traffic.awaited
 
     def break_off(self) -> None:

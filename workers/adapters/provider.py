@@ -5,7 +5,7 @@
        v      without everything that identifies the caller          |  renamed, frame by frame
     provider  its own name for the model, a random id          provider's model name
 
-The provider gets only what the answer needs. Its answers name the model as the gateway's own workers would.
+The provider gets only what the answer needs. Its answers name the model as the gateway's own workers do.
 """
 
 import re
@@ -46,7 +46,7 @@ WITHHELD = frozenset(
 change the price, for example by another model in place of the requested one, or by searches."""
 
 FRAME_BYTES_MAX = 1024**2
-"""A longer frame is passed on without renaming."""
+"""The longest frame in which the model is renamed; a longer one is passed on unchanged."""
 
 BODY_BYTES_MAX = 256 * 1024**2
 """Longest answer in one piece."""
@@ -60,7 +60,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class ProviderAdapter:
     """The WorkerAdapter of a provider.
 
-    `names` has the provider's name of each model that is called differently there.
+    `names` has the provider's name of each model with a different name there.
     """
 
     isolates = False
@@ -74,7 +74,7 @@ class ProviderAdapter:
 
     @asynccontextmanager
     async def stream(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
-        """Send a request without the withheld fields; the answer names the model as the gateway does."""
+        """Send a request without the withheld fields; the answer has the gateway's name of the model."""
         provider_name = self._names.get(call.model, call.model)
         their_call = WorkerCall(
             id=uuid.uuid4().hex,
@@ -89,16 +89,16 @@ class ProviderAdapter:
         )
         async with self._inner.stream(their_call) as answer:
             if answer.status == 404:
-                # The client named a model of the gateway: that the provider lacks it is not the client's error.
+                # The client named a model of the gateway, so it is not its error that the provider lacks the model.
                 raise WorkerUnreachable(
                     f"/{call.path} or {provider_name!r} is unknown", failure=FailureKind.REFUSED
                 )
             yield _Renamed(answer, provider_name, call.model)
 
     async def probe(self) -> WorkerReport:
-        """Ask whether the provider serves; its models are in the settings.
+        """Check that the provider serves; its models are in the settings.
 
-        A provider that answers 429 is reachable all the same.
+        A provider that answers 429 is reachable, too.
         """
         try:
             return await self._inner.probe()

@@ -1,4 +1,4 @@
-"""The registry of adapters by kind of worker: the built-in ones, and those that packages bring by entry point."""
+"""The registry of adapters by kind of worker: built-in ones, and adapters of packages, found by entry point."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -16,7 +16,7 @@ from workers.adapters.trtllm import TrtllmAdapter
 from workers.adapters.vllm import VllmAdapter
 
 GROUP = "radixgate.worker_adapters"
-"""Entry-point group of further adapters; an entry point names a callable of a WorkerTarget."""
+"""Entry-point group of further adapters; an entry point names a callable that takes a WorkerTarget."""
 
 NewAdapter = Callable[[WorkerTarget], WorkerAdapter]
 
@@ -37,16 +37,17 @@ BUILT_IN: Mapping[str, NewAdapter] = {
 def adapters() -> Mapping[str, NewAdapter]:
     """Return the adapter of every kind of worker. A package cannot take the name of a built-in kind.
 
-    Installed packages are searched only once: it means reading the disk, and every discovered worker asks for this.
+    Installed packages are searched only once, since that reads the disk and every discovered worker needs the
+    result.
     """
     found = {point.name: partial(_made, point) for point in entry_points(group=GROUP)}
     return MappingProxyType({**found, **BUILT_IN})
 
 
 def _made(point: EntryPoint, target: WorkerTarget) -> WorkerAdapter:
-    """Make an adapter of a package, which is loaded for the first worker of its kind.
+    """Make an adapter of a package; the package is loaded for the first worker of its kind.
 
-    Raises ValueError where it cannot be loaded; workers of other kinds are not affected.
+    Raises ValueError if it cannot be loaded; workers of other kinds are not affected.
     """
     try:
         made: NewAdapter = point.load()

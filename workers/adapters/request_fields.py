@@ -1,9 +1,9 @@
-"""The fields of a request that workers get from a tenant, by path of the API.
+"""The allowlist of request fields that pass from tenants to workers, by path of the API.
 
 Engines have fields that are not for tenants: they load code, processors or adapters, choose a replica, name files
-and hosts, carry credentials, or return the inside of the model. New versions bring more of them, so fields pass by
-name, and all others stay with the gateway unless the operator lets them pass (`requests.pass_fields`). Fields that
-the gateway sets itself are added by the adapters.
+and hosts, carry credentials, or return internals of the model. New versions bring more of them, so only listed
+fields pass, and others that the operator lists (`requests.pass_fields`). The adapters add the fields that the
+gateway sets itself.
 """
 
 from collections.abc import Mapping
@@ -77,4 +77,4 @@ FIELDS: RequestFields = {
         "detokenize": _TOKENIZE,
     }.items()
 }
-"""Fields of OpenAI's API, and fields of engines that only say how an answer is sampled, bounded or written."""
+"""Fields of OpenAI's API, and engine fields that only control how an answer is sampled, bounded or written."""

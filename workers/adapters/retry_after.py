@@ -1,7 +1,7 @@
-"""The Retry-After header (RFC 9110, 10.2.3): how long a busy worker asks to be left alone.
+"""Parses the Retry-After header (RFC 9110, 10.2.3), by which a busy worker asks for a pause.
 
-The header has a number of seconds, or a date. A date is measured from the answer's own `Date` header: both are by
-the worker's clock, whatever the gateway's says.
+The header has a number of seconds, or a date. A date is compared with the answer's own `Date` header, so that the
+worker's clock need not agree with the gateway's.
 """
 
 import re
@@ -12,11 +12,11 @@ _SECONDS = re.compile(r"[0-9]{1,5}(\.[0-9]{1,6})?")
 """Some servers send fractions."""
 
 SECONDS_MAX = 99_999.0
-"""A longer time is taken for a mistake and ignored."""
+"""A longer time is ignored as a mistake."""
 
 
 def retry_after_seconds(value: str, date: str, now: float) -> float | None:
-    """Return the seconds that a Retry-After value asks for; None if it cannot be read.
+    """Return the seconds that a Retry-After value requests; None if it is malformed.
 
     `date` is the answer's Date header, or empty; `now` is the gateway's Unix time.
     """
@@ -31,7 +31,7 @@ def retry_after_seconds(value: str, date: str, now: float) -> float | None:
 
 
 def _unix_time(date: str) -> float | None:
-    """Return the Unix time of any of HTTP's three date formats, which are always in GMT; None if it is none."""
+    """Return the Unix time of a date in any of HTTP's three formats, always in GMT; None for other text."""
     try:
         return parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):

@@ -43,7 +43,7 @@ class ServerInfo(msgspec.Struct):
     max_total_num_tokens: int | None = None
     chunked_prefill_size: int | None = None
     instance_id: str | None = None
-    """New with every start; only the embedded engine has it."""
+    """An id that is new at every start; only the embedded engine has it."""
     kv_events: KvEventsInfo | None = None
     disaggregation_mode: str | None = None
     disaggregation_bootstrap_port: int | None = None
@@ -54,7 +54,7 @@ SLEEP_SECONDS_MAX = 120.0
 """Longest time to fall asleep or wake up: weights are copied to host memory, or back."""
 
 RANKS_MAX = 1024
-"""Data-parallel ranks of one worker that are used; further ones are ignored."""
+"""The most data-parallel ranks of one worker; further ones are ignored."""
 
 _ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 
@@ -67,10 +67,10 @@ class SglangAdapter(OpenAIAdapter):
     lowest_first = False
     """Whether the engine serves the lowest `priority` first; SGLang serves the highest."""
     chat_ids_field: str | None = "input_ids"
-    """Field for the tokens of a chat prompt; None: the engine takes none."""
+    """The field for the tokens of a chat prompt; None: the engine accepts no tokens."""
     streams_whole = True
     lora_field: str | None = "lora_path"
-    """Field for the name of a LoRA adapter, as SGLang does not look at `model`; None: `model` is enough."""
+    """The field for the name of a LoRA adapter, since SGLang ignores `model`; None: `model` is enough."""
 
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
@@ -93,8 +93,8 @@ class SglangAdapter(OpenAIAdapter):
         return fields
 
     async def probe(self) -> WorkerReport:
-        """Ask whether the worker serves, and for everything in WorkerReport. Raises WorkerUnreachable."""
-        with suppress(PathNotFound):  # Older versions lack /ready; the list of models tells as well.
+        """Check that the worker serves, and read all of WorkerReport. Raises WorkerUnreachable."""
+        with suppress(PathNotFound):  # Older versions lack /ready; the list of models shows the same.
             await self.http.get_json("ready", None)
         info = await self._info()
         listed = await self.models()
@@ -118,7 +118,7 @@ class SglangAdapter(OpenAIAdapter):
     async def sleep(self) -> None:
         """Make the engine release its memory.
 
-        It needs --enable-memory-saver and no running requests, and does not report later that it sleeps.
+        The engine needs --enable-memory-saver and no running requests. It does not report later that it sleeps.
         """
         await self.http.post_command("release_memory_occupation", SLEEP_SECONDS_MAX)
 
@@ -174,7 +174,7 @@ def _sources(events: KvEventsInfo, host: str) -> Iterator[EventSource]:
 def _load_sources(events: KvEventsInfo, host: str) -> Iterator[LoadSource]:
     """Yield the source of load reports of each rank.
 
-    Engines publish them on all addresses, also where they publish their KV events on one.
+    Engines publish them on all addresses, even if they publish their KV events on one.
     """
     if events.load_endpoint_port_base is None:
         return

@@ -1,7 +1,7 @@
-"""Tokens in place of text, for vLLM, SGLang and the embedded engine: asked of /tokenize, and sent with a prompt.
+"""Tokens in place of text, for vLLM, SGLang and the embedded engine: read from /tokenize, and sent with a prompt.
 
-A long answer is decoded in a thread, its tokens in slices: a decoder holds the interpreter lock until it returns,
-and half a million tokens would stop all requests for 20 ms.
+A long answer is decoded in a thread, in slices, because a decoder holds the GIL until it returns, and half a
+million tokens would stall all requests for 20 ms.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ SLICE_BYTES = 32 * 1024
 """Bytes that are decoded without a pause."""
 
 REST_SLICES, REST_SECONDS = 8, 0.001
-"""After so many slices the thread rests for so long, so that other threads run."""
+"""The number of slices after which the thread pauses, and the length of the pause, so that other threads run."""
 
 NOT_FOUND = 404
 COMPLETIONS = "v1/completions"
@@ -79,14 +79,14 @@ def decode_at_once(text: bytes) -> Tokens:
 
 
 def decode_in_slices(text: bytes) -> Tokens:
-    """Return the tokens of an answer, decoded slice by slice with rests in between; for use in a thread."""
+    """Return the tokens of an answer, decoded slice by slice with pauses; for use in a thread."""
     found = _LIST.search(text)
     end = text.find(b"]", found.end()) if found is not None else -1
     if found is None or end < 0:
         return decode_at_once(text)
     rest = b"%b[%d]%b" % (text[: found.end()], _NO_TOKEN, text[end + 1 :])
     if msgspec.json.decode(rest, type=Tokenized).tokens != [_NO_TOKEN]:
-        return decode_at_once(text)  # The list found first was another one of that name.
+        return decode_at_once(text)  # The first list with that name was another one.
     tokens: Tokens = array("I")
     start, slices = found.end() + 1, 0
     while start <= end:

@@ -1,7 +1,7 @@
 """The adapter of kind `vllm`: OpenAI's API with `cache_salt`, and a cheap /health that fails if the engine is dead.
 
 Cached tokens are reported with `--enable-prompt-tokens-details`. The size of the KV cache and the load are in
-/metrics, which is long: it is read with every third probe.
+/metrics, which is long and therefore read only with every third probe.
 """
 
 import re
@@ -17,7 +17,7 @@ from workers.kv_events.source import EventSource, reachable
 from workers.load_reports.engine_loads import EngineLoad, load_in_vllm_metrics
 
 INCLUDE_USAGE = "stream_include_usage"
-"""Form field that stands for `stream_options.include_usage`."""
+"""The form field for `stream_options.include_usage`."""
 
 PROBES_PER_METRICS = 3
 """/metrics is read with one probe of so many."""
@@ -54,7 +54,7 @@ class VllmAdapter(OpenAIAdapter):
         return fields
 
     def form(self, call: WorkerCall, parts: Iterable[FormPart]) -> list[FormPart]:
-        """Return the parts of a form, with usage asked for in a stream."""
+        """Return the parts of a form; for a stream they request usage."""
         found = super().form(call, parts)
         if not call.stream:
             return found
@@ -66,7 +66,7 @@ class VllmAdapter(OpenAIAdapter):
         return f"X-data-parallel-rank: {call.rank}\r\n" if call.rank is not None else ""
 
     async def probe(self) -> WorkerReport:
-        """Ask whether the worker serves, and for everything in WorkerReport. Raises WorkerUnreachable."""
+        """Check that the worker serves, and read all of WorkerReport. Raises WorkerUnreachable."""
         try:
             await self.http.get_json("health", None)
         except WorkerUnreachable:
@@ -167,8 +167,8 @@ def kv_tokens_in_metrics(metrics: bytes) -> int | None:
 def ranks_in_metrics(metrics: bytes) -> int:
     """Return the data-parallel ranks of one server: the engines of vllm:cache_config_info, if numbered from 0.
 
-    Where they are numbered otherwise, further engines are behind other servers, and how ranks are counted here is
-    not known: then 1.
+    Other numbers mean that further engines are behind other servers, so that the numbering of ranks is unknown; the
+    result is then 1.
     """
     engines = re.findall(rb'^vllm:cache_config_info\{[^\n]*\bengine="(\d+)"', metrics, re.M)
     numbers = set(map(int, engines))

@@ -94,7 +94,7 @@ def create(
     expires: Annotated[
         str | None,
         typer.Option(
-            help="End of validity: the last day in UTC, or a moment with its time zone.", show_default=False
+            help="End of validity: the last day in UTC, or a time with its time zone.", show_default=False
         ),
     ] = None,
     scope: Annotated[
@@ -188,7 +188,7 @@ def expire(
     when: Annotated[
         str,
         typer.Argument(
-            help="End of validity: the last day in UTC, or a moment with its time zone.", metavar="WHEN"
+            help="End of validity: the last day in UTC, or a time with its time zone.", metavar="WHEN"
         ),
     ],
     config: ConfigFile = None,

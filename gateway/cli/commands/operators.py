@@ -40,7 +40,7 @@ def create(
     expires: Annotated[
         str | None,
         typer.Option(
-            help="End of validity: the last day in UTC, or a moment with its time zone.", show_default=False
+            help="End of validity: the last day in UTC, or a time with its time zone.", show_default=False
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the token.")] = False,

@@ -1,9 +1,8 @@
 """Anthropic's Messages API, translated to and from chat completions.
 
-Every worker is asked in chat completions, also a worker that has a messages route of its own. SGLang's route takes
-no cache salt (0.5.23), so that tenants would share a cache; and engines translate to chat completions themselves,
-each in its own way. One translation in the gateway makes one prompt: a conversation has the same blocks whichever
-API it came by.
+Every worker is called with chat completions, even one that has a messages route of its own. SGLang's route takes no
+cache salt (0.5.23), so tenants would share a cache. Engines translate to chat completions themselves, each in its
+own way; with one translation in the gateway a conversation has the same blocks whichever API it came through.
 
 - What does a request look like, and how does it become a chat completion request? wire.py, request_translation.py,
   tools.py

@@ -24,7 +24,7 @@ MAX_TOKENS, CONTEXT_EXCEEDED = "max_tokens", "model_context_window_exceeded"
 """`stop_reason` of an answer that reached the client's bound, or the end of the model's context."""
 
 SIGNATURE = "unsigned"
-"""The signature of thinking. Workers need none, but several clients send only signed thinking back to the model."""
+"""The signature of thinking. Workers need none, but several clients send back only signed thinking."""
 
 NO_CONTENT: Json = {"content": [], "stop_reason": MAX_TOKENS, "stop_sequence": None}
 """The answer to a request that only warms the cache: the generated token is counted, but not shown."""
@@ -33,7 +33,7 @@ NO_CONTENT: Json = {"content": [], "stop_reason": MAX_TOKENS, "stop_sequence": N
 def message_object(
     chat: ChatCompletion, message_id: str, asked_stops: Collection[str], length_reason: str = MAX_TOKENS
 ) -> Json:
-    """Return the message of a whole chat completion. Raises WorkerError for one without a message.
+    """Return the message of a whole chat completion. Raises WorkerError if the completion has no message.
 
     Args:
         chat: The chat completion.
@@ -83,7 +83,7 @@ def _tool_uses(calls: Iterable[ChatToolCall]) -> Iterable[Json]:
         try:
             given = msgspec.json.decode(call.function.arguments or "{}")
         except (msgspec.DecodeError, RecursionError):
-            # The arguments were cut short, or are no JSON: the client gets them as they are.
+            # Arguments that were cut short, or are not JSON, are passed to the client as they are.
             given = {"arguments": call.function.arguments}
         if not isinstance(given, dict):
             given = {"arguments": given}
@@ -122,7 +122,7 @@ def stop_fields(
 
 
 def usage_object(usage: TokenUsage) -> Json:
-    """Return token counts as the Messages API names them; `input_tokens` leaves out those read from a cache."""
+    """Return token counts in the shape of the Messages API; `input_tokens` excludes cached tokens."""
     cached = usage.cached_tokens or 0
     return {
         "input_tokens": usage.prompt_tokens - cached,

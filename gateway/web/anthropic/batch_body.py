@@ -1,11 +1,11 @@
-"""The body of POST /v1/messages/batches, read as it arrives: each of its requests becomes a line of a file.
+"""Reads the body of POST /v1/messages/batches as it arrives; each of its requests becomes a line of a file.
 
     {"requests": [ {"custom_id": "a", "params": {..}}, {"custom_id": "b", "params": {..}} ]}
     {"requests": [                 ""                ,                 ""                ]}      the frame
 
 One request is in memory at a time, whatever the body's size. The rest of the body is the frame, with an empty
-string in place of each request. An empty string cannot merge with the text beside it into another valid value, so
-that the frame, which is decoded at the end, is valid JSON exactly if the whole body was.
+string in place of each request; it is decoded at the end. An empty string cannot merge with the text beside it into
+another valid value, so the frame is valid JSON if and only if the whole body was.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ ENDPOINT = "/v1/messages"
 """The endpoint of every request of a message batch."""
 
 LINE_OVERHEAD_BYTES_MAX = 64
-"""Bytes by which a line may be longer than its request."""
+"""The most bytes that a line may have beyond its request."""
 
 FRAME_BYTES_MAX = 1024 * 1024
-"""Bytes of a body outside its requests."""
+"""The most bytes of a body outside its requests."""
 SLICE_BYTES = 32 * 1024
-"""Bytes that are scanned at a time, in a fraction of a millisecond."""
+"""The number of bytes that are scanned at a time, in a fraction of a millisecond."""
 
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.S)
 _MARK = re.compile(rb'["{}\[\]]')
@@ -160,10 +160,10 @@ class MessageBatchBody:
 
         Args:
             http: The request.
-            memory: Its share of the memory that all requests have together.
+            memory: The request's share of the memory that all requests share.
             idle_seconds_max: Longest wait for more of the body.
-            rows_max: Requests of one batch.
-            row_bytes_max: Bytes of one request.
+            rows_max: Largest number of requests in a batch.
+            row_bytes_max: Largest size of one request, in bytes.
         """
         self.rows = 0
         """Requests that have been read."""

@@ -1,7 +1,7 @@
 """Handlers of Anthropic's message batches: create, list, show, cancel, read the results, delete.
 
-A message batch is stored and run as OpenAI's batches are (gateway/batches), but its files are not visible. States
-and counts of a message batch, and what they stand for:
+A message batch is stored and run like OpenAI's batches (gateway/batches), but its files are not visible. Its states
+and counts have these meanings:
 
     in progress -> canceling -> ended         in_progress, finalizing -> cancelling -> any final state
     succeeded, errored                        rows with a result: an answer or an error
@@ -51,12 +51,12 @@ from gateway.web.stored.list_parameters import requested_limit
 from gateway.web.stored.object_stores import ObjectStores
 
 BATCHES, BATCHES_MAX = 20, 1000
-"""Batches of a page: where the request names no limit, and at most."""
+"""The default and the largest number of batches on a page."""
 EXPIRY_SECONDS = 86400.0
 """Time until a batch expires."""
 
 RESULTS_SECONDS = 29 * 86400
-"""How long results can be read, if files may be stored for so long."""
+"""How long results can be read, unless files are deleted earlier."""
 
 REQUESTS_SECONDS = 3600.0
 """How long the file of requests is stored after the batch has ended."""
@@ -106,7 +106,7 @@ class MessageBatchHandlers:
         return self._stores.tenant_files
 
     async def create(self, http: web.Request) -> bytes:
-        """Create a batch; its requests are stored before the batch exists."""
+        """Create a batch, after its requests have been stored."""
         tenant, store = await self._authenticate(http), self._store
         bounds = self._tenant_files.bounds
         if (http.content_length or 0) > bounds.file_bytes_max:
@@ -153,7 +153,7 @@ class MessageBatchHandlers:
         return self._encoded(batch)
 
     async def list_all(self, http: web.Request) -> bytes:
-        """List batches, newest first; also the page before a given batch."""
+        """List batches, newest first, after or before a given batch."""
         tenant, limit = (
             await self._authenticate(http),
             requested_limit(http, limit=BATCHES, limit_max=BATCHES_MAX),
@@ -186,13 +186,13 @@ class MessageBatchHandlers:
         return self._encoded(await self._found(http))
 
     async def cancel(self, http: web.Request) -> bytes:
-        """Cancel a batch: waiting requests are not sent any more, running ones are aborted at their workers."""
+        """Cancel a batch: waiting requests are no longer sent, running ones are aborted at their workers."""
         while True:
             batch = await self._found(http)
             if _ended_at(batch) is not None:
                 raise BadRequest("A batch that has ended cannot be canceled.")
             if batch.status != IN_PROGRESS:
-                # The batch is canceling; or all of its requests have a result, and only its file is being written.
+                # The batch is canceling, or all its requests have results and only its file is still being written.
                 return self._encoded(batch)
             if await self._store.cancel(batch):
                 self._stores.wake()
@@ -240,7 +240,7 @@ class MessageBatchHandlers:
 
 
 def message_batch_object(batch: StoredBatch, now: float) -> Json:
-    """Return a batch as Anthropic's API shows it. Its counts change all at once, when it has ended."""
+    """Return a batch as Anthropic's API shows it. All counts change at once, when the batch has ended."""
     ended = _ended_at(batch)
     archived = ended + batch.output_kept_seconds if ended is not None and batch.output_kept_seconds else None
     if archived is not None and archived > now:
@@ -273,7 +273,7 @@ def message_batch_object(batch: StoredBatch, now: float) -> Json:
 
 
 def _ended_at(batch: StoredBatch) -> float | None:
-    # The stored times are whole seconds: a batch must not seem to end before it was created.
+    # Stored times are whole seconds, so that a batch might seem to end before it was created.
     return max(batch.created, batch.moments[batch.status]) if batch.status in ENDED else None
 
 

@@ -49,7 +49,7 @@ class AnthropicDialect:
         )
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers under Anthropic's names, and one that names tools that were left out."""
+        """Return the headers under Anthropic's names, and a header that names omitted tools."""
         renamed = answers.anthropic_headers(dict(headers), datetime.now(UTC))
         return renamed | omitted_tools_header(self._omitted_tools)
 
@@ -96,7 +96,7 @@ class AnthropicDialect:
 
 
 class CountTokensDialect(AnthropicDialect):
-    """The dialect of POST /v1/messages/count_tokens: a request that has only a prompt."""
+    """The dialect of POST /v1/messages/count_tokens: a request with only a prompt."""
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
         """Return a chat completion request with the prompt to count. Raises BadRequest."""

@@ -8,8 +8,8 @@
       delta {"tool_calls": [..]}         ->       content_block_stop, content_block_start (tool_use), ..
       finish_reason, usage, [DONE]       ->       content_block_stop, message_delta, message_stop
 
-One content block is open at a time. `message_start` has the prompt's token count of the gateway; `message_delta`
-has the worker's own count.
+One content block is open at a time. `message_start` has the prompt tokens as counted by the gateway,
+`message_delta` as counted by the worker.
 """
 
 from collections.abc import Collection
@@ -52,7 +52,7 @@ class MessageEvents:
             prompt_tokens: Tokens of the prompt, as the gateway counts them.
             asked_stops: The stop sequences of the request.
             length_reason: `stop_reason` of an answer that reached its length limit.
-            omit_content: Whether the content is left out: the request only warms the cache.
+            omit_content: Whether the content is left out, because the request only warms the cache.
         """
         self._message_id = message_id
         self._model = model
@@ -105,7 +105,7 @@ class MessageEvents:
             raise chat_completions.stream_failure(chunk.error)
         self._usage = chunk.parsed_usage or self._usage
         events = []
-        # The last chunk has the usage, and no choices.
+        # The last chunk has the usage and no choices.
         for choice in chunk.choices[:1]:
             delta = (choice.delta if not self._omit_content else None) or chat_completions.ChatMessage()
             if delta.reasoning_text:

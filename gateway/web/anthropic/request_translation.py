@@ -7,7 +7,7 @@
       system in the middle                 ->          part of the user's turn: many templates refuse it elsewhere
       assistant at the end                 ->          the same, with continue_final_message
 
-Consecutive turns of one role become one, as at Anthropic. Fields that only engines know pass unchanged.
+Consecutive turns of one role are merged, as at Anthropic. Fields that only engines know pass unchanged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from gateway.web.bodies.typed_bodies import decode_typed_body
 from gateway.web.openai.inference_requests import decode_request
 
 BILLING = "x-anthropic-billing-header"
-"""Claude Code begins its system prompt with this line, which differs in each request. It is removed: with it, no
+"""The first line of Claude Code's system prompt, which differs in each request. It is removed, because with it no
 prefix of the prompt would ever be found in a cache."""
 
 _MESSAGES = msgspec.json.Decoder(wire.MessagesBody)
@@ -35,13 +35,13 @@ _NOT_PASSED = wire.TRANSLATED_FIELDS | wire.IGNORED_FIELDS
 
 
 class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of the Messages API, as the chat completion request that it becomes."""
+    """A request of the Messages API, translated to a chat completion request."""
 
     chat: InferenceRequest
     stops: frozenset[str]
     """The stop sequences."""
     warms_cache: bool
-    """Whether the request only brings its prompt into the cache, and gets no content."""
+    """Whether the request only warms the cache with its prompt, and gets no content."""
     omitted_tools: list[str]
     """Types of the tools that are left out."""
 
@@ -49,7 +49,7 @@ class MessageRequest(msgspec.Struct, frozen=True, kw_only=True):
 def decode_message_request(body: bytes) -> MessageRequest:
     """Return the request in a body of /v1/messages. Raises BadRequest that names the field."""
     read, fields = decode_typed_body(body, _MESSAGES)
-    # Engines do not compute the prompt of a request for zero tokens.
+    # Engines do not compute the prompt of a request for zero output tokens.
     chat = _chat(read, fields) | {"max_tokens": max(1, read.max_tokens)}
     tools, omitted_tools = tool_fields(read)
     chat |= tools
@@ -61,7 +61,7 @@ def decode_message_request(body: bytes) -> MessageRequest:
         chat["user"] = read.metadata.user_id
     request = decode_request(Surface.CHAT, msgspec.json.encode(chat))
     return MessageRequest(
-        # As at Anthropic: clients ask for more tokens than the context of most models here has left.
+        # As at Anthropic, since clients ask for more output than fits the context of most models here.
         chat=msgspec.structs.replace(request, accepts_shorter_answers=True),
         stops=frozenset(read.stop_sequences or ()),
         warms_cache=read.max_tokens == 0,
@@ -130,7 +130,7 @@ def _add_user(messages: list[Json], blocks: Sequence[wire.ContentBlock], where: 
             inner = [part for b in _blocks(block.content or "") for part in _parts(b, where)]
             texts = [part["text"] for part in inner if part["type"] == "text"]
             messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": "\n".join(texts)})
-            # A tool message is text in chat completions; its images become part of the user's turn.
+            # In chat completions a tool message is only text, so its images become part of the user's turn.
             parts += [part for part in inner if part["type"] != "text"]
         else:
             parts += _parts(block, where)

@@ -5,7 +5,7 @@
     memory_*                              the client runs the tool
     web_search_*, code_execution_*, ..    left out: Anthropic's servers run them; a model can answer without them
 
-A `tool_choice` that demands a tool that is left out is refused.
+A `tool_choice` that requires an omitted tool is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ HOSTED_TOOLS = (
     "web_fetch_",
     "web_search_",
 )
-"""Beginnings of the types that have no function: Anthropic's servers run them, or they stand for many tools."""
+"""Prefixes of the tool types without a function: Anthropic's servers run them, or they stand for many tools."""
 
 _TEXT: Json = {"type": "string"}
 _NUMBER: Json = {"type": "integer"}
@@ -35,7 +35,7 @@ _POINT: Json = {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}
 
 
 def _commands(names: Sequence[str], **more: Json) -> Json:
-    """Return the schema of a tool whose `command` is one of these, with the fields that its commands take."""
+    """Return the schema of a tool with one of these as its `command`, and the fields that its commands take."""
     properties = {"command": {"type": "string", "enum": list(names)}, **more}
     return {"type": "object", "properties": properties, "required": ["command"]}
 
@@ -88,13 +88,13 @@ CLIENT_TOOLS: Mapping[str, tuple[str, Json]] = {
         },
     ),
 }
-"""Beginning of the type of a tool that the client runs -> description and schema of its function."""
+"""The function (description and schema) of each tool type that the client runs, by prefix of the type."""
 
 
 def tool_fields(read: wire.CountTokensBody) -> tuple[Json, list[str]]:
     """Return `tools` and `tool_choice` of the chat request, and the types of the tools that are left out.
 
-    Raises BadRequest for a tool that is malformed or unknown, and for a choice that demands one that is left out.
+    Raises BadRequest for a malformed or unknown tool, and for a choice that requires an omitted tool.
     """
     chat: Json = {}
     hosted = {str(tool.name): str(tool.type) for tool in read.tools or () if _is_hosted(tool)}

@@ -55,7 +55,7 @@ class DocumentBlock(msgspec.Struct, frozen=True, tag="document", tag_field="type
 
 
 class SearchResultBlock(msgspec.Struct, frozen=True, tag="search_result", tag_field="type"):
-    """A content block of a result that the client's own search has found."""
+    """A content block of a result of the client's own search."""
 
     source: str
     title: str
@@ -84,7 +84,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking", tag_field="type
 
 
 class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking", tag_field="type"):
-    """ThinkingConfig that only its author can read."""
+    """A content block of thinking that only its author can read."""
 
 
 ContentBlock = (
@@ -110,7 +110,7 @@ class AnthropicMessage(msgspec.Struct, frozen=True):
 
 
 class AnthropicTool(msgspec.Struct, frozen=True):
-    """A tool. Those with a `type` other than `custom` are Anthropic's: see tools.py."""
+    """A tool. Tools with a `type` other than `custom` are defined by Anthropic: see tools.py."""
 
     name: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -130,7 +130,7 @@ class AnthropicToolChoice(msgspec.Struct, frozen=True):
 
 
 class ThinkingConfig(msgspec.Struct, frozen=True):
-    """Whether the model thinks. `enabled` and `disabled` go to the chat template; others leave it to the model."""
+    """Whether the model thinks. `enabled` and `disabled` go to the chat template; otherwise the model decides."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
 
@@ -193,7 +193,7 @@ TRANSLATED_FIELDS = frozenset(
         *("mcp_servers", "max_tokens", "stop_sequences", "stream", "metadata"),
     }
 )
-"""Fields that are translated, or refused. Others (`temperature`, `top_k`, `min_p`) pass as they are."""
+"""Fields that are translated or refused. Others (`temperature`, `top_k`, `min_p`) pass unchanged."""
 
 IGNORED_FIELDS = frozenset(
     {
@@ -204,4 +204,4 @@ IGNORED_FIELDS = frozenset(
         *("n", "best_of", "stream_options", "stop", "max_completion_tokens", "logprobs", "top_logprobs"),
     }
 )
-"""Fields that are left out without an error: they have no counterpart in a chat completion."""
+"""Fields that are dropped without an error, because a chat completion has no counterpart."""

@@ -1,8 +1,8 @@
 """Decoding of request bodies without stalling other streams: long bodies are decoded in a thread.
 
-A decoder holds the GIL until it returns: a million token ids stall every stream for 45 ms. While a thread decodes,
-the event loop gets its turn between one call and the next, so that calls are kept short: lists of ids are decoded
-in slices.
+A decoder holds the GIL until it returns; a million token ids stall every stream for 45 ms. While a thread decodes,
+the event loop runs only between two calls of the decoder, so calls are kept short: lists of ids are decoded in
+slices.
 
     {"model": "m", "prompt": [1, 2, 3, ... , 999998, 999999], "stream": true}
     {"model": "m", "prompt":               a mark           , "stream": true}      decoded at once
@@ -23,7 +23,7 @@ import msgspec
 from gateway.concurrency.gil_yield import yield_gil
 
 LONG_BYTES = 256 * 1024
-"""Shorter bodies are decoded at once, in a few milliseconds at the most."""
+"""Shorter bodies are decoded on the event loop, in a few milliseconds at most."""
 SLICE_BYTES = 32 * 1024
 YIELD_SLICES = 8
 SEARCHED_BYTES = 256 * 1024
@@ -36,7 +36,7 @@ _IDS = msgspec.json.Decoder(list[TokenId])
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LISTS = {name: re.compile(rb'"%b"\s*:\s*(?=\[\s*[0-9])' % name.encode()) for name in ("prompt", "input")}
 _MARK = b'"%b"' % secrets.token_hex(16).encode()
-"""Stands for a list that was taken out of a body. It is random, so that no client can send it."""
+"""A placeholder for a list that was cut out of a body. It is random, so that no client can send it."""
 
 
 async def decode_in_thread_if_long(body: bytes, decode: Callable[[bytes], _Decoded]) -> _Decoded:
@@ -67,9 +67,9 @@ def check_utf8(body: bytes) -> None:
 def decode_fields(body: bytes, name: str) -> dict[str, msgspec.Raw]:
     """Return the top-level fields of a body as raw JSON. Raises msgspec.DecodeError and RecursionError.
 
-    The list of the given name (prompt or input) is not validated if it is long and begins with a number. It has to
-    be decoded with `decode_token_ids`, which accepts nothing but a list of numbers that ends where this function
-    cut it.
+    If the field `name` (prompt or input) is a long list that begins with a number, it is not validated. It must
+    then be decoded with `decode_token_ids`, which accepts only a list of numbers that ends where this function cut
+    it.
     """
     found = _LISTS[name].search(body, 0, SEARCHED_BYTES) if len(body) > LONG_BYTES else None
     if found is not None:

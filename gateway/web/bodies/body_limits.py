@@ -1,8 +1,8 @@
-"""Limits on the shape of a JSON body: its number of values and its depth, and what it becomes in memory.
+"""Limits on the shape of a JSON body: its number of values, its depth, and its size in memory once decoded.
 
-Thirty megabytes of `[],[],[],...` are within the limit of bytes, would stall the event loop for half a minute, and
-take gigabytes. Brackets, colons, commas and quotes are counted as bytes, a slice at a time, before the body is
-decoded. Only where a long text has very many of them are they counted again without the contents of strings.
+Thirty megabytes of `[],[],[],...` are within the limit of bytes, but would stall the event loop for half a minute
+and take gigabytes. Brackets, colons, commas and quotes are therefore counted as bytes, slice by slice, before the
+body is decoded. Only if a long text has very many of them are they counted again, without the contents of strings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,34 +14,34 @@ import msgspec
 from gateway.domain.errors import BadRequest
 
 CONTAINERS_MAX = 100_000
-"""Objects and arrays of one body."""
+"""The most objects and arrays in one body."""
 KEYS_MAX = 200_000
-"""Keys of all objects of one body."""
+"""The most keys in all objects of one body."""
 FIELDS_MAX = 512
-"""Top-level fields of one body."""
+"""The most top-level fields of one body."""
 STRINGS_MAX = 500_000
-"""Strings of one body, its keys included."""
+"""The most strings in one body, including keys."""
 VALUES_MAX = 2_000_000
-"""Commas of one body: a prompt may be a million token ids."""
+"""The most commas in one body; a prompt may be a million token ids."""
 DIGITS_MAX = 100
-"""Digits of a number in a long body: Python needs their square in time to read them."""
+"""The most digits of a number in a long body; Python's time to parse them grows with their square."""
 DEPTH_MAX = 64
-"""Levels of nesting of one field."""
+"""The most levels of nesting in one field."""
 
 SLICE_BYTES = 256 * 1024
-"""Bytes that are counted in one call: a call holds the GIL until it returns."""
+"""The bytes that are counted in one call, which holds the GIL until it returns."""
 
 BYTE_COPIES = 4
-"""Times that a request's text is in memory: as it came, decoded, rendered, and on its way to a worker."""
+"""How many times a request's text is in memory: as received, decoded, rendered, and on its way to a worker."""
 CONTAINER_BYTES = 100
 KEY_BYTES = 128
 VALUE_BYTES = 64
-"""Memory of an empty container, of a key and of a short value, as Python's objects: measured, and rounded up."""
+"""The memory of an empty container, a key and a short value as Python objects: measured, and rounded up."""
 SMALL_BODY_BYTES_MAX = 2048
 SMALL_REQUEST_BYTES = 16 * 1024
-"""Memory of a request with a small body, whatever its shape."""
+"""The memory of a request with a small body, whatever its shape."""
 LARGE_BYTES = 1024 * 1024
-"""A larger estimate is made again without the contents of strings, if they may be most of it."""
+"""Above this, the memory is estimated again without the contents of strings, if they may be most of it."""
 SHORT_BYTES_MAX = 2 * CONTAINERS_MAX
 """A body up to this length cannot have too many values."""
 
@@ -79,10 +79,10 @@ class _Counts(NamedTuple):
 
 
 def check_values(body: bytes, value_copies: int = 1) -> int:
-    """Return an estimate of the memory that a request takes once its body is decoded; mostly it is too high.
+    """Return an estimate, usually too high, of the memory that a request takes once its body is decoded.
 
-    `value_copies`: how often its values are in memory at one time. Raises BadRequest for a body of too many
-    values, or with a number of too many digits.
+    `value_copies` is how many times its values are in memory. Raises BadRequest for a body with too many values, or
+    with a number of too many digits.
     """
     size = len(body)
     if size <= SMALL_BODY_BYTES_MAX:
@@ -100,10 +100,10 @@ def check_values(body: bytes, value_copies: int = 1) -> int:
 
 
 def check_parsed_strings(strings: Sequence[str], param: str) -> None:
-    """Raise BadRequest if strings of a body that are parsed as JSON have too many values, or too deep ones.
+    """Raise BadRequest if strings of a body that are parsed as JSON have too many values or too deep nesting.
 
-    Strings of together at most SHORT_BYTES_MAX characters pass: whatever they hold is parsed in no time, and their
-    parsers refuse what is too deep.
+    Strings with together at most SHORT_BYTES_MAX characters pass: they are parsed in no time, and their parsers
+    refuse what is too deep.
     """
     if sum(map(len, strings)) <= SHORT_BYTES_MAX:
         return
@@ -128,11 +128,11 @@ def check_depth(body: bytes, messages: object, fields: Mapping[str, msgspec.Raw]
 
     Args:
         body: The whole body.
-        messages: The decoded messages of a chat; None for a body that has none, or decodes them later.
-        fields: The top-level fields as raw JSON; `messages` and `prompt` are left to the decoding of their types.
+        messages: The decoded messages of a chat; None if the body has none, or they are decoded later.
+        fields: The top-level fields as raw JSON; `messages` and `prompt` are checked when they are decoded.
     """
     if len(body) <= SLICE_BYTES and len(body.translate(None, _NO_BRACKETS)) <= 2 * DEPTH_MAX:
-        return  # Nearly every body: it has too few brackets for so many levels.
+        return  # Nearly every body has too few brackets for so many levels.
     if messages is not None and _deeper(messages, DEPTH_MAX):
         raise _too_deep("messages")
     for name, value in fields.items():
@@ -143,7 +143,7 @@ def check_depth(body: bytes, messages: object, fields: Mapping[str, msgspec.Raw]
 def value_is_deep(value: bytes) -> bool:
     """Return whether a value of valid JSON is nested too deeply.
 
-    The brackets outside strings are made one kind; each round removes the innermost level of them.
+    All brackets outside strings are replaced by one kind; each round removes the innermost level.
     """
     if value.count(b"[") + value.count(b"{") <= DEPTH_MAX:
         return False
@@ -158,7 +158,7 @@ def value_is_deep(value: bytes) -> bool:
 
 
 def _outside_strings(text: bytes) -> Iterator[list[bytes]]:
-    """Yield the parts of a valid JSON text that stand outside of strings, as lists of a slice each."""
+    """Yield the parts of a valid JSON text outside of strings, one list per slice."""
     quoted = escaped = False
     for at in range(0, len(text), SLICE_BYTES):
         piece = text[at + escaped : at + SLICE_BYTES].replace(b"\\\\", b"")
@@ -176,7 +176,7 @@ def _counts_outside_strings(text: bytes) -> _Counts:
 
 
 def _check_digits(text: bytes) -> None:
-    """Raise BadRequest for a number with far more digits than numbers have."""
+    """Raise BadRequest for a number with more than DIGITS_MAX digits."""
     if _has_long_number(text) and any(_has_long_number(b"".join(parts)) for parts in _outside_strings(text)):
         raise BadRequest(f"A number of the body has more than {DIGITS_MAX} digits.")
 
@@ -196,7 +196,7 @@ def _too_many(subject: str) -> BadRequest:
 
 
 def _counts(text: bytes) -> _Counts:
-    # One pass leaves the few bytes that are counted; each count would be a pass as long.
+    # One pass keeps only the bytes that are counted; otherwise each count would be a pass over the whole text.
     marks = b"".join(
         text[at : at + SLICE_BYTES].translate(None, _NO_MARKS) for at in range(0, len(text), SLICE_BYTES)
     )

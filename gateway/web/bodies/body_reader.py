@@ -1,7 +1,7 @@
 """Reading of request bodies within a limit for each, and within the memory that all requests share.
 
-Many large bodies that never end would take all memory long before the first of them times out: the bytes of a body
-are reserved as they arrive.
+The bytes of a body are reserved as they arrive. Otherwise many large bodies that never end would take all memory
+long before the first of them times out.
 """
 
 from typing import Protocol, cast
@@ -10,14 +10,14 @@ from gateway.domain.errors import PayloadTooLarge
 from gateway.domain.memory_budget import MemoryLease
 
 JOINED_BYTES_MAX = 1024**2
-"""Chunks of a longer body are joined as they arrive: joining 10 MB at the end would stall the event loop."""
+"""Chunks of longer bodies are joined as they arrive; joining 10 MB at the end would stall the event loop."""
 
 
 class ArrivingBody(Protocol):
     """The bytes of a body as they arrive, such as aiohttp's StreamReader."""
 
     async def readany(self) -> bytes:
-        """Return what is there, or wait for more; empty at the end."""
+        """Return the bytes that have arrived, or wait for more; empty at the end."""
         ...
 
 
@@ -35,5 +35,5 @@ async def read_body(content: ArrivingBody, bytes_max: int, memory: MemoryLease) 
             for piece in chunks:
                 long += piece
             chunks.clear()
-    # A bytearray for long bodies: every reader of the body takes either type.
+    # Long bodies are bytearrays; every reader of the body takes either type.
     return cast(bytes, long) if long else b"".join(chunks)

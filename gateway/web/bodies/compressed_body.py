@@ -1,7 +1,7 @@
-"""Decompression of request bodies: gzip, deflate and zstd, within the bounds of a body that is not compressed.
+"""Decompresses request bodies (gzip, deflate, zstd) within the bounds of an uncompressed body.
 
-A few kilobytes can become as many gigabytes. So a body is decompressed in slices, each accounted for before the
-next, and only once the client is authenticated.
+A few kilobytes can become as many gigabytes. So a body is decompressed only once the client is authenticated, in
+slices, each of which is accounted for before the next.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ else:
     from backports.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
 
 FIRST_SLICE_BYTES = 64 * 1024
-"""Decompressed at once; longer bodies go on in a thread."""
+"""The bytes that are decompressed on the event loop; the rest of longer bodies is decompressed in a thread."""
 SLICE_BYTES = 1024**2
 ZSTD_WINDOW_LOG_MAX = 23
-"""Windows of up to 8 MiB, as HTTP has them (RFC 9659): a larger one would take memory that nothing accounts for."""
+"""Windows of up to 8 MiB, as RFC 9659 sets for HTTP; a larger one would take memory that is not accounted for."""
 
 
 def _zstd() -> Any:
@@ -35,7 +35,7 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "deflate": zlib.decompressobj,
     "zstd": _zstd,
 }
-"""What makes the decompressor of a Content-Encoding."""
+"""The factory of the decompressor for each Content-Encoding."""
 
 
 def decompressor_for(encoding: str) -> Any:

@@ -1,6 +1,6 @@
-"""The Expect header (RFC 9110, 10.1.1): a client that waits for `100 Continue` before it sends its body.
+"""The Expect header (RFC 9110, 10.1.1): a client may wait for `100 Continue` before it sends its body.
 
-It is told to send the body only when the body is read: after the key and the length have been checked, so that a
+The gateway sends `100 Continue` only when it reads the body, after it has checked the key and the length, so that a
 refused request never costs an upload.
 """
 
@@ -10,14 +10,14 @@ _ASKED = web.RequestKey("radixgate body asked for", bool)
 
 
 async def defer_expect(http: web.Request) -> None:
-    """Answer nothing before the request is looked at; `ask_for_body` answers.
+    """Send no answer yet; `ask_for_body` sends it later.
 
-    aiohttp itself would ask for the body at once, and quote other values of the header in an answer of its own.
+    By default aiohttp would ask for the body at once, and quote other values of the header in an answer of its own.
     """
 
 
 async def ask_for_body(http: web.Request) -> None:
-    """Tell a client that waits for it to send the body; other values of Expect are ignored."""
+    """Send `100 Continue` once to a client that waits for it; other values of Expect are ignored."""
     if http.headers.get("Expect", "").lower() == "100-continue" and _ASKED not in http:
         http[_ASKED] = True
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

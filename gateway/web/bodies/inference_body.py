@@ -1,4 +1,4 @@
-"""Decoding of the body of an inference request, within the bounds of a body and the memory of all requests."""
+"""Decodes the body of an inference request within its bounds and the memory that all requests share."""
 
 import asyncio
 from array import array
@@ -11,10 +11,10 @@ from gateway.web.bodies.body_limits import BYTE_COPIES, check_values
 from gateway.web.dialect import Dialect
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Some clients write it before the JSON of a body."""
+"""The byte order mark, which some clients write before the JSON."""
 
 ITEM_COPIES = 2
-"""The items of a response are in memory as they came, to be stored, and as messages for the worker."""
+"""Copies of a response's items in memory: as received, as stored, and as messages for the worker."""
 
 
 async def decode_inference_body(
@@ -32,7 +32,7 @@ async def decode_inference_body(
     """
     if body[:3] == BYTE_ORDER_MARK:
         body = body[3:]
-    # Before it is decoded: what a body becomes may be many times as large.
+    # Reserved before decoding, since a decoded body may be many times as large.
     copies = ITEM_COPIES if dialect.surface is Surface.RESPONSES else 1
     long = len(body) > LONG_BYTES
     memory.resize(await asyncio.to_thread(check_values, body, copies) if long else check_values(body, copies))
@@ -41,6 +41,6 @@ async def decode_inference_body(
         # An array takes less than the estimate for a list of numbers.
         memory.resize(len(body) * BYTE_COPIES)
     if request.body_bytes > len(body) + LONG_BYTES:
-        # The earlier items of a stored conversation: their values take memory, too.
+        # The earlier items of a stored conversation take memory, too.
         memory.reserve((request.body_bytes - len(body)) * 2 * BYTE_COPIES)
     return request

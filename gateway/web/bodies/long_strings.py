@@ -1,10 +1,10 @@
-"""Very long strings of a JSON body: decoded in slices, apart from the rest of the body.
+"""Decodes very long strings of a JSON body in slices, apart from the rest of the body.
 
     {"messages": [{"role": "user", "content": "ten megabytes"}]}
     {"messages": [{"role": "user", "content": "a mark"       }]}     decoded at once
                                                [slice][slice]        64 KiB each
 
-A decoder holds the GIL until it returns: ten milliseconds for such a string, in which every stream stalls.
+A decoder holds the GIL until it returns: for such a string every stream would stall for ten milliseconds.
 """
 
 import secrets
@@ -18,20 +18,20 @@ LONG_BYTES = 256 * 1024
 SLICE_BYTES = 64 * 1024
 YIELD_SLICES = 16
 QUOTES_MAX = 20_000
-"""Quotes of one body that are looked at. A body of more quotes has short strings, or strings full of escapes."""
+"""The most quotes of one body that are examined. A body with more has short strings, or many escapes."""
 
 BACKSLASHES_MAX = 64
-"""Backslashes before a quote that are counted."""
+"""The most backslashes before a quote that are counted."""
 PAIR_BYTES = 12
-"""Length of the longest sequence that may not be cut: a character written as two escapes (a surrogate pair)."""
+"""The length of the longest sequence that must not be cut: a surrogate pair of two escapes."""
 
 CUT_TRIES_MAX = 256
-"""Positions tried for a cut. Where escapes are too dense for a cut, the rest is decoded whole: to search on
-would take a hundred times as long."""
+"""The positions tried for a cut. Where escapes are too dense, the rest is decoded whole, because searching on would
+take a hundred times as long."""
 
 _STRING = msgspec.json.Decoder(str)
 _MARK = secrets.token_hex(16)
-"""Stands for a string that was taken out. It is random, so that no client can send it."""
+"""A placeholder for a string that was cut out. It is random, so that no client can send it."""
 
 
 def take_long_strings(body: bytes) -> tuple[bytes, list[str]]:
@@ -60,7 +60,7 @@ def restore_strings(value: Any, strings: list[str]) -> tuple[Any, int]:
 
 
 def _long_strings(body: bytes) -> list[tuple[int, int]]:
-    """Return the start and end of each very long string's content; nothing for a body of too many quotes."""
+    """Return the start and end of each very long string's content; empty for a body with too many quotes."""
     spots, quotes = [], 0
     opening = body.find(b'"')
     while opening >= 0:

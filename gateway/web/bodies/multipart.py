@@ -1,6 +1,6 @@
-"""Reading of forms (multipart/form-data, RFC 7578) part by part, and of file uploads with their fields.
+"""Reads forms (multipart/form-data, RFC 7578) part by part, and file uploads with their fields.
 
-Some SDKs send fields after the file: the fields of an upload are complete only when its content has been read.
+Some SDKs send fields after the file, so the fields of an upload are complete only when its content has been read.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from gateway.web.bodies.expectation import ask_for_body
 FIELDS_MAX = 16
 FIELD_BYTES_MAX = 4096
 PIECE_BYTES = 256 * 1024
-"""Bytes of content that are read at a time."""
+"""The bytes of content that are read at a time."""
 LINES_MAX = 4096
-"""Lines of a form outside of its contents: boundaries and headers, and what stands before the first boundary."""
+"""The most lines of a form outside its contents: boundaries, headers, and text before the first boundary."""
 FILE_NAME_LENGTH_MAX = 255
 
 
@@ -76,9 +76,9 @@ class MultipartForm:
 
 
 class _FewLines:
-    """The content of a form of which at most LINES_MAX lines are read, and any number of bytes.
+    """The content of a form, limited to LINES_MAX lines but not in bytes.
 
-    Lines that have arrived are read without a pause: millions of them would stall the event loop.
+    Lines that have arrived are read without a pause, so millions of them would stall the event loop.
     """
 
     def __init__(self, content: StreamReader) -> None:

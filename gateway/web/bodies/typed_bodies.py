@@ -1,4 +1,4 @@
-"""Bodies of translated APIs: decoded into a struct, with all fields as raw JSON beside it."""
+"""Decodes the bodies of translated APIs into a struct, and returns all fields as raw JSON beside it."""
 
 import re
 from collections.abc import Mapping

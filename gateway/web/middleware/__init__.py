@@ -1,4 +1,4 @@
-"""What stands between the HTTP server and the handlers of a listener: limits, logging, CORS, error answers.
+"""Middleware between the HTTP server and the handlers of a listener: limits, logging, CORS, error answers.
 
 - How many connections may an address have? connection_limits.py
 - What is logged of each request? access_middleware.py

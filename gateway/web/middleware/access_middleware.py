@@ -19,7 +19,7 @@ STATUS_FAILED = 500
 def access_log_middleware(
     log: AccessLog, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
 ) -> Middleware:
-    """Return a middleware that logs one line per request, also of failed and aborted ones."""
+    """Return a middleware that logs one line per request, including failed and aborted ones."""
 
     @web.middleware
     async def around(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -30,7 +30,7 @@ def access_log_middleware(
             status = response.status
             request[REQUEST_ID] = response.headers.get("x-request-id", "")
             if not response.prepared:
-                # Sent here: the number of bytes is known only after sending.
+                # Sent here, because the number of bytes is known only after sending.
                 await response.prepare(request)
                 await response.write_eof()
             elif not response.body_length:

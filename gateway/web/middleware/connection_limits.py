@@ -1,9 +1,8 @@
-"""A limit on the connections of each address to a listener, whatever arrives on them.
+"""Limits the open connections of each client address to a listener.
 
 A connection costs memory before its first byte, and a client that sends headers byte by byte holds it for as long
-as the listener waits (slowloris). An address beyond the limit gets an error at once, and its connection is closed.
-Trusted proxies stand for many clients and have no limit. An IPv6 customer has at least a /64, which counts as one
-address.
+as the listener waits (slowloris). A connection beyond the limit gets an error at once and is closed. Trusted
+proxies stand for many clients and have no limit. An IPv6 customer has at least a /64, which counts as one address.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ class ConnectionLimiter:
         return lambda: CountedConnection(self, new())
 
     def enter(self, address: Address) -> bool:
-        """Count one more connection of an address; return False if it has as many as it may."""
+        """Count one more connection of an address; return False if the address has reached its limit."""
         at = address_group(address)
         if self._open[at] >= self._per_address_max and not any(
             address in network for network in self._trusted
@@ -45,7 +44,7 @@ class ConnectionLimiter:
         return True
 
     def leave(self, address: Address) -> None:
-        """Count one connection of an address less."""
+        """Count one connection of an address as closed."""
         at = address_group(address)
         self._open[at] -= 1
         if not self._open[at]:
@@ -66,7 +65,7 @@ class CountedConnection(asyncio.Protocol):
         address = address_of(peer[0]) if isinstance(peer, tuple) else None
         if address is not None and not self._limiter.enter(address):
             self._inner = None
-            # uvloop's transports are no instances of asyncio.WriteTransport.
+            # uvloop's transports are not instances of asyncio.WriteTransport.
             cast(asyncio.WriteTransport, transport).write(_error_bytes())
             transport.close()
             return

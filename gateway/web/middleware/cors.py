@@ -1,9 +1,9 @@
-"""Cross-origin resource sharing (CORS): which web pages' scripts may call the API and read its answers.
+"""Cross-origin resource sharing (CORS): decides which web pages may call the API and read its answers.
 
     OPTIONS, Origin, Access-Control-Request-Method   ->   204: the browser's own request, without a key
     POST, Origin, Authorization                      ->   an answer that the page may read
 
-The key is in a header that the page's own script sets. There are no cookies: no credentials need be allowed.
+The key is in a header that the page's own script sets. There are no cookies, so credentials need not be allowed.
 The headers: https://fetch.spec.whatwg.org/#http-cors-protocol.
 """
 
@@ -33,8 +33,9 @@ class CrossOriginPolicy:
 
         Args:
             origins: The allowed origins; `*` for all.
-            requires_keys: Whether requests need an API key. Where they need none, `*` allows only pages of this
-                machine: else any page that is open in a browser here could use the models.
+            requires_keys: Whether requests need an API key. If not, `*` allows only pages of this machine;
+                otherwise
+                any page that is open in a browser here could use the models.
         """
         self._origins = frozenset(origins)
         self._requires_keys = requires_keys

@@ -1,9 +1,9 @@
 """Middleware around every handler of a listener: refuses foreign host names, and turns failures into answers.
 
-A web page can make a browser send requests to any address that the page's host name resolves to, also to 127.0.0.1
-(DNS rebinding). A listener on loopback that asks for no key therefore answers only requests with a Host header that
-names loopback, and no requests of foreign pages that change or cost something: browsers send some of these without
-asking first.
+A web page can make a browser send requests to any address that the page's host name resolves to, even 127.0.0.1
+(DNS rebinding). A loopback listener that requires no key therefore answers only requests with a Host header that
+names loopback. It also refuses requests of foreign pages that change or cost something, since browsers send some of
+these without a preflight.
 """
 
 import logging
@@ -37,12 +37,12 @@ def error_middleware(
     any_host: Collection[str] = (),
     page_allowed: Callable[[web.BaseRequest], bool] = lambda _: False,
 ) -> Middleware:
-    """Return a middleware that answers failures of handlers in the listener's own shape.
+    """Return a middleware that answers failures of handlers in the listener's error format.
 
     Args:
         error_answer: Returns the answer for an error.
         local_names_only: Whether the Host header has to name loopback.
-        any_host: Paths that answer whatever the Host header says or lacks.
+        any_host: Paths that are served with any Host header, or none.
         page_allowed: Whether the settings allow the web page that sent a request.
     """
 

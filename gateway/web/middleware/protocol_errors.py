@@ -1,6 +1,6 @@
-"""Answers to malformed HTTP, in the listener's own error shape and without quoting what was received.
+"""Answers malformed HTTP in the listener's error format, without quoting what was received.
 
-aiohttp would answer in plain text, with the line that it did not understand: that line may contain a key.
+aiohttp would answer in plain text and quote the line that it did not understand, which may contain a key.
 """
 
 from collections.abc import Callable

@@ -4,8 +4,8 @@
     fields          model, language, file, timestamp_granularities      what the gateway reads, as JSON
     worker's form   the same parts in the same order, without fields that the gateway has removed
 
-Contents are held once, unchanged. A part's name is written anew: readers of forms differ in how they parse names,
-so that a client could send one name to the gateway and another to the worker.
+Contents are held once, unchanged. Names of parts are rewritten, because form parsers differ in how they parse
+names: a client could otherwise send one name to the gateway and another to the worker.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from workers.adapter import FormPart
 from workers.adapters.multipart import content_disposition
 
 PARTS_MAX = 64
-"""Parts of one form."""
+"""The most parts of one form."""
 FIELD_BYTES_MAX = 4 * 1024**2
-"""Bytes of a part that is no file: samples of known speakers' voices come as `data:` URLs."""
+"""The most bytes of a part that is not a file; samples of known speakers' voices come as `data:` URLs."""
 READ_BYTES_MAX = 4096
-"""Bytes of a field that the gateway looks at."""
+"""The bytes of a field that the gateway reads."""
 
 SPEAKER_SAMPLES = "known_speaker_references"
 _FIELD = re.compile(r"[^\[.]*")
@@ -91,7 +91,7 @@ def decode_form(surface: Surface, parts: list[FormPart], digest: str) -> Inferen
     Args:
         surface: The API that was called.
         parts: The parts of the form.
-        digest: Of the parts' contents, where the request may be repeated; else empty.
+        digest: The digest of the parts' contents if the request has an Idempotency-Key, else empty.
     """
     texts: dict[str, list[str]] = {}
     for part in parts:

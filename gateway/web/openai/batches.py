@@ -24,7 +24,7 @@ from gateway.web.stored.object_stores import ObjectStores
 
 BODY_BYTES_MAX = 64 * 1024
 BATCHES, BATCHES_MAX = 20, 100
-"""Batches of a page: where the request names no limit, and at most."""
+"""The default and the largest number of batches on a page."""
 SURFACES = {
     f"/v1/{surface.value}": surface
     for surface in (Surface.CHAT, Surface.COMPLETIONS, Surface.EMBEDDINGS, Surface.RESPONSES)
@@ -35,7 +35,7 @@ _WINDOW = re.compile(r"([1-9]\d{0,3})(m|h|d)")
 _WINDOW_SECONDS = {"m": 60, "h": 3600, "d": 86400}
 WINDOW_SECONDS_MAX = 7 * 86400
 TIMESTAMPS = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-"""States with a time of their own in a batch object, as `<state>_at`."""
+"""The states for which a batch object has a time, `<state>_at`."""
 
 Json = dict[str, Any]
 
@@ -152,7 +152,7 @@ class BatchHandlers:
         return msgspec.json.encode(batch_object(await self._found(http)))
 
     async def cancel(self, http: web.Request) -> bytes:
-        """Cancel a batch: waiting requests are not sent any more, running ones are aborted at their workers."""
+        """Cancel a batch: waiting requests are no longer sent, running ones are aborted at their workers."""
         while True:
             batch = await self._found(http)
             if batch.status == CANCELLING:
@@ -196,7 +196,7 @@ def _window_seconds(window: str) -> int:
     seconds = int(found[1]) * _WINDOW_SECONDS[found[2]] if found is not None else 0
     if not 0 < seconds <= WINDOW_SECONDS_MAX:
         raise BadRequest(
-            "completion_window must be `24h`, or another time up to 7 days, as `90m` or `2d`.",
+            "completion_window must be `24h`, or another time up to 7 days, such as `90m` or `2d`.",
             param="completion_window",
         )
     return seconds

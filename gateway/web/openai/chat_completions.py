@@ -1,4 +1,4 @@
-"""Chat completions as workers write them: the fields that are read to translate an answer, or a chunk of a stream.
+"""Chat completions of workers: the fields that are read to translate an answer, or a chunk of a stream.
 
 SGLang sends reasoning as `reasoning_content`, vLLM as `reasoning`. SGLang sends the stop string that ended an
 answer as `matched_stop`, vLLM as `stop_reason`.
@@ -47,7 +47,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
     @property
     def has_text(self) -> bool:
-        """Whether the answer has a text, which may be empty where there are neither tool calls nor reasoning."""
+        """Whether the answer has a text; an empty one counts if there are neither tool calls nor reasoning."""
         return bool(self.text) or not (self.tool_calls or self.reasoning_text)
 
 
@@ -103,9 +103,9 @@ _DECODER = msgspec.json.Decoder(ChatCompletion)
 
 
 def stream_failure(error: ChatStreamError | str) -> ContextExceeded | StreamInterrupted:
-    """Return the error of a stream in which the worker reports one.
+    """Return the error for an error that a worker reports within a stream.
 
-    Some engines refuse a prompt that is too long only in the stream.
+    Some engines refuse a prompt that is too long only within the stream.
     """
     known = error if isinstance(error, ChatStreamError) else ChatStreamError(message=error)
     return context_refusal(known.message, (known.code,)) or StreamInterrupted()

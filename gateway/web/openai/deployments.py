@@ -1,4 +1,4 @@
-"""Azure's paths of OpenAI's API: the model is the deployment that the path names, whatever the body says.
+"""Azure's paths of OpenAI's API: the path names the model (the deployment), and overrides the body.
 
 POST /openai/deployments/llama-3.1-8b/chat/completions?api-version=2024-10-21
 """
@@ -39,7 +39,7 @@ class DeploymentExchange(HttpExchange):
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """Return a JSON object with a model before its other fields, of which a later `model` counts."""
+    """Return a JSON object with `model` as its first field; a later `model` in the body would override it."""
     rest = body.lstrip(b" \t\r\n")
     if not rest.startswith(b"{"):
         return body

@@ -30,7 +30,7 @@ class OpenAIDialect:
         return headers if isinstance(headers, dict) else dict(headers)
 
     def stream_start(self) -> bytes:
-        """Return nothing: the worker's stream is the client's."""
+        """Return nothing, since the worker's stream passes unchanged."""
         return b""
 
     def stream_chunk(self, data: bytes) -> bytes:

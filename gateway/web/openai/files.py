@@ -25,7 +25,7 @@ from gateway.web.stored.list_parameters import requested_page
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 FILES_MAX = 10_000
-"""Files of one page."""
+"""The most files on one page."""
 EXPIRES_AFTER_SECONDS = (3600, 30 * 86400)
 """Smallest and largest `expires_after`, as at OpenAI."""
 

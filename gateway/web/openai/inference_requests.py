@@ -1,10 +1,9 @@
-"""Requests of OpenAI's inference APIs: a body is decoded as far as the gateway has to know it.
+"""Decodes requests of OpenAI's inference APIs, as far as the gateway needs their fields.
 
-A body is taken apart one level deep; the values stay raw JSON, so that fields that only a client and a worker know
-pass unchanged. Only the fields of the structs below are decoded. The fields that belong to the gateway
-(GATEWAY_OWNED) are dropped: a client that could set them could name another tenant's cache, jump the engine's
-queue, choose a replica or an adapter, run code or endless regular expressions in the engine, or have its prompt
-counted as something else.
+A body is split into its top-level fields; the values stay raw JSON, so that fields unknown to the gateway pass
+unchanged. Only the fields of the structs below are decoded. Fields that belong to the gateway (GATEWAY_OWNED) are
+dropped: with them a client could name another tenant's cache, jump the engine's queue, choose a replica or an
+adapter, run code or endless regular expressions in the engine, or have its prompt counted as something else.
 """
 
 import re
@@ -36,16 +35,16 @@ from gateway.web.bodies.body_limits import (
 from gateway.web.bodies.long_strings import restore_strings, take_long_strings
 
 CHOICES_MAX = 128
-"""Choices of one request (`n`, `best_of`)."""
+"""The most choices of one request (`n`, `best_of`)."""
 MODEL_NAME_MAX = 200
-"""Characters of a model's name."""
+"""The most characters of a model's name."""
 PROMPTS_MAX = 2048
-"""Prompts of one request."""
+"""The most prompts of one request."""
 NO_TOKENS: list[int] = []
-"""The prompt of a request that has none to count."""
+"""The prompt of a request that has no prompt to count."""
 WHOLE_NUMBER_MAX = 2**31 - 1
 LOGPROBS_MAX = 20
-"""OpenAI's bound, and vLLM's by default. Every engine computes and sends so many for each token."""
+"""The most log probabilities per token: OpenAI's bound, and vLLM's default."""
 
 GATEWAY_OWNED = frozenset(
     {
@@ -89,7 +88,7 @@ GATEWAY_OWNED = frozenset(
 )
 
 RESERVED_TEMPLATE_KWARGS = ("chat_template", "tokenize")
-"""Names in `chat_template_kwargs` that engines take for arguments of their own, such as another template."""
+"""Names in `chat_template_kwargs` that engines treat as their own arguments, such as another template."""
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
@@ -212,7 +211,7 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
     choices = max(1, read.n or 0, read.best_of or 0)
     if choices > CHOICES_MAX:
         raise BadRequest(f"At most {CHOICES_MAX} choices can be asked for.", param="n")
-    # Both names may be sent: the larger value counts, or a tiny first one would be a way round the quota.
+    # If both names are sent, the larger value counts; otherwise a tiny first one would evade the quota.
     output_tokens_max = read.max_tokens
     if output_tokens_max is None or (read.max_completion_tokens or 0) > output_tokens_max:
         output_tokens_max = read.max_completion_tokens
@@ -231,8 +230,8 @@ def decode_request(surface: Surface, body: bytes) -> InferenceRequest:
 
 
 def _decode_short(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.Raw]]:
-    """Return the decoded fields of a body that is decoded at once, and all of its fields as raw JSON."""
-    # Values that stay raw are not decoded here, and a worker may fail at bytes that are not UTF-8.
+    """Return the decoded fields of a short body, and all of its fields as raw JSON."""
+    # Raw values are not decoded here, and a worker may fail at bytes that are not UTF-8.
     if not body.isascii():
         check_utf8(body)
     if len(body) > SHORT_BYTES_MAX:
@@ -242,7 +241,7 @@ def _decode_short(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec
 
 
 def _decode_long(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.Raw]]:
-    """Return what _decode_short returns, for a long body: other threads run between one step and the next."""
+    """Return what _decode_short returns, for a long body; other threads run between the steps."""
     check_utf8(body)
     check_values(body)
     yield_gil()
@@ -254,7 +253,7 @@ def _decode_long(surface: Surface, body: bytes) -> tuple[Any, dict[str, msgspec.
 
 
 def _read_long(surface: Surface, body: bytes, fields: Mapping[str, msgspec.Raw]) -> Any:
-    """Return the decoded fields of a long body, without its prompt, which would else be decoded twice."""
+    """Return the decoded fields of a long body, except its prompt, which would otherwise be decoded twice."""
     if surface is Surface.CHAT:
         return _decode_long_chat(body)
     raw = _RAW_FIELDS.get(surface)
@@ -283,7 +282,7 @@ def _decode_long_chat(body: bytes) -> ChatBody:
 
 
 def _prompt(surface: Surface, read: Any) -> list[Any]:
-    """Return the prompts of a request that is no chat, of which all tokens are counted."""
+    """Return the prompts of a request that is not a chat; all their tokens are counted."""
     match surface:
         case Surface.COMPLETIONS:
             return _prompts(read.prompt, "prompt")
@@ -333,7 +332,7 @@ def _messages(read: ChatBody) -> list[dict[str, Any]]:
 
 
 def _arguments(calls: Iterable[Any]) -> Iterator[str]:
-    """Yield the arguments of tool calls: JSON texts, which chat templates get as the values that they stand for."""
+    """Yield the arguments of tool calls: JSON texts, which chat templates get as decoded values."""
     for several in calls:
         for call in several if isinstance(several, list) else ():
             function = call.get("function") if isinstance(call, dict) else None
@@ -361,7 +360,7 @@ def _prompts(raw: msgspec.Raw, field: str) -> "list[str | list[int] | array[int]
 
 def _check_ranges(read: InferenceBody) -> None:
     """Raise BadRequest for a number that is out of its range."""
-    # Zero output tokens pass, for the worker to accept or to refuse: OpenAI's own document allows them.
+    # Zero output tokens pass, since OpenAI's document allows them; the worker may refuse them.
     for name, value, least in (
         ("max_tokens", read.max_tokens, 0),
         ("max_completion_tokens", read.max_completion_tokens, 0),

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the tenants' API, made from the structs that decode its bodies: GET /openapi.json.
 
-The schemas of inference requests have the fields that the gateway itself reads; every further field passes to the
-worker. Answers of workers pass as well, so that their schemas promise no more than the gateway does.
+The schemas of inference requests contain the fields that the gateway itself reads; all other fields pass to the
+worker. Answers of workers also pass through, so their schemas promise only what the gateway does.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """OpenAI's Responses API, translated to and from chat completions.
 
-Every worker is asked in chat completions, also a worker that has a responses route of its own: an engine keeps
+Every worker is called with chat completions, even one that has a responses route of its own. An engine keeps
 responses in its memory, readable by any caller that knows the id, and the conversation could continue only at that
-worker. Here responses belong to a tenant and are stored in the gateway's database, and any worker can continue.
+worker. The gateway stores responses in its database for their tenant, and any worker can continue the conversation.
 
 - What does a request look like, and how does it become a chat completion request? wire.py, items.py,
   messages.py, request_translation.py

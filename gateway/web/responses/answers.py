@@ -29,10 +29,10 @@ FIELD_NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""Field of the chat completion request -> its name in the Responses API, for error messages."""
+"""The names in the Responses API of fields of the chat completion request, for error messages."""
 
 INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""`finish_reason` of a chat completion -> reason why the response is incomplete."""
+"""The reason why a response is incomplete, by `finish_reason` of the chat completion."""
 
 
 def new_response(
@@ -157,7 +157,7 @@ def output_items(
 
 
 def ended_item(item: Json, finish_reason: str | None) -> Json:
-    """Return the last output item of an answer, marked as incomplete if the answer is."""
+    """Return the last output item of an answer, marked as incomplete if the answer is incomplete."""
     return (
         item | {"status": "incomplete"} if finish_reason in INCOMPLETE_REASONS and "status" in item else item
     )
@@ -181,8 +181,8 @@ def refusal_part(text: str) -> Json:
 def reasoning_item(identity: str, text: str, *, encoded: bool = False) -> Json:
     """Return a reasoning item; without a text it has no content yet.
 
-    `encoded`: whether the item has its text as `encrypted_content` too, which clients send back that keep the
-    conversation themselves.
+    With `encoded` the item also has its text as `encrypted_content`, for clients that keep the conversation
+    themselves and send it back.
     """
     return {
         "id": identity,

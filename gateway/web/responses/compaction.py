@@ -1,7 +1,7 @@
-"""Compaction of a conversation: it becomes its user messages and one item with a summary, which the model writes.
+"""Compacts a conversation to its user messages and one item with a summary that the model writes.
 
-The summary is the model's text for the tenant itself, so `encrypted_content` holds it encoded, not encrypted: a
-client may read it, and any gateway can continue from it.
+The summary belongs to the tenant, so `encrypted_content` holds it encoded, not encrypted. A client may read it, and
+any gateway can continue from it.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ REQUEST = (
     "name, path and number that later turns may need, what was done, and what is still to do. "
     "Write only the summary."
 )
-"""The message by which the model is asked for the summary."""
+"""The message that asks the model for the summary."""
 
 
 class CompactionDialect(ResponsesDialect):

@@ -1,4 +1,4 @@
-"""The conversation that a request of the Responses API continues: its items come first, new ones go to its end."""
+"""The stored conversation that a request of the Responses API continues."""
 
 import logging
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class ContinuedConversation:
             raise ResponsesUnavailable from err
 
     def check_own_items(self, earlier: Sequence[Json], own: Sequence[Json]) -> None:
-        """Raise BadRequest for an item of the request that the conversation has already."""
+        """Raise BadRequest if the conversation already has an item of the request."""
         known = {item["id"] for item in earlier}
         for at, item in enumerate(own):
             if item["id"] in known:
@@ -47,7 +47,7 @@ class ContinuedConversation:
         try:
             await self._store.append(self._tenant, self.id, items, beyond=True)
         except (ConversationNotFound, ItemInvalid, DatabaseDown) as err:
-            # The response has been generated and is charged: the client gets it, marked as not in the conversation.
+            # The response was generated and charged, so the client gets it, marked as not in the conversation.
             log.warning("response %s is not in its conversation: %s", response, err or "deleted meanwhile")
             return False
         return True

@@ -31,12 +31,12 @@ from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
 from gateway.web.stored.list_parameters import requested_page
 
 ADDED_MAX = 20
-"""Items that one request may add, as with OpenAI."""
+"""The most items that one request may add, as at OpenAI."""
 BODY_BYTES_MAX = 1024**2
 MEMORY_PER_BYTE = 8
-"""Bytes of memory for one byte of a body, read and decoded."""
+"""The memory, in bytes, for one byte of a body that is read and decoded."""
 ITEMS, ITEMS_MAX = 20, 100
-"""Items of a page: where the request names no limit, and at most."""
+"""The default and the largest number of items on a page."""
 
 Json = dict[str, Any]
 Metadata = Annotated[
@@ -122,7 +122,7 @@ class ConversationHandlers:
         return self._stored
 
     async def create(self, http: web.Request) -> bytes:
-        """Create a conversation, which may have items at once."""
+        """Create a conversation, with items if the request has some."""
         tenant, store = await self._authenticate(http), self._store
         body = await self._body(http, _CREATE)
         conversation = StoredConversation(
@@ -220,7 +220,7 @@ def conversation_object(conversation: StoredConversation) -> Json:
 
 @asynccontextmanager
 async def _errors(identity: str) -> AsyncIterator[None]:
-    """Translate the errors of the store to those of the API."""
+    """Translate errors of the store to errors of the API."""
     try:
         yield
     except ConversationNotFound as err:

@@ -1,7 +1,7 @@
 """The dialect of the Responses API.
 
-A conversation continues from stored responses. An answer is stored before its end is sent: a client that has read
-the end can continue from the response at once, at any gateway.
+A conversation continues from stored responses. An answer is stored before its end is sent, so that a client can
+continue from the response as soon as it has read the end, at any gateway.
 """
 
 import logging
@@ -47,7 +47,7 @@ class ResponsesDialect:
         """Begin an exchange.
 
         Args:
-            request_id: Of the exchange; the response's id is made of it.
+            request_id: The request id of the exchange, from which the response's id is made.
             store: The stored responses; None without a database.
             conversations: The stored conversations; None without a database.
             wall: Unix time in seconds.
@@ -66,7 +66,7 @@ class ResponsesDialect:
         self.background = self.streamed = False
 
     async def decode_request(self, body: bytes, tenant: Tenant) -> InferenceRequest:
-        """Return the chat completion request that a body stands for.
+        """Return the chat completion request for a body.
 
         Raises BadRequest, NotFound, PreviousResponseNotFound, ResponsesUnavailable.
         """
@@ -118,10 +118,10 @@ class ResponsesDialect:
         return self._events.queued()
 
     def set_prompt_tokens(self, prompt_tokens: int, output_tokens_max: int | None) -> None:
-        """Do nothing: the worker's own counts are in the answer."""
+        """Do nothing, since the answer has the worker's own counts."""
 
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers, which are OpenAI's, and one that names tools that were left out."""
+        """Return the headers, which are OpenAI's, and a header that names omitted tools."""
         asked = self._asked
         return {**headers, **omitted_tools_header(asked.tools.omitted if asked is not None else ())}
 
@@ -142,14 +142,14 @@ class ResponsesDialect:
         return self._events.feed(data)
 
     async def stream_end(self) -> bytes:
-        """Return the last events; the response has been stored."""
+        """Store the response, and return its last events."""
         events = self._events
         assert events is not None
         head, output = events.close()
         return head + events.last(await self._finished(output, events.finish_reason, events.usage))
 
     async def answer_body(self, body: bytes) -> bytes:
-        """Return the response of a whole chat completion; the response has been stored."""
+        """Store the response of a whole chat completion, and return it."""
         asked = self._asked
         assert asked is not None
         chat = chat_completions.decode_chat_completion(body)
@@ -174,13 +174,13 @@ class ResponsesDialect:
         return self._events.last(self._response)
 
     async def _items(self, read: wire.ResponsesBody, body: bytes) -> tuple[list[Json], list[Json]]:
-        """Return the items that come before the request's own input, and those of its own input."""
+        """Return the items before the request's own input, and the items of its own input."""
         previous = await self._earlier_items(read)
         own = await decode_in_thread_if_long(body, lambda _: input_items(read.input, self._id))
         return previous, await references.resolve_references(own, self._get_response)
 
     async def _earlier_items(self, read: wire.ResponsesBody) -> list[Json]:
-        """Return the items that come before the request's own input."""
+        """Return the items before the request's own input."""
         if self._conversation is not None:
             return await self._conversation.items()
         return await self._previous_items(read.previous_response_id) if read.previous_response_id else []
@@ -228,14 +228,14 @@ class ResponsesDialect:
         try:
             await self._store.put(self.stored_response())
         except (DatabaseDown, DatabaseConflict) as err:
-            # The response has been generated and is charged: the client gets it, marked as not stored.
+            # The response was generated and charged, so the client gets it, marked as not stored.
             log.warning("response %s is not stored: %s", self._id, err)
             return response | {"store": False}
         return response
 
 
 class InputTokensDialect(ResponsesDialect):
-    """The dialect of POST /v1/responses/input_tokens: the prompt of the same request body is counted."""
+    """The dialect of POST /v1/responses/input_tokens, which counts the prompt of a response's request body."""
 
     async def answer_body(self, body: bytes) -> bytes:
         """Add the object's type to the counted tokens."""

@@ -11,7 +11,7 @@
                                                   function_call_arguments.delta ..
       finish_reason, usage, end          ->       .., output_item.done, response.completed | response.incomplete
 
-Every event has a number, one more than the event before. One output item is open at a time: see streamed_items.py.
+Events are numbered consecutively. One output item is open at a time: see streamed_items.py.
 """
 
 from typing import Any
@@ -34,8 +34,8 @@ from gateway.web.responses.streamed_items import (
 from gateway.web.responses.tools import ChatTools
 
 OUTPUT_BYTES_MAX = 8 * 1024**2
-"""Text, arguments and log probabilities of one response. All of them are kept, since the last event has them again;
-no model writes so much.
+"""The most bytes of text, arguments and log probabilities in one response. All are kept, since the last event
+repeats them; no model writes so much.
 """
 
 Json = dict[str, Any]
@@ -56,9 +56,9 @@ class ResponseEvents:
         self._tools = tools
         self._encodes_reasoning = encodes_reasoning
         self.finish_reason: str | None = None
-        """Why the chat completion ended; None until it has."""
+        """Why the chat completion ended; None until then."""
         self.usage: TokenUsage | None = None
-        """The worker's token counts, once they have arrived."""
+        """The worker's token counts; None until they arrive."""
         self._id: str = response["id"]
         self._payloads = SsePayloadReader()
         self._number = 0
@@ -89,7 +89,7 @@ class ResponseEvents:
         return b"".join(self._chunk_events(payload) for payload in self._payloads.feed(data))
 
     def close(self) -> tuple[bytes, list[Json]]:
-        """Return the events up to the last but one, and all output items.
+        """Return all remaining events except the last, and all output items.
 
         Raises StreamInterrupted if the chat completion has not ended.
         """

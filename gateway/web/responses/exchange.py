@@ -1,4 +1,4 @@
-"""Exchanges of the Responses API, which may go on in the background without their client.
+"""Exchanges of the Responses API, which may continue in the background without their client.
 
 See gateway/web/stored/background_responses.py.
 """
@@ -22,8 +22,8 @@ from gateway.web.stored.object_stores import ObjectStores
 class ResponsesExchange(HttpExchange):
     """An HTTP exchange of the Responses API.
 
-    A request with `background: true` detaches: from then on its answer goes to the database as `background`, and
-    `answer_client` sends the client what it asked for.
+    A request with `background: true` detaches: its answer then goes to the database through `background`, and
+    `answer_client` answers the client.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ResponsesExchange(HttpExchange):
 
     @property
     def queue_headers(self) -> QueueHeaders:
-        """What the headers ask of the queue; a background response has no timeout and needs no comments."""
+        """The queue options in the headers; a background response has no timeout and needs no comments."""
         queue_headers = super().queue_headers
         return (
             queue_headers
@@ -135,7 +135,7 @@ class ResponsesExchange(HttpExchange):
 async def serve_detachable(exchange: ResponsesExchange, work: "asyncio.Task[None]") -> None:
     """Wait for the task that serves an exchange, until it has ended or the exchange has detached.
 
-    A client that leaves before the exchange has detached cancels the task.
+    If the client disconnects before the exchange has detached, the task is cancelled.
     """
     detached = asyncio.create_task(exchange.detached.wait())
     try:

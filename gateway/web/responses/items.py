@@ -1,4 +1,4 @@
-"""Items of a conversation in the Responses API: how they are read, shown, and given ids."""
+"""Reads and shows the items of a conversation in the Responses API, and gives them ids."""
 
 import base64
 import binascii
@@ -110,7 +110,7 @@ def encoded_text(text: str) -> str:
 
 
 def decoded_text(content: str) -> str | None:
-    """Return the text of an `encrypted_content`; None for one of another server."""
+    """Return the text of an `encrypted_content`; None if another server made it."""
     try:
         return base64.b64decode(content, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):

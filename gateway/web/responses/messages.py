@@ -28,7 +28,7 @@ SUMMARY = "Summary of the conversation until here:\n"
 def chat_messages(
     items: Iterable[Json], instructions: str | None, own_from: int = 0, field: str = "input"
 ) -> list[Json]:
-    """Return the messages of the chat that these items are.
+    """Return these items as the messages of a chat.
 
     Args:
         items: All items of the conversation.
@@ -59,7 +59,7 @@ class _Messages:
         """Images and files of tool results, shown to the model as the user's next turn."""
 
     def add(self, item: wire.InputItem, where: str) -> None:
-        """Add the message, or the part of one, that an item is. Raises BadRequest, which names `where`."""
+        """Add an item as a message, or as a part of one. Raises BadRequest, which names `where`."""
         match item:
             case wire.FunctionCallOutputItem() | wire.CustomToolCallOutputItem():
                 # All results of one turn come before the media of any of them.
@@ -134,7 +134,7 @@ class _Messages:
 
 
 def _reasoning(item: wire.ReasoningItem) -> str:
-    """Return the text of a reasoning item: its own, else the encoded one, else its summary."""
+    """Return the text of a reasoning item: its content, else its encoded text, else its summary."""
     if item.content:
         return "\n".join(part.text for part in item.content)
     if encoded := decoded_text(item.encrypted_content or ""):
@@ -143,7 +143,7 @@ def _reasoning(item: wire.ReasoningItem) -> str:
 
 
 def _summary(content: str, where: str) -> str:
-    """Return the text that a compaction item stands for. Raises BadRequest for one of another server."""
+    """Return the text of a compaction item. Raises BadRequest if another server made the item."""
     text = decoded_text(content)
     if text is None:
         raise BadRequest(

@@ -2,8 +2,8 @@
 
     {"type": "item_reference", "id": "msg_" + 32 digits of its response + 16 of its own}
 
-An item's id names the response in which it came, so that no index of items is needed. A response is stored with
-its whole conversation: the response of the last reference mostly has the items of all other references too.
+An item's id contains the id of its response, so that no index of items is needed. A response is stored with its
+whole conversation, so the response of the last reference usually has the items of all other references too.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,7 @@ from gateway.web.responses.items import REFERENCE, response_id_of
 Json = dict[str, Any]
 
 RESPONSES_MAX = 16
-"""Stored responses that are read for one request at most."""
+"""The most stored responses that are read for one request."""
 
 _ITEMS = msgspec.json.Decoder(list[dict[str, Any]])
 

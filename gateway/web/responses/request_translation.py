@@ -1,4 +1,4 @@
-"""Requests of the Responses API: a body is decoded and translated to a chat completion request."""
+"""Decodes requests of the Responses API, and translates them to chat completion requests."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ _NOT_PASSED = wire.TRANSLATED_FIELDS | wire.IGNORED_FIELDS
 
 _BODY = msgspec.json.Decoder(wire.ResponsesBody)
 LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` that asks for log probabilities."""
+"""The value of `include` that requests log probabilities."""
 ENCODED_REASONING = "reasoning.encrypted_content"
-"""The value of `include` that asks for reasoning in a form that the client can send back."""
+"""The value of `include` that requests reasoning in a form that the client can send back."""
 
 
 class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def to_chat_request(
 
 
 def _format_fields(read: wire.ResponsesBody) -> Json:
-    """Return the fields of the chat request that say what the answer has to look like."""
+    """Return the fields of the chat request that set the format of the answer."""
     chat: Json = {}
     form = read.text.format if read.text is not None else None
     if form is not None and form.type == "json_schema":

@@ -20,9 +20,9 @@ from gateway.web.stored.json_handlers import AuthenticateTenant, json_handler
 from gateway.web.stored.list_parameters import requested_page
 
 ITEMS_MAX = 100
-"""Items of one page at most."""
+"""The largest number of items on a page."""
 ITEMS = 20
-"""Items of a page where the request names no limit."""
+"""The default number of items on a page."""
 
 _LIST = msgspec.json.Decoder(list[dict[str, Any]])
 
@@ -42,7 +42,7 @@ class StoredResponseHandlers:
 
         Args:
             store: The stored responses; None without a database.
-            background_responses: Those under way in this gateway; None without a database.
+            background_responses: The responses under way in this gateway; None without a database.
             authenticate: Returns the tenant of a request.
             idle_seconds_max: A client that reads nothing of a stream for so long is treated as gone.
         """
@@ -94,7 +94,7 @@ class StoredResponseHandlers:
         return msgspec.json.encode({"id": found.id, "object": "response", "deleted": True})
 
     async def cancel(self, http: web.Request) -> bytes:
-        """Cancel a background response; one that has ended stays as it is.
+        """Cancel a background response; a response that has ended stays unchanged.
 
         A response that is not in the background is cancelled by closing its connection.
         """
@@ -155,9 +155,9 @@ async def stream_background_response(
 
     Args:
         http: The request.
-        background_responses: Those under way in this gateway.
+        background_responses: The responses under way in this gateway.
         stored: The response to stream.
-        after: Number of the last event that the client knows already; -1 for none.
+        after: Number of the last event that the client has; -1 for none.
         idle_seconds_max: A client that reads nothing for so long is treated as gone.
     """
     headers = {"server": SERVER, "x-request-id": new_request_id(), **STREAM_HEADERS}
@@ -174,7 +174,7 @@ async def stream_background_response(
         if http.transport is not None:
             http.transport.abort()
     except (ConnectionResetError, DatabaseDown):
-        pass  # A client that still reads asks again, from the last event that it has.
+        pass  # A client that still reads calls again, from its last event on.
     return answer
 
 

@@ -116,7 +116,7 @@ class StreamedReasoning:
 class StreamedToolCall:
     """A tool call under way, of a function or of a tool that takes a text.
 
-    The text of the latter is one JSON string of the arguments: it can be sent only when all of it has arrived.
+    The text is one JSON string within the arguments, so it can be sent only when all of it has arrived.
     """
 
     def __init__(

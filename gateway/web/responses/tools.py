@@ -4,11 +4,11 @@
     custom t                               t({"input": ".."}): its text is a function's only argument
     namespace n of function g, custom u    n__g(..), n__u({"input": ".."})
 
-A call goes back to the client under the tool's own name, as an item of the tool's own type. No engine constrains a
-function's text to a grammar: the grammar is written into the function's description, for the model.
+A call is returned to the client under the tool's own name, as an item of the tool's own type. No engine constrains
+a function's text to a grammar, so the grammar is written into the function's description, for the model.
 
-Hosted tools run on OpenAI's servers, or have item types of their own. A model can answer without them: they are
-left out, unless `tool_choice` demands one.
+Hosted tools run on OpenAI's servers, or have item types of their own. A model can answer without them, so they are
+left out; a `tool_choice` that requires one is refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from gateway.web.responses import wire
 Json = dict[str, Any]
 
 INPUT = "input"
-"""The argument of a function that stands for a tool that takes a text."""
+"""The name of the only argument of a function that represents a tool that takes a text."""
 NAMESPACE_SEPARATOR = "__"
 TEXT_PARAMETERS: Json = {
     "type": "object",
@@ -45,7 +45,7 @@ HOSTED_TOOLS = (
     "tool_search",
     "web_search",
 )
-"""Beginnings of the types of hosted tools; some types end with a version."""
+"""Prefixes of the types of hosted tools; some types end with a version."""
 
 
 class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +70,9 @@ class ChatTools:
 
     def __init__(self, given: Sequence[Json] | None) -> None:
         self.offered: list[wire.ResponsesTool] = []
-        """The tools of the request without those that are left out."""
+        """The tools of the request without the omitted ones."""
         self.omitted: list[str] = []
-        """Types of the hosted tools that are left out."""
+        """The types of the omitted hosted tools."""
         self._functions: list[tuple[str, Json]] = []
         self._tools: dict[str, ClientTool] = {}
         for at, tool in enumerate(given or ()):
@@ -104,7 +104,7 @@ class ChatTools:
             raise tool_not_run(self.omitted[0])
         functions, chosen = self._functions, choice
         if isinstance(choice, wire.AllowedToolsChoice):
-            # No engine has such a choice. A model that is not shown the other tools cannot call them.
+            # No engine has such a choice. So the other tools are not offered, and the model cannot call them.
             functions, chosen = self._allowed(choice), choice.mode
         if not functions:
             return {}
@@ -116,7 +116,7 @@ class ChatTools:
         return chat
 
     def find(self, function: str) -> ClientTool:
-        """Return the tool that a function stands for. A name that the model made up is a function of that name."""
+        """Return the tool that a function represents; a name that the model made up is a function of that name."""
         return self._tools.get(function) or ClientTool(name=function)
 
     def _choice(self, given: str | Json | None) -> wire.ResponsesToolChoice | None:
@@ -148,7 +148,7 @@ def function_name(name: str, namespace: str | None) -> str:
 
 
 def input_text_of(arguments: str) -> str:
-    """Return the text in the arguments of a tool that takes a text; all arguments if the call was cut short."""
+    """Return the text in the arguments of a tool that takes a text; the raw arguments if they are cut short."""
     try:
         given = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -179,7 +179,7 @@ def _decoded(given: Any, kind: Any, position: str) -> Any:
 def _flattened(
     at: int, tool: wire.ResponsesTool
 ) -> Iterator[tuple[str, str | None, str | None, wire.FunctionTool | wire.CustomTool]]:
-    """Yield each tool in an entry: its position in the request, its namespace's description and name, the tool."""
+    """Yield each tool of an entry with its position in the request and its namespace's description and name."""
     if not isinstance(tool, wire.NamespaceTool):
         yield f"tools[{at}]", None, None, tool
         return

@@ -94,7 +94,7 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag="reasoning", tag_field="typ
     content: list[ReasoningTextPart] | None = None
     summary: list[ReasoningTextPart] | None = None
     encrypted_content: str | None = None
-    """The same text, encoded, for a client that keeps the conversation itself and has no place for `content`."""
+    """The same text, encoded, for clients that keep the conversation themselves and cannot store `content`."""
 
 
 class CompactionItem(msgspec.Struct, frozen=True, tag="compaction", tag_field="type"):
@@ -266,13 +266,13 @@ TRANSLATED_FIELDS = frozenset(
         *("include", "top_logprobs", "prompt"),
     }
 )
-"""Fields that are translated, or refused. Others (`temperature`, `top_k`, `user`) pass as they are."""
+"""Fields that are translated or refused. Others (`temperature`, `top_k`, `user`) pass unchanged."""
 
 IGNORED_FIELDS = frozenset(
     {
         *("truncation", "max_tool_calls", "context_management", "stream_options", "client_metadata"),
-        # Fields of chat completions: a response is always one answer, with the fields that it names otherwise.
+        # Fields of chat completions: a response is always one answer, and has other names for the rest.
         *("n", "best_of", "messages", "max_tokens", "max_completion_tokens", "logprobs"),
     }
 )
-"""Fields that are left out without an error: they have no counterpart in a chat completion."""
+"""Fields that are dropped without an error, because a chat completion has no counterpart."""

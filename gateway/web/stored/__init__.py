@@ -1,8 +1,8 @@
-"""What the APIs of stored objects (responses, files, batches) share: stores, handlers, list parameters.
+"""Code that the APIs of stored objects (responses, files, batches) share: stores, handlers, list parameters.
 
 - Which stores are there, and which limits do they have? object_stores.py
 - How does a handler answer with JSON, and what does it answer while the database is down? json_handlers.py
-- Which page of a list is asked for? list_parameters.py
+- Which page of a list is requested? list_parameters.py
 - How is a file's content sent? file_contents.py
-- How does a response go on when its client has left? background_responses.py
+- How does a response continue after its client has disconnected? background_responses.py
 """

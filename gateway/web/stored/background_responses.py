@@ -1,4 +1,4 @@
-"""Background responses: responses that go on when their client has left, and that any gateway can stream.
+"""Background responses, which continue after their client has disconnected, and which any gateway can stream.
 
 request --detached--> response --events, in batches--> database <-- follow: any gateway, from any event on
                        ^ cancelled when the database says so
@@ -17,28 +17,28 @@ from gateway.domain.errors import Overloaded, ResponsesUnavailable
 log = logging.getLogger(__name__)
 
 RESPONSES_MAX = 512
-"""Background responses under way in one gateway."""
+"""The most background responses under way in one gateway."""
 WRITE_SECONDS = 0.2
 """Interval at which new events are written to the database."""
 LEASE_RENEW_SECONDS = 3.0
 POLL_SECONDS = 0.5
-"""Interval at which a gateway asks for new events of a response that another gateway has under way."""
+"""Interval at which a gateway reads new events of a response that runs in another gateway."""
 UNWRITTEN_BYTES_MAX = 32 * 1024 * 1024
-"""Events of one response that wait for the database; beyond it the response is given up."""
+"""The most bytes of one response's events that wait for the database; beyond it the response is given up."""
 RETRY_SECONDS = 1.0
 """Wait after a failed write."""
 CLOSE_SECONDS_MAX = 3.0
 
 
 class BackgroundResponse:
-    """A response under way in the background of this gateway, and the events of it that are not written yet."""
+    """A background response under way in this gateway, with its events that are not written yet."""
 
     def __init__(self, stored: StoredResponse) -> None:
         self.stored = stored
         self.task: asyncio.Task[None] | None = None
         """The task that generates the response."""
         self.changed = asyncio.Event()
-        """Set, and replaced by a new event, when there is more to read in the database."""
+        """Set, and replaced by a new Event, when the database has more to read."""
         self.ended = False
         self.write_lock = asyncio.Lock()  # events are written in their order
         self._number = 0
@@ -62,9 +62,9 @@ class BackgroundResponse:
             self.task.cancel()
 
     def take_unwritten(self) -> tuple[StoredEvents, bytes | None]:
-        """Return the events and the response object that have to be written, and forget them."""
+        """Remove and return the events and the response object that have to be written."""
         text = b"".join(self._unwritten)
-        # JSON as encoded here has no line breaks: an empty line is always the end of an event.
+        # JSON as encoded here has no line breaks, so an empty line always ends an event.
         events = StoredEvents(number=self._number, count=text.count(b"\n\n"), text=text)
         response, self.response = self.response, None
         self._number += events.count
@@ -72,13 +72,13 @@ class BackgroundResponse:
         return events, response
 
     def notify_readers(self) -> None:
-        """Wake the readers of the stream: there is more to read, or the response has ended."""
+        """Wake the readers of the stream, because there is more to read or the response has ended."""
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 class BackgroundResponses:
-    """The background responses of this gateway. `close` fails those that are unfinished when the gateway stops."""
+    """The background responses of this gateway. At its stop, `close` records unfinished ones as failed."""
 
     def __init__(self, responses: ResponseStore, store: BackgroundStore) -> None:
         self.store = store
@@ -153,7 +153,7 @@ class BackgroundResponses:
                     await (changed.wait() if changed is not None else asyncio.sleep(POLL_SECONDS))
 
     async def drain(self, seconds: float) -> None:
-        """Wait until the responses under way have ended, for so many seconds at most."""
+        """Wait until the responses under way have ended, for at most `seconds`."""
         if tasks := [
             background.task for background in self._responses_by_id.values() if background.task is not None
         ]:
@@ -183,7 +183,7 @@ class BackgroundResponses:
         background.notify_readers()
 
     async def _write_events(self, background: BackgroundResponse) -> None:
-        """Write new events and renew the lease until the response ends; cancel it when the database says so."""
+        """Write new events and renew the lease until the response ends or was cancelled in the database."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while not background.ended:
@@ -200,7 +200,7 @@ class BackgroundResponses:
     async def _write(
         self, background: BackgroundResponse, events: StoredEvents, response: bytes | None
     ) -> bool:
-        """Write until the database takes it; return whether the response is to go on."""
+        """Retry until the database takes the events; return False if the response was cancelled there."""
         while True:
             try:
                 return await self.store.add(background.stored.id, events, response)

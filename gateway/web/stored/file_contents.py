@@ -1,4 +1,4 @@
-"""The content of a stored file as an HTTP answer, sent in pieces so that its size does not matter."""
+"""Sends the content of a stored file as an HTTP answer, in pieces, so that files may be of any size."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -54,7 +54,7 @@ async def send_content(
             await send(piece)
         await answer.write_eof()
     except (TimeoutError, ContentLost, ContentDown):
-        # Bytes of the promised length are missing: the client must not take these for the whole content.
+        # Bytes of the promised length are missing; the cut shows the client that the content is incomplete.
         if http.transport is not None:
             http.transport.abort()
     return answer

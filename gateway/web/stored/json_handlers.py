@@ -12,7 +12,7 @@ from gateway.web.error_response import error_response, identity_headers
 from gateway.web.middleware.error_middleware import Handler
 
 AuthenticateTenant = Callable[[web.Request], Awaitable[Tenant]]
-"""Return the tenant of a request's API key. Raises what Authentication.admit raises."""
+"""Returns the tenant of a request's API key. Raises what Authentication.authenticate raises."""
 
 
 def json_handler(

@@ -7,11 +7,11 @@ from gateway.domain.errors import BadRequest
 
 
 def requested_page(http: web.Request, *, limit: int, limit_max: int) -> PageRequest:
-    """Return the page that the query parameters ask for.
+    """Return the page that the query parameters request.
 
     Args:
         http: The request of the list.
-        limit: Entries of the page where the request names no limit.
+        limit: The limit if the request names none.
         limit_max: Largest limit that a request may name.
 
     Raises:
@@ -24,7 +24,7 @@ def requested_page(http: web.Request, *, limit: int, limit_max: int) -> PageRequ
 
 
 def requested_limit(http: web.Request, *, limit: int, limit_max: int) -> int:
-    """Return how many entries of a list are asked for at most. Raises BadRequest."""
+    """Return the `limit` parameter of a list, or the default. Raises BadRequest."""
     asked = http.query.get("limit", str(limit))
     if not (asked.isdecimal() and asked.isascii() and 1 <= int(asked[:9]) <= limit_max):
         raise BadRequest(f"limit must be between 1 and {limit_max}.", param="limit")

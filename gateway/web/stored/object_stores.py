@@ -20,10 +20,10 @@ class ObjectStores:
     tenant_files: TenantFiles | None = None
     batches: BatchStore | None = None
     unfinished_max: int = 0
-    """Unfinished batches of one tenant."""
+    """The most unfinished batches of one tenant."""
     rows_max: int = 0
-    """Requests of one batch."""
+    """The most requests of one batch."""
     row_bytes_max: int = 0
-    """Bytes of one request of a batch."""
+    """The most bytes of one request of a batch."""
     wake: Callable[[], None] = lambda: None
     """Called when there is a batch to run or to cancel."""

@@ -122,7 +122,7 @@ REDIS_ADDRESS = (
         ("redis+cluster://a:1,b:port", "the port is not one of 1 to 65535"),
         ("redis+cluster://a:1,b:2?nope=1", "the query"),
         ("redis+sentinel://a:1", "write redis+sentinel://host:26379,host:26379/service"),
-        ("redis://[::1", "it cannot be read as a URL"),
+        ("redis://[::1", "it is not a valid URL"),
         ("http://h", REDIS_ADDRESS),
         ("redis:h", REDIS_ADDRESS),
         ("", REDIS_ADDRESS),
@@ -266,15 +266,15 @@ def test_a_path_as_messages_print_it_can_be_set(file, name):
         ),
         (
             keyed(f"{{id: k, hash: '{HASH}', expires: tomorrow}}"),
-            "$.tenants[0].keys[0].expires: expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z",
+            "$.tenants[0].keys[0].expires: expected a day or a time, such as 2027-01-31 or 2027-01-31T18:00:00Z",
         ),
         (
             keyed(f"{{id: k, hash: '{HASH}', expires: 2027-02-31}}"),
-            "$.tenants[0].keys[0].expires: expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z",
+            "$.tenants[0].keys[0].expires: expected a day or a time, such as 2027-01-31 or 2027-01-31T18:00:00Z",
         ),
         (
             keyed(f"{{id: k, hash: '{HASH}', expires: 20270131}}"),
-            "$.tenants[0].keys[0].expires: expected a day or a moment, as 2027-01-31 or 2027-01-31T18:00:00Z",
+            "$.tenants[0].keys[0].expires: expected a day or a time, such as 2027-01-31 or 2027-01-31T18:00:00Z",
         ),
         (
             f"workers: [{WORKER[:-1]}, api_key: 12345678}}]",
@@ -455,14 +455,17 @@ def test_digits_of_other_scripts_are_no_traceback(file):
     [
         (
             "never",
-            ": there is no 'never'; choose auto, off, or where it publishes: {endpoint: tcp://host:5557}",
+            ": there is no 'never'; choose auto, off, or the address of the events: {endpoint: tcp://host:5557}",
         ),
-        ("[1]", ": expected auto, off, or where it publishes: {endpoint: tcp://host:5557}, got a list"),
+        (
+            "[1]",
+            ": expected auto, off, or the address of the events: {endpoint: tcp://host:5557}, got a list",
+        ),
         ("{}", ".endpoint: is missing"),
         ("{endpont: 'tcp://h:1'}", ".endpont: unknown setting (did you mean endpoint?)"),
         (
             "{endpoint: 'http://h'}",
-            ".endpoint: expected an address of ZMQ, as tcp://host:5557 or ipc:///path",
+            ".endpoint: expected a ZMQ address, such as tcp://host:5557 or ipc:///path",
         ),
         ("{endpoint: 'tcp://h:1', ranks: 0}", ".ranks: expected a whole number, at least 1"),
         ("{endpoint: 'tcp://h:0'}", ".endpoint: the ports, one for each rank, must be from 1 to 65535"),
