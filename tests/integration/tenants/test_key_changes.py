@@ -79,8 +79,8 @@ async def paired(url, valkey, tmp_path, count=2):
 
 
 @pytest.fixture
-async def pair(database_url, valkey, tmp_path):
-    async for made in paired(database_url, valkey, tmp_path):
+async def pair(tables_url, valkey, tmp_path):
+    async for made in paired(tables_url, valkey, tmp_path):
         yield made
 
 
