@@ -39,6 +39,8 @@ from tests.stage.valkey import ValkeyServer
 SECRET = "a secret of the tests"
 REQUEST_SECONDS_MAX = 90.0
 NODE_TIMEOUT_MS = 15_000
+WAITING = Path(__file__).parent / "integration"
+"""The tests that wait for processes most of the time."""
 
 # No deadlines: how long a busy machine takes to draw an example says nothing about the example. Derandomized: a
 # commit passes or fails by its content, not by the examples of the day. `make explore` draws new examples.
@@ -72,6 +74,18 @@ def pytest_collection() -> Iterator[Any]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mix files of tests that wait for processes with files of tests that compute: the cores stay busy throughout.
+
+    Several processes of pytest take the files in this order.
+    """
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [file for file in files if WAITING in file.parents]
+    computing = [file for file in files if WAITING not in file.parents]
+    places = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    items.sort(key=lambda item: places[item.path])
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
