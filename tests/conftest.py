@@ -22,6 +22,8 @@ import hypothesis  # its plugin would load it in the summary, where CPython 3.11
 import pytest
 import uvloop
 
+from gateway.database import schema
+from gateway.database.database import Database
 from gateway.domain.request import GENERATING_SURFACES
 from gateway.queueing.shared import membership
 from gateway.runtime.server import serving
@@ -37,6 +39,8 @@ from tests.stage.valkey import ValkeyServer
 SECRET = "a secret of the tests"
 REQUEST_SECONDS_MAX = 90.0
 NODE_TIMEOUT_MS = 15_000
+WAITING = Path(__file__).parent / "integration"
+"""The tests that wait for processes most of the time."""
 
 # No deadlines: how long a busy machine takes to draw an example says nothing about the example. Derandomized: a
 # commit passes or fails by its content, not by the examples of the day. `make explore` draws new examples.
@@ -70,6 +74,18 @@ def pytest_collection() -> Iterator[Any]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mix files of tests that wait for processes with files of tests that compute: the cores stay busy throughout.
+
+    Several processes of pytest take the files in this order.
+    """
+    files = list(dict.fromkeys(item.path for item in items))
+    waiting = [file for file in files if WAITING in file.parents]
+    computing = [file for file in files if WAITING not in file.parents]
+    places = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    items.sort(key=lambda item: places[item.path])
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -141,20 +157,52 @@ def own_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture
-def postgres_url(postgres: PostgresServer) -> str:
-    """An empty database."""
+def in_thread(action: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread of its own: the test may run in an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, action).result()
+
+
+async def upgraded(url: str) -> None:
+    """Make the newest tables in an empty database."""
+    database = Database(url, Path())
+    await schema.upgrade(database)
+    await database.close()
+
+
+def new_database(postgres: PostgresServer, template: str = "template1") -> str:
+    """Make a database with all that the template has, and return its name."""
     name = f"test_{secrets.token_hex(8)}"
 
     async def create() -> None:
         connection = await asyncpg.connect(postgres.url())
-        await connection.execute(f"CREATE DATABASE {name}")
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         await connection.close()
 
-    # In a thread of its own: the test may run in an event loop already.
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, create()).result()
-    return postgres.url(name)
+    in_thread(create())
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """An empty database."""
+    return postgres.url(new_database(postgres))
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer) -> str:
+    """The name of a database with the newest tables, for databases that begin as its copies."""
+    name = new_database(postgres)
+    in_thread(upgraded(postgres.url(name)))
+    return name
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the newest tables, for databases that begin as its copies."""
+    file = tmp_path_factory.mktemp("tables") / "tables.db"
+    in_thread(upgraded(f"sqlite:///{file}"))
+    return file
 
 
 @pytest.fixture(scope="session")
@@ -176,6 +224,25 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/tenants.db"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture
+def postgres_tables_url(postgres: PostgresServer, postgres_template: str) -> str:
+    """A PostgreSQL database with the newest tables, which are empty."""
+    return postgres.url(new_database(postgres, postgres_template))
+
+
+@pytest.fixture
+def sqlite_tables_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A SQLite database with the newest tables, which are empty."""
+    shutil.copy(sqlite_template, tmp_path / "tenants.db")
+    return f"sqlite:///{tmp_path}/tenants.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def tables_url(request: pytest.FixtureRequest) -> str:
+    """A database of each kind with the newest tables, for tests that are not about how tables are made."""
+    return str(request.getfixturevalue(f"{request.param}_tables_url"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.row_conversion import StoredKey
 from gateway.database.tenant_store import TenantStore
@@ -98,9 +97,8 @@ TENANTS = (
 SETTINGS = Settings(organisations=(ORGANISATION,), plans=(PLAN,), tenants=TENANTS)
 
 
-async def _in_database(url, base):
-    database = Database(url, base)
-    await schema.upgrade(database)
+async def _in_database(url):
+    database = Database(url, Path())
     store = TenantStore(database)
     async with store.change() as change:
         await change.put_organisation(ORGANISATION)
@@ -116,16 +114,13 @@ async def _in_database(url, base):
 
 
 @pytest.fixture(params=["yaml", "until tenants", "sqlite", "postgres"])
-async def directory(request, tmp_path):
+async def directory(request):
     """The same tenants, wherever they come from."""
     of_file = register_from_settings(SETTINGS, PEPPER, lambda: NOW)
     if request.param in ("yaml", "until tenants"):
         yield OpenUntilTenants(of_file) if request.param == "until tenants" else of_file
         return
-    if request.param == "sqlite":
-        database, directory = await _in_database("sqlite:///t.db", tmp_path)
-    else:
-        database, directory = await _in_database(request.getfixturevalue("postgres_url"), Path())
+    database, directory = await _in_database(request.getfixturevalue(f"{request.param}_tables_url"))
     yield directory
     await database.close()
 

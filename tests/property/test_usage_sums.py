@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy import delete, text
 
-from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.usage_query import UsageQuery, UsageReader
 from gateway.database.usage_store import DAY_MS, HOUR_MS, JournalMoved, UsageStore
@@ -89,15 +88,11 @@ def model(known, journals, length):
     return {key: {name: by[name] for name in MEASURES} for key, by in sums.items()}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def loop_and_database(request, tmp_path):
+@pytest.fixture
+def loop_and_database(tables_url):
     """One loop and one database for all examples: making either takes longer than an example."""
-    url = (
-        f"sqlite:///{tmp_path}/t.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    )
     loop = asyncio.new_event_loop()
-    database = Database(url, Path())
-    loop.run_until_complete(schema.upgrade(database))
+    database = Database(tables_url, Path())
     yield loop, database
     loop.run_until_complete(database.close())
     loop.close()
@@ -126,9 +121,8 @@ def test_sums_are_the_sums_of_rows_that_are_taken_once(loop_and_database, shipme
     loop.run_until_complete(example())
 
 
-async def test_gateways_that_add_to_the_same_sums_at_once_lose_nothing(database_url):
-    database = Database(database_url, Path())
-    await schema.upgrade(database)
+async def test_gateways_that_add_to_the_same_sums_at_once_lose_nothing(tables_url):
+    database = Database(tables_url, Path())
     store = UsageStore(database)
     row = {**ROW, "at_ms": 1, "tenant": "a", "key_id": "k", "model": "m", "code": "ok", "status": 200}
     row |= {
@@ -159,9 +153,8 @@ async def test_gateways_that_add_to_the_same_sums_at_once_lose_nothing(database_
     await database.close()
 
 
-async def test_what_is_old_goes_and_its_sums_stay(database_url):
-    database = Database(database_url, Path())
-    await schema.upgrade(database)
+async def test_what_is_old_goes_and_its_sums_stay(tables_url):
+    database = Database(tables_url, Path())
     store, reader = UsageStore(database), UsageReader(database)
     row = {**ROW, "attempt": 1, "tenant": "a", "key_id": "k", "model": "m", "code": "ok", "status": 200}
     row |= {

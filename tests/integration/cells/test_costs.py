@@ -5,7 +5,7 @@ import pytest
 from tests.benchmarks.fleet.cells import count_cells
 from tests.benchmarks.fleet.load import FleetLoad
 
-LOAD = FleetLoad(gateways=2, requests_per_second=40, requests=100, new_blocks=4)
+LOAD = FleetLoad(gateways=1, requests_per_second=40, requests=100, new_blocks=4)
 
 
 async def test_a_request_costs_a_cell_the_same_beside_another_cell(tmp_path):

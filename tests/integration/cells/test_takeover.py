@@ -21,7 +21,7 @@ async def test_what_a_dead_cell_has_sold_stays_sold(tmp_path):
     async with (
         ScriptedWorker() as worker,
         cell_fleet(
-            tmp_path, [worker.url], cells={"east": 2, "west": 2}, plans=[{"name": "plan", "limits": limits}]
+            tmp_path, [worker.url], cells={"east": 1, "west": 2}, plans=[{"name": "plan", "limits": limits}]
         ) as fleet,
     ):
         east, west = fleet.gateways["east"], fleet.gateways["west"]
@@ -37,7 +37,7 @@ async def test_what_a_dead_cell_has_sold_stays_sold(tmp_path):
         async with asyncio.TaskGroup() as group:
             # Clients of a load balancer that knows no cells: they ask the gateways of both.
             for tenant in statuses:
-                for at in range(4):
+                for at in range(3):
                     group.create_task(keep_asking(tenant, [*east, *west], at))
             await asyncio.sleep(1.0)
             for process in west:

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import partial
 
 import pytest
 
@@ -17,12 +18,12 @@ def without_deployment(errors):
 
 
 @pytest.fixture
-def radixgate(tmp_path, database_url, monkeypatch, capsys):
+def run_command(tmp_path, monkeypatch, capsys):
     """Runs a command in this process: exit code, standard output, standard error without the deployment."""
     monkeypatch.setenv("RADIXGATE__STATE_DIRECTORY", str(tmp_path))
     monkeypatch.setenv("RADIXGATE__DATABASE__UPGRADE", "always")
 
-    def run(*arguments, url=database_url):
+    def run(*arguments, url):
         monkeypatch.setenv("RADIXGATE__DATABASE__URL", url)
         monkeypatch.setattr(sys, "argv", ["radixgate", *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -31,6 +32,12 @@ def radixgate(tmp_path, database_url, monkeypatch, capsys):
         return ended.value.code, said.out, without_deployment(said.err)
 
     return run
+
+
+@pytest.fixture
+def radixgate(run_command, tables_url):
+    """Runs a command on a database that has tables."""
+    return partial(run_command, url=tables_url)
 
 
 def test_a_key_lives_from_its_making_to_its_end(radixgate, tmp_path):
@@ -210,13 +217,18 @@ def test_without_a_database_the_file_is_where_tenants_come_from(radixgate):
     )
 
 
-def test_a_check_tells_whether_tables_are_up_to_date(radixgate):
-    assert radixgate("database", "check")[:2] == (
+def test_a_check_tells_whether_tables_are_up_to_date(run_command, database_url):
+    assert run_command("database", "check", url=database_url)[:2] == (
         1,
         f"The tables have version none; this radixgate needs {REVISION}.\n",
     )
-    assert radixgate("database", "upgrade")[0] == 0
-    assert radixgate("database", "check")[0] == 0
+    assert run_command("database", "upgrade", url=database_url)[0] == 0
+    assert run_command("database", "check", url=database_url)[0] == 0
+
+
+def test_the_first_change_makes_the_tables(run_command, database_url):
+    assert run_command("tenants", "set", "acme", url=database_url)[0] == 0
+    assert run_command("database", "check", url=database_url)[0] == 0
 
 
 def test_tenants_and_keys_of_a_backup_are_there_again_after_a_restore(radixgate, tmp_path):

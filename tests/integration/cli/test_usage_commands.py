@@ -11,7 +11,6 @@ import pytest
 from pyarrow import parquet
 
 from gateway.cli.main import main
-from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.usage_store import UsageStore
 
@@ -51,15 +50,14 @@ ROWS = [
 
 
 @pytest.fixture
-def radixgate(tmp_path, database_url, monkeypatch, capfdbinary):
+def radixgate(tmp_path, tables_url, monkeypatch, capfdbinary):
     """Runs a command in this process: exit code, standard output, standard error without the deployment."""
     monkeypatch.setenv("RADIXGATE__STATE_DIRECTORY", str(tmp_path))
     monkeypatch.setenv("RADIXGATE__DATABASE__UPGRADE", "always")
-    monkeypatch.setenv("RADIXGATE__DATABASE__URL", database_url)
+    monkeypatch.setenv("RADIXGATE__DATABASE__URL", tables_url)
 
     async def fill():
-        database = Database(database_url, Path())
-        await schema.upgrade(database)
+        database = Database(tables_url, Path())
         await UsageStore(database).take(ROWS, journal="j", position=0, end=1, now_ms=1)
         await database.close()
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.database import schema
 from gateway.database.audit_log import AuditLog
 from gateway.database.database import Database, DatabaseConflict, DatabaseDown
 from gateway.database.tenant_store import TenantStore
@@ -18,9 +17,8 @@ CHAIN = b"a key of the chain"
 
 
 @pytest.fixture
-async def database(database_url):
-    opened = Database(database_url, Path())
-    await schema.upgrade(opened)
+async def database(tables_url):
+    opened = Database(tables_url, Path())
     yield opened
     await opened.close()
 

@@ -237,15 +237,15 @@ async def test_places_of_both_are_told_to_the_other_gateways(gateway, tmp_path):
         roles = {"roles": ROLES}
         async with gateway(prefill, decode, **roles) as one, gateway(prefill, decode, **roles) as two:
             queues = [running.here.gateway.services.dispatch.queue for running in (one, two)]
-            await one.until(lambda: all(queue.shared for queue in queues), seconds=10)
+            await one.until(lambda: all(queue.shared for queue in queues))
             asked = asyncio.create_task(one.chat(LONG).__aenter__())
             await one.until(lambda: prefill.seen and decode.seen)
             others = {worker.id: worker.load for worker in two.here.gateway.fleet}
-            await two.until(lambda: others["w1"].others.streams, seconds=10)
+            await two.until(lambda: others["w1"].others.streams)
             assert others["w0"].others.tokens_queued > 4000
             assert others["w1"].others.tokens_queued == 0
             asked.cancel()
-            await two.until(lambda: not others["w1"].others.streams and not others["w0"].others.streams, 10)
+            await two.until(lambda: not others["w1"].others.streams and not others["w0"].others.streams)
 
 
 @pytest.mark.parametrize("at", ["here", "another gateway"])
@@ -259,7 +259,7 @@ async def test_batch_work_gives_way_where_a_prefill_worker_is_full_of_it(gateway
     ):
         for each in (running, beside):
             queue = each.here.gateway.services.dispatch.queue
-            await each.until(lambda queue=queue: queue.shared and queue.gateways == 2, 10)
+            await each.until(lambda queue=queue: queue.shared and queue.gateways == 2)
         for half in (prefill, decode):
             half.then(silent=True)
         there = running if at == "here" else beside

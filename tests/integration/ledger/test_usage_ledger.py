@@ -32,14 +32,14 @@ async def rows_of(url):
         await database.close()
 
 
-async def test_a_request_becomes_a_row(gateway, worker, database_url):
+async def test_a_request_becomes_a_row(gateway, worker, tables_url):
     worker.then(tokens=4, prompt_tokens=10, cached_tokens=6)
-    async with gateway(worker, **ledger_settings(database_url)) as running:
+    async with gateway(worker, **ledger_settings(tables_url)) as running:
         async with running.chat(stream=True, user="ada", metadata={"team": "red"}) as response:
             await response.read()
             request_id = response.headers["x-request-id"]
         await running.here.gateway.records.ledger.shipper.ship()
-        (row,) = await rows_of(database_url)
+        (row,) = await rows_of(tables_url)
     assert row["request_id"] == request_id
     assert (row["attempt"], row["tenant"], row["key_id"]) == (1, "acme", running.keys["acme"].id)
     assert (row["asked"], row["model"], row["worker"]) == ("m", "m", "w0")
@@ -48,14 +48,14 @@ async def test_a_request_becomes_a_row(gateway, worker, database_url):
     assert 0 <= row["ttft_ms"] <= row["duration_ms"]
 
 
-async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway, worker, database_url):
+async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway, worker, tables_url):
     worker.then(tokens=1000, gap=0.02)
-    async with gateway(worker, **ledger_settings(database_url)) as running:
+    async with gateway(worker, **ledger_settings(tables_url)) as running:
         async with running.chat(stream=True) as response:
             await response.content.readany()
         await running.until(lambda: running.idle)
         await running.here.gateway.records.ledger.shipper.ship()
-        (row,) = await rows_of(database_url)
+        (row,) = await rows_of(tables_url)
     assert (row["status"], row["code"]) == (499, "client_closed")
     assert 1 <= row["output_tokens"] <= worker.seen[0].frames < 1000
     assert row["prompt_tokens"] > 0
@@ -63,10 +63,10 @@ async def test_a_client_that_leaves_is_billed_once_for_what_was_produced(gateway
 
 @pytest.mark.parametrize("limits", [[{"total_tokens": 10_000, "per": "day"}], []], ids=["limited", "free"])
 async def test_each_attempt_under_one_idempotency_key_is_paid_in_the_ledger_and_in_quotas(
-    gateway, worker, database_url, limits
+    gateway, worker, tables_url, limits
 ):
     prices = [{"name": "m", "prices": {"input": 1.0, "cached_input": 0.5, "output": 2.0}}]
-    more = {"models": prices, "limits": limits, **ledger_settings(database_url)}
+    more = {"models": prices, "limits": limits, **ledger_settings(tables_url)}
     attempts = [(100, 0, 20), (100, 80, 50), (100, 0, 10)]
     async with gateway(worker, **more) as running:
         for prompt, cached, output in attempts:
@@ -78,7 +78,7 @@ async def test_each_attempt_under_one_idempotency_key_is_paid_in_the_ledger_and_
                 assert response.status == 200
             await running.until(lambda: running.idle)
         await running.here.gateway.records.ledger.shipper.ship()
-        rows = sorted(await rows_of(database_url), key=lambda row: row["at_ms"])
+        rows = sorted(await rows_of(tables_url), key=lambda row: row["at_ms"])
         async with running.chat(max_tokens=1) as response:
             after = response.headers.get("x-ratelimit-remaining-tokens")
     assert [(r["prompt_tokens"], r["cached_tokens"], r["output_tokens"], r["cost"]) for r in rows] == [
@@ -91,12 +91,12 @@ async def test_each_attempt_under_one_idempotency_key_is_paid_in_the_ledger_and_
         assert 9_570 <= int(after) <= 9_620
 
 
-async def test_what_the_cache_has_saved_is_told_in_money(gateway, worker, database_url):
+async def test_what_the_cache_has_saved_is_told_in_money(gateway, worker, tables_url):
     models = [
         {"name": "m", "prices": {"input": 1.0, "cached_input": 0.25, "output": 2.0}},
         {"name": "same", "prices": {"input": 1.0, "output": 2.0}},
     ]
-    async with gateway(worker, models=models, **ledger_settings(database_url)) as running:
+    async with gateway(worker, models=models, **ledger_settings(tables_url)) as running:
         for cached in (80, 40, 0):
             worker.then(prompt_tokens=100, cached_tokens=cached, tokens=2)
             async with running.chat() as response:
@@ -112,8 +112,8 @@ async def test_what_the_cache_has_saved_is_told_in_money(gateway, worker, databa
         assert (group["tenant"], group["saved"]) == ("acme", 90)
 
 
-async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(gateway, worker, database_url):
-    async with gateway(worker, **ledger_settings(database_url)) as running:
+async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(gateway, worker, tables_url):
+    async with gateway(worker, **ledger_settings(tables_url)) as running:
         worker.then(status=500)
         async with running.chat() as response:
             assert response.status == 502
@@ -122,18 +122,18 @@ async def test_what_no_worker_took_costs_nothing_and_stands_there_all_the_same(g
         async with running.http.post(f"{running.url}/v1/chat/completions", json={}) as response:
             assert response.status == 401
         await running.here.gateway.records.ledger.shipper.ship()
-        failed, unknown = await rows_of(database_url)
+        failed, unknown = await rows_of(tables_url)
     assert (failed["code"], failed["prompt_tokens"], failed["output_tokens"]) == ("worker_error", 0, 0)
     assert (unknown["code"], unknown["asked"], unknown["model"]) == ("model_not_found", "none", "")
 
 
 async def test_what_is_in_the_journal_when_a_gateway_ends_is_in_the_database_after(
-    gateway, worker, database_url
+    gateway, worker, tables_url
 ):
-    async with gateway(worker, **ledger_settings(database_url)) as running:
+    async with gateway(worker, **ledger_settings(tables_url)) as running:
         async with running.chat() as response:
             assert response.status == 200
-    assert len(await rows_of(database_url)) == 1
+    assert len(await rows_of(tables_url)) == 1
 
 
 class Busy(UsageStore):

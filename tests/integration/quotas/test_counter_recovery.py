@@ -123,9 +123,8 @@ def patient(monkeypatch):
 
 
 @pytest.fixture
-async def house(database_url, valkey, tmp_path):
-    made = House(database_url, valkey, tmp_path / "journal")
-    await schema.upgrade(made.database)
+async def house(tables_url, valkey, tmp_path):
+    made = House(tables_url, valkey, tmp_path / "journal")
     yield made
     await made.close()
 

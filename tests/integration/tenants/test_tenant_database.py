@@ -25,9 +25,8 @@ PEPPER = pepper(b"secret")
 
 
 @pytest.fixture
-async def database(database_url):
-    opened = Database(database_url, Path())
-    await schema.upgrade(opened)
+async def database(tables_url):
+    opened = Database(tables_url, Path())
     yield opened
     await opened.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,9 @@ async def test_headers_that_come_byte_by_byte_do_not_keep_a_connection(gateway, 
             writer.write(bytes([byte]))
             await asyncio.sleep(0.02)
         async with asyncio.timeout(60):
-            assert await ended in (b"",) or (await ended).startswith(b"HTTP/1.1 4")
+            # A byte that crosses the end of the connection is answered with a reset.
+            with suppress(ConnectionResetError):
+                assert await ended == b"" or (await ended).startswith(b"HTTP/1.1 4")
         writer.close()
 
 

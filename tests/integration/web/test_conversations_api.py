@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gateway.database import conversation_store, schema
+from gateway.database import conversation_store
 from gateway.database.conversation_store import (
     ConversationFull,
     ConversationNotFound,
@@ -219,9 +219,8 @@ async def test_a_compaction_is_the_users_messages_and_a_summary_that_later_reque
 
 
 @pytest.fixture
-async def database(database_url, tmp_path):
-    opened = Database(database_url, tmp_path)
-    await schema.upgrade(opened)
+async def database(tables_url, tmp_path):
+    opened = Database(tables_url, tmp_path)
     yield opened
     await opened.close()
 

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.cell_turns import DEBT_LEADS, LEAD_WINDOWS, QueueProgress, TurnBounds, turn_bounds
@@ -72,6 +72,7 @@ class PlainCell:
 weights = st.lists(st.sampled_from([0.5, 1.0, 4.0]), min_size=1, max_size=6)
 
 
+@settings(max_examples=40)  # Each has hundreds of turns.
 @given(cells=st.lists(weights, min_size=2, max_size=4), data=st.data())
 def test_tenants_of_all_cells_receive_their_weights_share_however_often_a_cell_finds_room(cells, data):
     places = [PlainCell(f"cell {at} ", of) for at, of in enumerate(cells)]

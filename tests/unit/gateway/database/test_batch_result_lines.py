@@ -3,16 +3,14 @@
 import time
 import tracemalloc
 
-from gateway.database import schema
 from gateway.database.batch_store import IN_PROGRESS, BatchStore, RowResult, StoredBatch
 from gateway.database.database import Database
 
 LINE = 1024 * 1024
 
 
-async def test_long_results_pass_in_bounded_memory_and_in_their_order(database_url, tmp_path):
-    database = Database(database_url, tmp_path)
-    await schema.upgrade(database)
+async def test_long_results_pass_in_bounded_memory_and_in_their_order(tables_url, tmp_path):
+    database = Database(tables_url, tmp_path)
     store = BatchStore(database, "here")
     now = time.time()
     batch = StoredBatch(
