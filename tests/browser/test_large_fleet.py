@@ -61,15 +61,21 @@ async def measured(running, path):
     return median(times), size
 
 
-def fill(tmp_path, running):
-    """Make tenants in the database, and requests of all of them and on all workers in the memories."""
-    with sqlite3.connect(tmp_path / "radixgate.db", timeout=60) as database:
+def add_tenants(database_path):
+    """Write the tenants into the database.
+
+    This needs a thread of its own: the gateway ends a transaction in the event loop, which must not wait here.
+    """
+    with sqlite3.connect(database_path, timeout=60) as database:
         database.execute("BEGIN IMMEDIATE")  # A transaction that begins to read could not write later.
         columns = [row[1] for row in database.execute("PRAGMA table_info(tenants)")]
         sample = dict(zip(columns, database.execute("SELECT * FROM tenants LIMIT 1").fetchone(), strict=True))
         rows = [tuple({**sample, "id": f"t-{n:05}"}.values()) for n in range(TENANTS)]
         database.executemany(f"INSERT INTO tenants VALUES ({','.join('?' * len(columns))})", rows)
-    gateway = running.here.gateway
+
+
+def add_requests(gateway):
+    """Put requests of all tenants and on all workers into the gateway's memories."""
     progress = Progress("req-0", "chat/completions", time.monotonic, time.time)
     progress.model, progress.stream, progress.answered = "m", True, True
     progress.output_sent(1)
@@ -92,7 +98,8 @@ async def test_pages_stay_small_and_fast_with_a_thousand_workers_and_ten_thousan
             put = f"{running.admin}/admin/v1/tenants/first"
             async with running.http.put(put, json={}, headers=headers) as made:
                 assert made.status == 201
-            fill(tmp_path, running)
+            await asyncio.to_thread(add_tenants, tmp_path / "radixgate.db")
+            add_requests(running.here.gateway)
             print(f"\n{'answer':<48} {'ms':>7} {'bytes':>9}")
             for path in dict.fromkeys(path for paths in PAGES.values() for path in paths):
                 milliseconds, size = await measured(running, path)

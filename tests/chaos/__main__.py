@@ -22,7 +22,7 @@ from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.load import Load, Tally
 from tests.chaos.promises import (
     Baseline,
-    Then,
+    Injection,
     baseline,
     charges,
     green,
@@ -81,11 +81,12 @@ async def play(
     in_ledger = await here.database.charged() if here.database is not None else (0, 0)
     async with Load(here, tally, seed):
         await asyncio.sleep(BEFORE_SECONDS)
-        then = Then(tally.answered, tally.under_way)
+        answered_before = tally.answered
         try:
             await fault.inject(here)
         except CannotCut as err:
             skipped = str(err)
+        injection = Injection(answered_before, tally.answered + tally.under_way)
         await asyncio.sleep(max(seconds, fault.seconds_min) if not skipped else 0)
         if not skipped:
             await fault.heal(here)
@@ -100,7 +101,7 @@ async def play(
         orphans |= await here.running()
     wrong += seen_by_clients(fault, tally)
     wrong += await still_wrong(here, at_rest, orphans)
-    wrong += charges(fault, tally, before, await here.charged(), then)
+    wrong += charges(fault, tally, before, await here.charged(), injection)
     wrong += await ledger(here, tally, in_ledger)
     return Played(
         fault=fault,

@@ -6,7 +6,8 @@ Quotas, by fault:
     gateway killed      its requests under way stay charged as reserved, since what they used is not known;
                         they hold their concurrency for LEASE_SECONDS at most
     streams cut         charged by the tokens passed on, which clients cannot count: at least what the others used
-    Valkey forgets      earlier charges are gone; no request under way is charged twice
+    Valkey forgets      earlier charges are gone, also those of leases ahead of requests; no request under way is
+                        charged twice
 
 The usage ledger in PostgreSQL has every answered request once, with its tokens, whatever the database went through.
 """
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from gateway.quotas.escrow_policy import CONCURRENT_EACH
 from tests.chaos.faults import Fault
 from tests.chaos.load import Tally
-from tests.chaos.scene import Scene
+from tests.chaos.scene import CONCURRENCY, GATEWAYS, TENANTS, Scene
 from tests.stage.processes import descriptors
 
 CONVERGE_SECONDS_MAX = 30.0
@@ -98,24 +100,35 @@ async def still_wrong(scene: Scene, at_rest: Baseline, orphans: set[str]) -> lis
         await asyncio.sleep(0.25)
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
-    """How many requests were answered and under way when the fault was injected."""
+LEASES_AHEAD_MAX = GATEWAYS * len(TENANTS) * (CONCURRENCY // CONCURRENT_EACH)
+"""Leases that all gateways have reserved ahead of requests: a request that comes later uses one of them."""
 
-    answered: int
-    under_way: int
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """How many requests were answered before a fault was injected, and how many had begun when it was done.
+
+    An injection takes time, in which requests begin and end.
+    """
+
+    answered_before: int
+    begun: int
 
 
 def charges(
-    fault: Fault, tally: Tally, before: Mapping[str, float], after: Mapping[str, float], then: Then
+    fault: Fault,
+    tally: Tally,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    injection: Injection,
 ) -> list[str]:
     """Return where the charges in the buckets differ from what the clients saw."""
     requests, tokens = (after[name] - before[name] for name in before)
     least = float(tally.answered)
     most = float(tally.answered + tally.cut)
     if fault.forgets_quotas:
-        most -= then.answered
-        least -= then.answered + then.under_way
+        most -= injection.answered_before
+        least -= injection.begun + LEASES_AHEAD_MAX
     if fault.kills_gateway:
         most += tally.retried + tally.excused
     slack = ROUNDING * (1 + tally.requests)

@@ -37,6 +37,7 @@ from tests.stage.postgres import PostgresServer
 from tests.stage.processes import EmbeddedProcess, GatewayProcess, Process
 
 MODEL = "tiny"
+GATEWAYS = 2
 TENANTS = ("acme", "globex", "initech")
 SECRET = "a secret of the tests"
 PAGE_SIZE = 16
@@ -254,7 +255,7 @@ async def scene(directory: Path, seed: int, stage: Stage) -> AsyncIterator[Scene
         if database is not None:
             url = f"postgresql://test@127.0.0.1:{database.port}/postgres"
             tree |= {"database": {"url": url, "upgrade": "always"}}
-        gateways = [GatewayProcess(f"gateway-{n}", directory, tree) for n in range(2)]
+        gateways = [GatewayProcess(f"gateway-{n}", directory, tree) for n in range(GATEWAYS)]
         for process in (*workers, *gateways):
             stack.push_async_callback(process.stop)
         await asyncio.gather(*(worker.start() for worker in workers))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.chaos.faults import Fault, nothing
 from tests.chaos.load import Tally
-from tests.chaos.promises import Then, charges, seen_by_clients
+from tests.chaos.promises import LEASES_AHEAD_MAX, Injection, charges, seen_by_clients
 from tests.chaos.scene import AMOUNTS
 
 CALM = Fault(name="x", inject=nothing, heal=nothing)
@@ -30,17 +30,19 @@ def charged(requests, tokens):
         (KILLING, 13, 900, True),
         (KILLING, 16, 900, False),
         (KILLING, 13, 400, False),
-        (FORGETTING, 6, 100, True),
-        (FORGETTING, 3, 100, True),
-        (FORGETTING, 2, 100, False),
-        (FORGETTING, 7, 100, False),
+        (FORGETTING, 16, 100, True),
+        (FORGETTING, 13 - LEASES_AHEAD_MAX, 100, True),
+        (FORGETTING, 12 - LEASES_AHEAD_MAX, 100, False),
+        (FORGETTING, 17, 100, False),
     ],
 )
 def test_charges_are_what_clients_were_answered(fault, requests, tokens, kept):
-    tally = Tally(requests=10, answered=10, tokens=500)
+    answered = 20 if fault is FORGETTING else 10
+    tally = Tally(requests=answered, answered=answered, tokens=500)
     tally.cut = 2 if fault is CUTTING else 0
     tally.retried, tally.excused = (3, 2) if fault is KILLING else (0, 0)
-    wrong = charges(fault, tally, charged(0, 0), charged(requests, tokens), Then(answered=4, under_way=3))
+    injection = Injection(answered_before=4, begun=7)
+    wrong = charges(fault, tally, charged(0, 0), charged(requests, tokens), injection)
     assert (not wrong) is kept, wrong
 
 
