@@ -7,6 +7,7 @@ nothing.
 
 import json
 import operator
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain
@@ -172,15 +173,24 @@ def _insert_text(dialect: Dialect, count: int) -> str:
     """Return the SQL that inserts so many rows of `usage` and returns the keys of those that are new.
 
     Its parameters are the values of the rows, in the order of _COLUMNS. SQLAlchemy would handle each value in
-    Python, which takes four times as long as the insertion itself.
+    Python, which takes four times as long as the insertion itself; compiling the text for a hundred rows would keep
+    the event loop busy for tens of milliseconds, so that it compiles the text for one.
     """
-    rows = [
-        {name: bindparam(f"{name}_{row}", type_=usage.c[name].type) for name in _COLUMNS}
-        for row in range(count)
-    ]
+    row = {name: bindparam(name, type_=usage.c[name].type) for name in _COLUMNS}
     key = (usage.c.request_id, usage.c.attempt)
-    adding = dialect_insert(dialect.name, usage).values(rows)
-    return str(adding.on_conflict_do_nothing(index_elements=key).returning(*key).compile(dialect=dialect))
+    adding = dialect_insert(dialect.name, usage).values(row)
+    text = str(adding.on_conflict_do_nothing(index_elements=key).returning(*key).compile(dialect=dialect))
+    before, values, after = _VALUES.split(text, maxsplit=1)
+    return before + ", ".join(_renumbered(values, at * len(_COLUMNS)) for at in range(count)) + after
+
+
+_VALUES = re.compile(r"(?<= VALUES )(\([^()]*\))")
+"""The values of one row in the SQL of an insertion."""
+
+
+def _renumbered(values: str, by: int) -> str:
+    """Return the values of a row with its parameters numbered so much higher, as PostgreSQL numbers them: `$1`."""
+    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + by}", values)
 
 
 def _values(row: UsageRow) -> Sequence[Any]:

@@ -1,10 +1,14 @@
 """Drivers keep the statements of the past: portions of any length are taken with a handful of them."""
 
-from sqlalchemy import event
+import pytest
+from sqlalchemy import bindparam, event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql import asyncpg
 
 from gateway.database import schema
-from gateway.database.database import Database
-from gateway.database.usage_store import UsageStore, split_powers_of_two
+from gateway.database.database import Database, dialect_insert
+from gateway.database.usage_store import _COLUMNS, UsageStore, _insert_text, split_powers_of_two
+from gateway.database.usage_tables import usage
 from gateway.ledger.shipper import PORTION
 
 TEXTS = ("organisation", "tenant", "key_id", "asked", "model", "worker", "surface", "code")
@@ -43,3 +47,12 @@ async def test_portions_of_any_length_are_taken_with_few_statements(tmp_path):
         taken += length
     assert len(said) <= 20
     await database.close()
+
+
+@pytest.mark.parametrize("dialect", [sqlite.dialect(), asyncpg.dialect()], ids=["sqlite", "postgresql"])
+def test_the_text_for_many_rows_is_that_of_sqlalchemy(dialect):
+    rows = [{name: bindparam(f"{name}_{at}", type_=usage.c[name].type) for name in _COLUMNS} for at in range(4)]
+    keys = (usage.c.request_id, usage.c.attempt)
+    whole = dialect_insert(dialect.name, usage).values(rows)
+    whole = whole.on_conflict_do_nothing(index_elements=keys).returning(*keys)
+    assert _insert_text(dialect, 4) == str(whole.compile(dialect=dialect))
