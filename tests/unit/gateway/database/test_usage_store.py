@@ -51,7 +51,9 @@ async def test_portions_of_any_length_are_taken_with_few_statements(tmp_path):
 
 @pytest.mark.parametrize("dialect", [sqlite.dialect(), asyncpg.dialect()], ids=["sqlite", "postgresql"])
 def test_the_text_for_many_rows_is_that_of_sqlalchemy(dialect):
-    rows = [{name: bindparam(f"{name}_{at}", type_=usage.c[name].type) for name in _COLUMNS} for at in range(4)]
+    rows = [
+        {name: bindparam(f"{name}_{at}", type_=usage.c[name].type) for name in _COLUMNS} for at in range(4)
+    ]
     keys = (usage.c.request_id, usage.c.attempt)
     whole = dialect_insert(dialect.name, usage).values(rows)
     whole = whole.on_conflict_do_nothing(index_elements=keys).returning(*keys)
