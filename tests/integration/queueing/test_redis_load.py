@@ -31,6 +31,7 @@ async def answered(gateways, word, count):
         await running.settled()
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("count", "scripts_max"), [(1, 1.2), (4, 1.5)])
 async def test_many_requests_together_cost_hardly_more_than_one_script_each(
     gateway, own_valkey, count, scripts_max
