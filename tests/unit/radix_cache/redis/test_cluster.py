@@ -84,7 +84,7 @@ async def test_a_slot_that_is_never_served_fails_its_calls_in_time_and_then_each
     calls += [scripts.ask("SET", "{a}", number) for number in range(20)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert {str(outcome) for outcome in outcomes} == {"CLUSTERDOWN down"}
-    # All of them wait together, and one is tried again and again; one after another they would be, 200 times in all.
+    # They wait together: one of them is tried again and again, and not each.
     assert len(server.seen) < 60
     server.seen.clear()
     with pytest.raises(RedisDown):
