@@ -59,7 +59,16 @@ class DispatchWindows:
         TrafficInSight.see.
         """
         now = self._clock()
-        if self._in_sight.see(model, target_seconds, tenant, now, tokens=tokens, crowds=crowds, flood=flood):
+        if self._in_sight.see(
+            model,
+            target_seconds,
+            tenant,
+            now,
+            tokens=tokens,
+            crowds=crowds,
+            flood=flood,
+            window_tokens=self._tokens_max,
+        ):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
     def of(self, model: str) -> DispatchWindow:

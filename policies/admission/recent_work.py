@@ -2,7 +2,7 @@
 
     |-- the part before --|-- the part under way --> now       each lasts PART_SECONDS
 
-A tenant crowds if it had requests waiting when its last one came. What others would gain, if it were held back, is
+Which tenants crowd says traffic_in_sight.py. What others would gain, if it were held back, is
 its share of all work: a tenant with a quarter of it that waits near saturation delays others little, a flood delays
 them much. A flood is of few tenants. Where it takes many to make up most of the work, the fleet is near saturation:
 to hold back most of what it has to do makes that worse, and everyone waits.
@@ -40,10 +40,10 @@ class RecentWork:
         self._before, self._now = WorkPart(), WorkPart()
         self._began_at = float("-inf")
         self.crowding: set[str] = set()
-        """Tenants that had requests waiting when their last one came."""
+        """Tenants that crowded others out with their last request."""
 
     def add(self, tenant: str, tokens: int, now: float, *, crowds: bool) -> None:
-        """Count a request of a tenant; `crowds`: the tenant has requests waiting."""
+        """Count a request of a tenant; `crowds`: the tenant crowds others out."""
         if now - self._began_at > PART_SECONDS:
             self._begin_part(now)
         part = self._now
@@ -55,6 +55,14 @@ class RecentWork:
                 self.crowding.add(tenant)
             elif self.crowding:
                 self.crowding.discard(tenant)
+
+    def of_tenant(self, tenant: str, now: float) -> tuple[int, int]:
+        """Return the uncached prompt tokens that came of this tenant, and those that came in all."""
+        if now - self._began_at > PART_SECONDS:
+            self._begin_part(now)
+        before, since = self._before, self._now
+        own = before.of_tenants.get(tenant, 0) + since.of_tenants.get(tenant, 0)
+        return own, before.tokens + since.tokens
 
     def tokens(self, now: float) -> tuple[int, int]:
         """Return the uncached prompt tokens that came of tenants that crowd, and those that came in all.

@@ -1,7 +1,9 @@
 """What requests came lately, of which service classes and tenants: the dispatch window is set for them.
 
-A tenant crowds if it had requests waiting when its last one came. Tenants contend if those that crowd have most of
-the work of the last seconds (recent_work.py), while another one, when its last request came, had none waiting.
+A tenant crowds if it had requests waiting when its last one came. So does a tenant that has most of the work of the
+last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines before any
+request waits. Tenants contend if those that crowd have most of the work of the last seconds (recent_work.py), while
+another one does not crowd.
 """
 
 from collections.abc import Iterable
@@ -20,7 +22,7 @@ CROWDING_SHARE = 0.5
 
 
 class TenantPair:
-    """Of the tenants that had none waiting, the two whose requests came last."""
+    """Of the tenants that do not crowd, the two whose requests came last."""
 
     __slots__ = ("last", "last_at", "other", "other_at")
 
@@ -30,14 +32,14 @@ class TenantPair:
         self.last_at = self.other_at = 0.0
 
     def note(self, tenant: str, now: float) -> None:
-        """Note that a request of this tenant came, and that it had none waiting."""
+        """Note that a request of this tenant came, and that it does not crowd."""
         if tenant != self.last:
             self.other, self.other_at = self.last, self.last_at
             self.last = tenant
         self.last_at = now
 
     def forget(self, tenant: str) -> None:
-        """Leave out a tenant of which a request came while it had others waiting."""
+        """Leave out a tenant that crowds."""
         if tenant == self.last:
             self.last = None
         if tenant == self.other:
@@ -58,12 +60,17 @@ class SeenRequests:
         self.targets: dict[float, float] = {}
         """By TTFT target in seconds: when the last request came."""
         self.others = TenantPair()
-        """Tenants that had none waiting."""
+        """Tenants that do not crowd."""
         self.work = RecentWork()
         self.flood = NONE_WAITING
         """What waited of a tenant that had most of all waiting requests, when its last request came."""
         self.flood_since = self.flood_at = -SIGHT_SECONDS
         """When the first and the last request of such a tenant came, without a break."""
+
+    def has_most_work(self, tenant: str, tokens: int, now: float) -> bool:
+        """Return whether a tenant has most of the recent work, a request of so many tokens included."""
+        own, in_all = self.work.of_tenant(tenant, now)
+        return own + tokens > CROWDING_SHARE * (in_all + tokens)
 
 
 class TrafficInSight:
@@ -82,11 +89,13 @@ class TrafficInSight:
         tokens: int,
         crowds: bool,
         flood: WaitingTotals = NONE_WAITING,
+        window_tokens: int | None = None,
     ) -> bool:
         """Note that a request for this model came; return whether its class comes into sight.
 
         `target_seconds`: the TTFT target of its class. `tokens`: its uncached prompt tokens. `crowds`:
         its tenant has requests waiting. `flood`: what waits of its tenant, if that is most of all that waits.
+        `window_tokens`: the widest window; None: no prompt is longer.
         """
         seen = self._seen.get(model)
         if seen is None:
@@ -95,6 +104,8 @@ class TrafficInSight:
             if now - seen.flood_at > STANDING_SECONDS:
                 seen.flood_since = now
             seen.flood, seen.flood_at = flood, now
+        if window_tokens is not None and tokens > window_tokens:
+            crowds = crowds or seen.has_most_work(tenant, tokens, now)
         seen.work.add(tenant, tokens, now, crowds=crowds)
         if crowds:
             seen.others.forget(tenant)
@@ -118,7 +129,7 @@ class TrafficInSight:
         return found
 
     def contended(self, models: Iterable[str], now: float) -> bool:
-        """Return whether tenants with requests waiting for these models crowd out one that has none waiting."""
+        """Return whether tenants that crowd, with requests for these models, hold up one that does not."""
         seen = [found for model in models if (found := self._seen.get(model)) is not None]
         of_crowding = in_all = 0
         crowding: set[str] = set()

@@ -118,6 +118,7 @@ class TurnTaking:
             tokens=uncached_tokens,
             crowds=crowds,
             flood=queue.flood_of(request.tenant),
+            window_tokens=self._window_tokens,
         )
         at_once = not len(queue) and (queue is self._interactive or not len(self._interactive))
         terms = replace(self._terms(number, now), narrow=service_class.background)

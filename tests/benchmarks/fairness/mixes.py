@@ -43,10 +43,9 @@ def flood(seconds: float, seed: int = 0) -> Mix:
 
 def chats(seconds: float, seed: int = 0) -> Mix:
     """Mix two tenants with short, mostly cached prompts and the same flood."""
-    load = WorkloadParameters(requests=round(20 * seconds), rate=1.2, tenants=2, skew=0.0, seed=seed)
     return Mix(
         name="flood beside short chats",
-        victims=[one for one in generated("chat", load) if one.at < seconds],
+        victims=_chats(seconds, seed),
         others=_steadily("flood", _conversation_lengths(seed), 40.0, seconds, seed),
     )
 
@@ -57,6 +56,15 @@ def long_prompts(seconds: float, seed: int = 0) -> Mix:
         name="48k-token prompts",
         victims=_conversations(seconds),
         others=_steadily("long", lambda: (48_000, 200), 3.0, seconds, seed),
+    )
+
+
+def long_beside_chats(seconds: float, seed: int = 0) -> Mix:
+    """Mix the tenants with short prompts and the one with prompts of 48k tokens."""
+    return Mix(
+        name="48k-token prompts beside short chats",
+        victims=_chats(seconds, seed),
+        others=long_prompts(seconds, seed).others,
     )
 
 
@@ -94,6 +102,7 @@ MIXES: Mapping[str, Callable[[float], Mix]] = {
     "flood": flood,
     "chats": chats,
     "long": long_prompts,
+    "long-chats": long_beside_chats,
     "many": many,
     "locality": locality,
 }
@@ -111,6 +120,12 @@ def _conversations(seconds: float) -> list[TraceRequest]:
         for number, request in enumerate(_trace())
         if request.at < seconds
     ]
+
+
+def _chats(seconds: float, seed: int) -> list[TraceRequest]:
+    """Return the chats of two tenants."""
+    load = WorkloadParameters(requests=round(20 * seconds), rate=1.2, tenants=2, skew=0.0, seed=seed)
+    return [one for one in generated("chat", load) if one.at < seconds]
 
 
 def _conversation_lengths(seed: int) -> Callable[[], tuple[int, int]]:

@@ -52,6 +52,14 @@ def test_the_tightest_class_in_sight_decides(windows):
     assert (window.narrow, window.wide, window.open) == (2250, 4500, 1125)
 
 
+def test_a_tenant_with_most_of_the_work_contends_once_its_prompts_are_longer_than_the_settings_allow(windows):
+    windows.note_request("m", CHAT.ttft_seconds, "short", tokens=500)
+    windows.note_request("m", CHAT.ttft_seconds, "long", tokens=MOST)
+    assert not windows._in_sight.contended(("m",), windows._clock())
+    windows.note_request("m", CHAT.ttft_seconds, "long", tokens=MOST + 1)
+    assert windows.of("m").contended
+
+
 def test_a_tighter_class_counts_from_its_first_request_on(windows):
     windows.note_request("m", CHAT.ttft_seconds, "acme")
     before = windows.of("m").narrow

@@ -94,3 +94,35 @@ def test_a_tenant_floods_once_it_has_had_most_of_all_waiting_requests_for_a_whil
         seen.append(traffic.standing_flood(("m", "n"), at))
     assert seen == [NONE_WAITING, NONE_WAITING, waiting]
     assert traffic.standing_flood(("m",), 0.2 + 2 * STANDING_SECONDS) == NONE_WAITING
+
+
+@pytest.mark.parametrize(
+    ("tokens", "others_tokens", "contended"),
+    [
+        pytest.param(16_385, 1000, True, id="longer than the window"),
+        pytest.param(16_384, 1000, False, id="as long as the window"),
+        pytest.param(16_385, 16_385, False, id="half of the work"),
+    ],
+)
+def test_a_tenant_with_most_of_the_work_crowds_once_its_prompts_are_longer_than_the_window(
+    traffic, tokens, others_tokens, contended
+):
+    see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
+    see("short", 0.0, tokens=others_tokens - 1)
+    see("short", 0.0, tokens=1)
+    see("long", 0.1, tokens=tokens)
+    assert traffic.contended(("m",), 0.1) == contended
+
+
+def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
+    see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
+    see("short", 0.0, tokens=1000)
+    see("long", 0.1, tokens=48_000)
+    assert traffic.contended(("m",), 0.1)
+    see("long", 0.2, tokens=1000)
+    assert not traffic.contended(("m",), 0.2)
+
+
+def test_a_tenant_alone_does_not_contend_however_long_its_prompts(traffic):
+    traffic.see("m", 0.5, "long", 0.0, tokens=48_000, crowds=False, window_tokens=16_384)
+    assert not traffic.contended(("m",), 0.0)

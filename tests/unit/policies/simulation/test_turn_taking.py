@@ -133,6 +133,12 @@ def test_a_flood_delays_a_tenant_that_asks_for_little_hardly_longer_than_the_eng
     assert found["ttft_ms_p50"] < 2.5 * alone["ttft_ms_p50"]
 
 
+def test_prompts_of_48k_that_need_not_wait_leave_a_worker_for_a_tenant_with_short_ones():
+    victims, all_requests = with_flood("prompts of 48k", seed=2)
+    alone, beside = of_victims(played(victims, 4)), of_victims(played(all_requests, 4))
+    assert beside["ttft_ms_p99"] < 2.5 * alone["ttft_ms_p99"]
+
+
 @pytest.mark.parametrize("policy", ["dlpm", "vtc"])
 def test_victims_wait_hardly_longer_under_other_policies_than_under_start_time_fair_queueing(policy):
     _, trace = with_flood("many prompts")
