@@ -115,8 +115,7 @@ async def has_tables(database: Database) -> bool:
 async def ensure_tables(database: Database) -> None:
     """Make the SQLite file with its tables if it does not exist. Raises DatabaseDown."""
     if not await has_tables(database) and database.file is not None:
-        # Importing Alembic takes long enough to delay the streams of other requests.
-        await asyncio.to_thread(importlib.import_module, "alembic.command")
+        await _import_alembic()
         # A request that is cancelled meanwhile must not leave half-made tables to other requests.
         await asyncio.shield(upgrade(database))
 
@@ -131,7 +130,13 @@ async def ensure_current(database: Database, *, upgrades: bool) -> None:
         return
     if not upgrades:
         raise DatabaseDown(found.problem())
+    await _import_alembic()
     await upgrade(database)
+
+
+async def _import_alembic() -> None:
+    """Import Alembic in a thread: that takes long enough to delay the streams of other requests."""
+    await asyncio.to_thread(importlib.import_module, "alembic.command")
 
 
 def version_in(connection: Connection) -> TablesVersion:
