@@ -156,6 +156,8 @@ class WorkerReport:
     """The capacity of its KV cache, in tokens."""
     chunk_tokens: int | None = None
     """Its prefill budget of one step, in tokens."""
+    slots: int | None = None
+    """Requests that it runs at a time."""
     instance_id: str | None = None
     """A value that changes when the worker restarts, with an empty cache."""
     events: tuple[EventSource, ...] = ()

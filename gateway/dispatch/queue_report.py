@@ -229,4 +229,4 @@ def _why(ticket: Ticket, waiting: Sequence[Ticket], dispatch: Dispatch, room: Wa
     window = dispatch.window.of(room.model)
     is_narrow = dispatch.window.is_narrow(room, ticket.tenant, background=background)
     shared = dispatch.queue.membership_of(room.model, ticket.tenant).shared
-    return waiting_reason(dispatch.fleet, room, ticket.uncached_tokens, before, window, is_narrow, shared)
+    return waiting_reason(dispatch.fleet, room, ticket, before, window, is_narrow, shared)

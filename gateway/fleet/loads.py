@@ -69,6 +69,11 @@ class WorkerLoad:
         """Tokens queued by all gateways."""
         return self.tokens_queued + self.others.tokens_queued
 
+    @property
+    def all_streams(self) -> int:
+        """Requests under way of all gateways."""
+        return self.streams + self.others.streams
+
     def update_others(self, others: LoadTotals) -> None:
         """Take over the share of the other gateways, as Redis reports it."""
         now = self.clock()

@@ -45,6 +45,8 @@ class Worker:
     """Whether requests name the data-parallel rank that is to answer."""
     provider: Provider | None = None
     """The terms of an outside provider; None for a worker of our own."""
+    known_slots: int | None = None
+    """Requests that it runs at a time, if the settings say so; None: the worker reports it, or it is not known."""
     away_tokens: int = 0
     """Tokens that routing counts as queued in addition, because the worker is at home in another cell."""
     rests_until: float = float("-inf")
@@ -81,6 +83,11 @@ class Worker:
     def ranks(self) -> int:
         """How many data-parallel ranks a request can choose from."""
         return self.report.ranks if self.names_rank else 1
+
+    @property
+    def slots(self) -> int | None:
+        """Requests that its engine runs at a time; None if that is not known."""
+        return self.known_slots if self.known_slots is not None else self.report.slots
 
     @property
     def able(self) -> bool:

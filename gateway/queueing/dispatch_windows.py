@@ -1,14 +1,17 @@
 """How many uncached prompt tokens may be ahead of each worker: of all gateways together, and of this one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from statistics import fmean
 from typing import Any
+
+import msgspec
 
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.dispatch_window import DispatchWindow, dispatch_window
+from policies.admission.filled_workers import FilledWorkers, filled_workers
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
@@ -35,8 +38,13 @@ class DispatchWindows:
         self._batch_seconds = batch_seconds
         self._clock = clock
         self._in_sight = TrafficInSight()
+        self._gateways: Callable[[], int] | None = None
         self._kept: dict[str, tuple[DispatchWindow, float]] = {}
         """By model: its window, and until when it is kept."""
+
+    def count_gateways(self, gateways: Callable[[], int]) -> None:
+        """Let workers be filled; each of so many gateways sees a part of the requests."""
+        self._gateways = gateways
 
     def reconfigure(self, tokens_max: int, batch_seconds: float) -> None:
         """Follow these settings from now on."""
@@ -77,16 +85,31 @@ class DispatchWindows:
         if kept is not None and now < kept[1]:
             return kept[0]
         models = self._fleet.models_beside(model) | {model}
+        demand, ms_per_token = self._in_sight.demand(models, now), self._ms_per_token(model)
         window = dispatch_window(
-            self._in_sight.targets(models, now),
+            demand,
             contended=self._in_sight.contended(models, now),
-            ms_per_token=self._ms_per_token(model),
+            ms_per_token=ms_per_token,
             tokens_max=self._tokens_max,
             batch_seconds=self._batch_seconds,
             flood=self._in_sight.standing_flood(models, now),
+            filled=self._filled(model, demand, ms_per_token) if len(demand) > 1 else None,
         )
         self._kept[model] = window, now + KEPT_SECONDS
         return window
+
+    def _filled(self, model: str, demand: Mapping[float, float], ms_per_token: float) -> FilledWorkers | None:
+        """Return which workers of the model are filled; None unless each says how many slots it has."""
+        workers = self._fleet.serving(model)
+        if self._gateways is None or any(one.slots is None or one.disaggregation for one in workers):
+            return None
+        gateways = self._gateways()
+        return filled_workers(
+            {target: gateways * tokens for target, tokens in demand.items()},
+            sorted(one.id for one in workers),
+            ms_per_token=ms_per_token,
+            tokens_max=self._tokens_max,
+        )
 
     def _ms_per_token(self, model: str) -> float:
         """Return the mean prefill time of a token on the model's workers; any time without a worker."""
@@ -111,13 +134,16 @@ class OwnDispatchWindows:
         window, membership = self.of_all_gateways.of(model), self._only or self._queue.membership_of(model)
         if membership.shared or membership.gateways == 1:
             return window
-        share_of = membership.share_of
+        share_of, filled = membership.share_of, window.filled
+        if filled is not None:
+            filled = msgspec.structs.replace(filled, tokens=share_of(filled.tokens))
         return DispatchWindow(
             narrow=share_of(window.narrow),
             wide=share_of(window.wide),
             open=share_of(window.open) if window.open is not None else None,
             contended=window.contended,
             counts_own=window.counts_own,
+            filled=filled,
         )
 
     def is_narrow(self, room: WaitingRoom[Any], tenant: str, *, background: bool) -> bool:

@@ -61,6 +61,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deadline: float | None = None
     service_class: str = "chat"
     level: int = 0
+    target_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ class WaitingRoom(Generic[Placed]):
             deadline=asked.deadline,
             service_class=asked.service_class,
             level=asked.level,
+            target_seconds=asked.target_seconds,
             arrived_at=arrived_at,
         )
         self._counters.arrives(ticket, self.waiters.for_a_turn() if self.waiters.by_number else ())

@@ -222,6 +222,14 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
             "same models."
         ),
     ] = None
+    slots: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(
+            description="Requests that the engine runs at a time (vLLM's --max-num-seqs times its ranks), for "
+            "engines that do not report it. While the slots of all workers of a model are known, batch work "
+            "and chats fill those that more urgent classes leave."
+        ),
+    ] = None
     provider: Annotated[
         ProviderSettings | None,
         Meta(

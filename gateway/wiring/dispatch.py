@@ -68,6 +68,8 @@ def dispatch_of(
     keys, limits = QueueKeys(settings.redis.prefix), limits_of(settings)
     windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
     queue = shared_queue(settings, scripts, windows, fleet)
+    if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
+        windows.count_gateways(lambda: queue.gateways)
     window = OwnDispatchWindows(queue, windows)
     placements = Placements(fleet, queue, load_feeds.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)

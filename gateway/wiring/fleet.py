@@ -49,6 +49,7 @@ def worker_of(settings: WorkerSettings) -> Worker:
         load_sources=load_sources(settings) if provider is None else (),
         provider=_provider(provider) if provider is not None else None,
         address=_address(settings.url),
+        known_slots=settings.slots,
         learnt=LearntSpeed(rated_ms_per_token=1000 / rated if rated is not None else None),
         priority=settings.priority == "on" or (settings.priority, settings.kind) == ("auto", "embedded"),
         names_rank=settings.dp_rank == "auto",

@@ -36,13 +36,13 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             two tenants that crowd are counted; a prompt no longer than the window takes any space (taken_by):
             over the mean without a queue, before and now: drift past saturation 1.14 -> 1.04, with little KV
             1.19 -> 1.02 and 1.09; stampedes with little KV 1.22 -> 1.06
+            workers that urgent classes leave are filled (filled_workers.py): work beside batch prompts 0.87 -> 0.95
+            of that without classes, beside long ones 0.85 -> 0.94; at most 0.8 % late
     lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
             half as wide beside short prompts or a burst: +5 to +10 %
             narrow by waiting tokens: p99 of chats while a flood begins 275, not 139; by the share of late work: 326
             recent work of 10 or 16 s in place of 4: p99 of conversations up to +15 %
             three tenants that crowd: drift with little KV 1.14; one: beside a flood of three, median 8 x
-            batch work and chats fill workers that voice and code leave: work 0.87 -> 0.96 of that without classes,
-            but late chats 0.8 -> 13 % beside batch work with long answers
             any space for prompts longer than the window: p99 of chats while a flood begins 214, not 135
     level   victims that pay no price and no harm; a wide window for short prompts beside a narrow one for long ones
 
@@ -51,15 +51,20 @@ gives the turns of all gateways inside Redis. Only there, and in the simulation,
 apart (`of_other_cells` of fits_window).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from math import inf
 
 import msgspec
 
+from policies.admission.filled_workers import FilledWorkers, leaves_slots
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from radix_cache.match import WorkerId
 
 NARROW_SHARE, WIDE_SHARE = 0.3, 0.6
 """What windows last, as shares of the tightest TTFT target in sight."""
+
+BESIDE_FILLED_SHARE = 0.33
+"""In place of NARROW_SHARE, on the open workers where others are filled (filled_workers.py)."""
 
 CONTENDED_SHARE = 0.2
 """In place of NARROW_SHARE, where tenants contend with requests of one class."""
@@ -101,7 +106,8 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many uncached prompt tokens a worker may have ahead, by the request that is to be sent."""
 
     narrow: int
-    """For batch work and, if `contended`, for a tenant that has more requests waiting."""
+    """For batch work and, if `contended`, for a tenant that has more requests waiting; on open workers (`filled`)
+    for all patient classes."""
     wide: int
     """For every other request."""
     open: int | None = None
@@ -109,7 +115,42 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     contended: bool = False
     """Whether tenants crowd out another one."""
     counts_own: bool = False
-    """Whether a prompt takes space of the wide window itself; of the narrow one it always does."""
+    """Whether a prompt takes space of the wide window itself; of the narrow one it always does. So it is while
+    several classes come."""
+    filled: FilledWorkers | None = None
+    """The workers that patient classes fill; None: all workers have the same windows."""
+
+    def is_patient(self, target_seconds: float) -> bool:
+        """Return whether a class with this TTFT target fills the workers that urgent classes leave."""
+        return self.filled is not None and target_seconds >= self.filled.patient_seconds
+
+    def tokens(self, worker: WorkerId, *, is_narrow: bool, patient: bool) -> int:
+        """Return the window of a worker for a request. `patient`: its class is (is_patient)."""
+        if patient and self.filled is not None:
+            return self.narrow if worker <= self.filled.last_open else self.filled.tokens
+        return self.narrow if is_narrow else self.wide
+
+    def choices(self, asked: Sequence[tuple[WorkerId, int]], *, patient: bool) -> list[bool]:
+        """Return which of these workers a request may wait for; `asked`: each with the uncached tokens there.
+
+        Requests of patient classes go to open workers if they are short, and those of urgent classes to filled
+        ones if more of the prompt is cached there. Without any choice all are allowed.
+        """
+        filled = self.filled
+        if filled is None:
+            return [True] * len(asked)
+        least = min((tokens for worker, tokens in asked if worker <= filled.last_open), default=inf)
+        found = [
+            (not patient or tokens <= self.narrow)
+            if worker <= filled.last_open
+            else patient or tokens < least
+            for worker, tokens in asked
+        ]
+        return found if any(found) else [True] * len(asked)
+
+    def leaves_slots(self, streams: int, slots: int | None, *, background: bool) -> bool:
+        """Return whether a request leaves slots of an engine to other classes, as batch work has to beside them."""
+        return not background or not self.counts_own or leaves_slots(streams, slots)
 
     def taken_by(self, uncached_tokens: int, *, is_narrow: bool) -> int:
         """Return how many tokens a prompt takes of its window itself, beside what is ahead of it.
@@ -151,18 +192,22 @@ def dispatch_window(
     tokens_max: int,
     batch_seconds: float,
     flood: WaitingTotals = NONE_WAITING,
+    filled: FilledWorkers | None = None,
 ) -> DispatchWindow:
     """Return the window while requests with these TTFT targets come, in seconds.
 
     `contended`: see DispatchWindow. `ms_per_token`: the workers' speed. `batch_seconds`: the target of batch work,
     for which no worker has to be left open. `flood`: what waits of tenants that have had most of all waiting
-    requests for a while.
+    requests for a while. `filled`: the workers that patient classes fill.
     """
     if not targets or (len(targets) == 1 and not contended):
         return DispatchWindow(narrow=tokens_max, wide=tokens_max)
     tightest = min(targets)
     tokens = 1000 * tightest / ms_per_token
-    narrow_share = NARROW_SHARE if len(targets) > 1 else _contended_share(flood, tokens_max)
+    if len(targets) > 1:
+        narrow_share = NARROW_SHARE if filled is None else BESIDE_FILLED_SHARE
+    else:
+        narrow_share, filled = _contended_share(flood, tokens_max), None
     narrow = min(tokens_max, max(1, int(narrow_share * tokens)))
     return DispatchWindow(
         narrow=narrow,
@@ -170,6 +215,7 @@ def dispatch_window(
         open=int(OPEN_SHARE * narrow) if tightest < batch_seconds else None,
         contended=contended,
         counts_own=len(targets) > 1,
+        filled=filled,
     )
 
 

@@ -6,13 +6,21 @@ request waits. Tenants contend if those that crowd have most of the work of the 
 another one does not crowd.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
+from math import exp, inf
 
 from policies.admission.recent_work import RecentWork
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 SIGHT_SECONDS = 10.0
 """A class or a tenant is in sight for so long after a request of it came."""
+
+DEMAND_SECONDS = 10.0
+"""The time in which earlier requests of a class count less and less in its demand."""
+
+WEIGHT_MIN = 0.2
+"""The part of the time that demand is counted over after which it is known."""
 
 STANDING_SECONDS = 2.0
 """A tenant that has had most of all waiting requests for so long is a flood, and no burst."""
@@ -51,14 +59,35 @@ class TenantPair:
         return {tenant for tenant, at in last if tenant is not None and now - at <= SIGHT_SECONDS}
 
 
+class ClassInSight:
+    """What came lately of one service class. `now`: when its first request came."""
+
+    __slots__ = ("_tokens", "_weight", "last_at")
+
+    def __init__(self, now: float) -> None:
+        self.last_at = now
+        self._tokens = self._weight = 0.0
+
+    def add(self, tokens: int, now: float) -> None:
+        """Count a request with so many uncached prompt tokens; what came before fades in DEMAND_SECONDS."""
+        left = exp((self.last_at - now) / DEMAND_SECONDS)
+        self._tokens = left * self._tokens + tokens
+        self._weight = left * self._weight + 1 - left
+        self.last_at = now
+
+    def tokens_per_second(self) -> float:
+        """Return the mean rate at which its prompt tokens come; infinity of a class that has just come."""
+        return self._tokens / DEMAND_SECONDS / self._weight if self._weight > WEIGHT_MIN else inf
+
+
 class SeenRequests:
     """What was seen of the requests for one model."""
 
-    __slots__ = ("flood", "flood_at", "flood_since", "others", "targets", "work")
+    __slots__ = ("classes", "flood", "flood_at", "flood_since", "others", "work")
 
     def __init__(self) -> None:
-        self.targets: dict[float, float] = {}
-        """By TTFT target in seconds: when the last request came."""
+        self.classes: dict[float, ClassInSight] = {}
+        """By TTFT target in seconds."""
         self.others = TenantPair()
         """Tenants that do not crowd."""
         self.work = RecentWork()
@@ -111,21 +140,30 @@ class TrafficInSight:
             seen.others.forget(tenant)
         else:
             seen.others.note(tenant, now)
-        last = seen.targets.get(target_seconds)
-        seen.targets[target_seconds] = now
-        return last is None or now - last > SIGHT_SECONDS
+        of_class = seen.classes.get(target_seconds)
+        comes = of_class is None or now - of_class.last_at > SIGHT_SECONDS
+        if of_class is None or comes:
+            of_class = seen.classes[target_seconds] = ClassInSight(now)
+        of_class.add(tokens, now)
+        return comes
 
-    def targets(self, models: Iterable[str], now: float) -> set[float]:
-        """Return the TTFT targets in sight of these models; drop what is out of sight."""
-        found: set[float] = set()
+    def demand(self, models: Iterable[str], now: float) -> dict[float, float]:
+        """Return the classes in sight of these models; drop what is out of sight.
+
+        They are known by their TTFT target in seconds, each with the uncached prompt tokens that come in a second.
+        """
+        found: dict[float, float] = defaultdict(float)
         for model in models:
             seen = self._seen.get(model)
             if seen is None:
                 continue
-            seen.targets = {target: at for target, at in seen.targets.items() if now - at <= SIGHT_SECONDS}
-            if not seen.targets:
+            seen.classes = {
+                target: each for target, each in seen.classes.items() if now - each.last_at <= SIGHT_SECONDS
+            }
+            if not seen.classes:
                 del self._seen[model]
-            found.update(seen.targets)
+            for target, each in seen.classes.items():
+                found[target] += each.tokens_per_second()
         return found
 
     def contended(self, models: Iterable[str], now: float) -> bool:

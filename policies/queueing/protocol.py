@@ -47,6 +47,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_class: str = "chat"
     level: int = 0
     """Urgency of its class; of one tenant's tickets the lowest level goes first."""
+    target_seconds: float = 0.0
+    """The TTFT target of its class."""
     worker: str = ""
     """The worker that holds most of the prompt."""
 

@@ -34,4 +34,9 @@ def long_batch(random: Random) -> tuple[int, int]:
     return _between(random, 6000, 0.6, 500, 16_000), _between(random, 150, 0.5, 10, 600)
 
 
+def long_answers(random: Random) -> tuple[int, int]:
+    """Return the prompt and output tokens of a batch request with a long answer."""
+    return _between(random, 2000, 0.6, 100, 8000), _between(random, 800, 0.5, 10, 2000)
+
+
 INTERACTIVE: Mapping[str, Lengths] = {"voice": _voice, "code": _code, "chat": _chat}

@@ -6,6 +6,7 @@ of that moment; a request that is sent at once cannot be taken back.
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
+from itertools import compress
 from random import Random
 
 from msgspec.structs import replace
@@ -168,35 +169,41 @@ class SimulatedGateway:
         if terms.due_at is not None:
             ranking = self._in_time(ranking, request, places, terms, now)
         waited_for = []
-        window = terms.window.narrow if terms.narrow else terms.window.wide
         crowds = terms.narrow and not terms.background
         hold = self._hold
-        if terms.window.contended and not terms.narrow:
+        if (terms.window.contended or terms.patient) and not terms.narrow:
             hold = hold_while_contended(hold)
+        if terms.window.filled is not None:
+            asked = [(each.worker, request.prompt_tokens - each.matched_tokens) for each in ranking]
+            ranking = list(compress(ranking, terms.window.choices(asked, patient=terms.patient)))
         for route in ranking:
             if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, hold):
                 break
-            uncached = request.prompt_tokens - route.matched_tokens
-            if (
-                closed.allows(route.worker, crowds=crowds)
-                and self.view.fits(
-                    places[route.worker],
-                    terms.window.taken_by(uncached, is_narrow=terms.narrow),
-                    window,
-                    ahead=terms.ahead,
-                )
-                and (
-                    uncached <= window
-                    or terms.window.open is None
-                    or leaves_one_open(
-                        map(self.view.queued, places.values()), terms.window.open, background=terms.background
-                    )
-                )
-            ):
+            if closed.allows(route.worker, crowds=crowds) and self._has_room(route, request, places, terms):
                 return route
             waited_for.append(route.worker)
         closed.close(waited_for, crowds=crowds)
         return None
+
+    def _has_room(
+        self, route: Route, request: TraceRequest, places: Mapping[WorkerId, int], terms: TurnTerms
+    ) -> bool:
+        """Return whether the worker of a route has room for the request in its window, and a slot."""
+        view, window, worker = self.view, terms.window, places[route.worker]
+        uncached = request.prompt_tokens - route.matched_tokens
+        tokens = window.tokens(route.worker, is_narrow=terms.narrow, patient=terms.patient)
+        taken = window.taken_by(uncached, is_narrow=terms.narrow)
+        return (
+            view.fits(worker, taken, tokens, ahead=terms.ahead)
+            and window.leaves_slots(view.streams(worker), view.slots, background=terms.background)
+            and (
+                uncached <= tokens
+                or window.open is None
+                or leaves_one_open(
+                    map(view.queued, places.values()), window.open, background=terms.background
+                )
+            )
+        )
 
     def _in_time(
         self,

@@ -65,6 +65,8 @@ class GatewayView:
         self._ids = workers
         self._kv_tokens_max = scenario.kv_tokens
         self._chunk_tokens = scenario.times.chunk_tokens
+        self.slots = scenario.times.sequences_max
+        """Requests that each engine runs at a time."""
         self._speeds = [Speed(ms_per_token=scenario.times.ms_per_token)] * len(workers)
         self._fleet_speeds = FleetSpeeds()
         self._learnt = (
@@ -228,6 +230,10 @@ class GatewayView:
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
+
+    def streams(self, worker: int) -> int:
+        """Return how many requests a worker has."""
+        return self._streams[worker]
 
     def tokens_ahead(self, worker: int, now: float) -> int:
         """Return how many of the queued tokens a worker has not computed yet, as far as is known."""

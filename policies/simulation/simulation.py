@@ -273,6 +273,10 @@ class Simulation:
         """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
         return self._view_of(number).ms_per_token
 
+    def fillable_workers(self) -> Sequence[WorkerId]:
+        """Return the workers that may be filled, in the order of their ids; none where several cells use them."""
+        return [self._ids[worker] for worker in self._up] if self._scenario.cells == 1 else []
+
     def _route(
         self,
         number: int,

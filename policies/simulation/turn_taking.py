@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow, dispatch_window
+from policies.admission.filled_workers import filled_workers
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.cell_turns import QueueProgress, turn_bounds
@@ -23,6 +24,7 @@ from policies.service_class import BATCH, CHAT, ServiceClass
 from policies.simulation.gateway_view import MODEL
 from policies.simulation.trace import TraceRequest
 from policies.simulation.turn_queue import QueueRule, TurnQueue
+from radix_cache.match import WorkerId
 
 
 class TooLate(Exception):
@@ -37,6 +39,8 @@ class TurnTerms:
     narrow: bool
     """Whether the narrow window holds for it."""
     background: bool = False
+    patient: bool = False
+    """Whether its class fills the workers that urgent classes leave."""
     ahead: bool = False
     """Whether its turn is too far ahead of other cells for a worker that is not idle."""
     due_at: float | None = None
@@ -70,6 +74,10 @@ class Dispatching(Protocol):
 
     def ms_per_token(self, number: int) -> float:
         """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
+        ...
+
+    def fillable_workers(self) -> Sequence[WorkerId]:
+        """Return the workers that may be filled, in the order of their ids."""
         ...
 
     def at(self, time: float, happens: Callable[[float], None]) -> None:
@@ -214,6 +222,7 @@ class TurnTaking:
             window=window,
             narrow=background or crowds,
             background=background,
+            patient=window.is_patient(service_class.ttft_seconds),
             ahead=queue.is_ahead(request.tenant),
             due_at=None if service_class.late == "wait" else request.at + service_class.ttft_seconds,
             refused_late=service_class.late in ("reject", "demote"),
@@ -223,13 +232,20 @@ class TurnTaking:
         return self._window_at(self._dispatching.ms_per_token(number), now)
 
     def _window_at(self, ms_per_token: float, now: float) -> DispatchWindow:
+        demand = self._in_sight.demand((MODEL,), now)
         return dispatch_window(
-            self._in_sight.targets((MODEL,), now),
+            demand,
             contended=self._in_sight.contended((MODEL,), now),
             ms_per_token=ms_per_token,
             tokens_max=self._window_tokens,
             batch_seconds=self._classes.get(BATCH.name, BATCH).ttft_seconds,
             flood=self._in_sight.standing_flood((MODEL,), now),
+            filled=filled_workers(
+                demand,
+                self._dispatching.fillable_workers(),
+                ms_per_token=ms_per_token,
+                tokens_max=self._window_tokens,
+            ),
         )
 
     def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:

@@ -1,6 +1,7 @@
 """A dispatch window that stays as it is, whatever classes come."""
 
 from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.filled_workers import FilledWorkers
 
 
 class FixedWindow:
@@ -14,6 +15,7 @@ class FixedWindow:
         *,
         contended: bool = True,
         counts_own: bool = True,
+        filled: FilledWorkers | None = None,
     ) -> None:
         self.window = DispatchWindow(
             narrow=narrow,
@@ -21,6 +23,7 @@ class FixedWindow:
             open=left_open,
             contended=contended,
             counts_own=counts_own,
+            filled=filled,
         )
 
     def of(self, model: str) -> DispatchWindow:

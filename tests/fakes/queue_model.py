@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from msgspec.structs import replace
 
@@ -119,6 +120,7 @@ class QueueModel:
         *,
         is_narrow: bool = False,
         background: bool = False,
+        target: float = 0.0,
         ahead: bool = False,
     ) -> SharedRoute | None:
         """Return the cheapest route that is worth taking and has room.
@@ -126,18 +128,20 @@ class QueueModel:
         If there is none, the workers that the request waits for are added to `closed`. `is_narrow`: the narrow
         window applies; `ahead`: only an idle worker will do.
         """
-        tokens = self.window.narrow if is_narrow else self.window.wide
-        left_open = self.window.open
-        if self.window.contended and not is_narrow:
+        left_open, patient = self.window.open, self.window.is_patient(target)
+        if (self.window.contended or patient) and not is_narrow:
             hold = hold_while_contended(hold)
+        asked = [(each.worker, each.uncached_tokens) for each in routes]
+        chosen = list(compress(routes, self.window.choices(asked, patient=patient)))
 
         def cost(route: SharedRoute) -> float:
             return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)
 
-        ranked, waited_for = sorted(routes, key=cost), []
+        ranked, waited_for = sorted(chosen, key=cost), []
         for route in ranked:
             if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
+            tokens = self.window.tokens(route.worker, is_narrow=is_narrow, patient=patient)
             of_other_cells = self.elsewhere.get(route.worker, NO_TOTALS).tokens_queued
             taken = self.window.taken_by(route.uncached_tokens, is_narrow=is_narrow)
             fits = fits_window(self.tokens(route.worker), taken, tokens, of_other_cells)
@@ -147,6 +151,9 @@ class QueueModel:
                 fits = leaves_one_open(
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )
+            fits = fits and self.window.leaves_slots(
+                self.load(route.worker).streams, route.slots or None, background=background
+            )
             if fits and closed.allows(route.worker, crowds=is_narrow and not background):
                 return route
             waited_for.append(route.worker)
@@ -180,6 +187,7 @@ class QueueModel:
                 self.hold,
                 is_narrow=self.narrow_applies(queue, self.waiting_of(id) > 1),
                 background=queue.endswith(BATCH),
+                target=self.records[id].ticket.target_seconds,
                 ahead=self.is_ahead(id),
             )
             if route is not None:
@@ -225,7 +233,13 @@ class QueueModel:
         if ticket.id not in self.records:
             waited_for = any(self.waiting(queue) for queue in queues if not queue.endswith(BATCH))
             background = ticket.queue.endswith(BATCH)
-            route = None if waited_for else self.best(routes, ClosedWorkers(), None, background=background)
+            route = (
+                None
+                if waited_for
+                else self.best(
+                    routes, ClosedWorkers(), None, background=background, target=ticket.target_seconds
+                )
+            )
             if route is None:
                 return 0, ""
             self.records[ticket.id] = QueuedRequest(
@@ -255,7 +269,12 @@ class QueueModel:
         route = None
         if swapped or not other:
             route = self.best(
-                routes, ClosedWorkers(), self.hold, is_narrow=is_narrow, background=queue.endswith(BATCH)
+                routes,
+                ClosedWorkers(),
+                self.hold,
+                is_narrow=is_narrow,
+                background=queue.endswith(BATCH),
+                target=(swapped or record).ticket.target_seconds,
             )
         goes = id
         if swapped and route:

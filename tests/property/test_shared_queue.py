@@ -21,6 +21,7 @@ from gateway.queueing.shared.queue_store import (
     SharedTicket,
 )
 from policies.admission.dispatch_window import PASSED_OVER_MAX
+from policies.admission.filled_workers import FilledWorkers
 from policies.cell_turns import TurnBounds
 from policies.others_load import NO_TOTALS, LoadTotals
 from radix_cache.redis.scripts import ScriptCaller
@@ -28,12 +29,15 @@ from tests.fakes.fixed_window import FixedWindow
 from tests.fakes.queue_model import GrantRound, QueueModel
 
 WINDOW = 100
+FILLED = FilledWorkers(last_open="w0", tokens=WINDOW, patient_seconds=0.5)
 WINDOWS = (
     FixedWindow(WINDOW),
     FixedWindow(60, WINDOW),
     FixedWindow(60, WINDOW, contended=False),
     FixedWindow(60, WINDOW, 30),
     FixedWindow(60, WINDOW, 30, counts_own=False),
+    FixedWindow(40, 60, 20, contended=False, filled=FILLED),
+    FixedWindow(40, 60, 20, filled=FILLED),
 )
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
@@ -54,6 +58,7 @@ routes = st.lists(
         st.integers(1, 150),
         st.floats(0, 40),
         st.sampled_from([0.0, 0.1]),
+        slots=st.sampled_from([0, 1, 4]),
     ),
     min_size=1,
     max_size=3,
@@ -104,10 +109,11 @@ class QueueMachine(RuleBasedStateMachine):
         queue=st.sampled_from(QUEUES),
         cost=st.floats(1, 500),
         weight=st.sampled_from([0.5, 1.0, 3.0]),
+        due_in=st.sampled_from([0.2, 0.5]),
         routes=routes,
     )
-    def admit(self, name, tenant, queue, cost, weight, routes):
-        self.asks(name, tenant, queue, cost, weight, routes)
+    def admit(self, name, tenant, queue, cost, weight, due_in, routes):
+        self.asks(name, tenant, queue, cost, weight, routes, due_in)
 
     @rule(
         name=gateway, queue=st.sampled_from(QUEUES), routes=st.lists(routes, min_size=CROWD, max_size=CROWD)
@@ -117,10 +123,16 @@ class QueueMachine(RuleBasedStateMachine):
         for at, each in enumerate(routes):
             self.asks(name, f"t{at}", queue, 10.0, 1.0, each)
 
-    def asks(self, name, tenant, queue, cost, weight, routes):
+    def asks(self, name, tenant, queue, cost, weight, routes, due_in=0.0):
         id = f"{name}:{len(self.tickets)}"
         self.tickets[id] = SharedTicket(
-            id=id, queue=queue, tenant=tenant, weight=weight, cost=cost, kv_tokens=10
+            id=id,
+            queue=queue,
+            tenant=tenant,
+            weight=weight,
+            cost=cost,
+            kv_tokens=10,
+            target_seconds=due_in,
         )
         self.admitted(name, id, routes)
 

@@ -37,11 +37,21 @@ class KvEventsInfo(msgspec.Struct):
     load_topic: str = "load"
 
 
+class RankState(msgspec.Struct):
+    """The part of the state of a data-parallel rank in /server_info that is read."""
+
+    effective_max_running_requests_per_dp: int | None = None
+    """The requests that it runs at a time: what memory allows."""
+
+
 class ServerInfo(msgspec.Struct):
     """The part of /server_info that is read."""
 
     max_total_num_tokens: int | None = None
     chunked_prefill_size: int | None = None
+    max_running_requests: int | None = None
+    """Of all data-parallel ranks together, as it was asked for."""
+    internal_states: list[RankState] = []
     instance_id: str | None = None
     """An id that is new at every start; only the embedded engine has it."""
     kv_events: KvEventsInfo | None = None
@@ -106,6 +116,7 @@ class SglangAdapter(OpenAIAdapter):
             context_lengths=listed.context_lengths,
             kv_tokens_max=info.max_total_num_tokens if (info.max_total_num_tokens or 0) > 0 else None,
             chunk_tokens=info.chunked_prefill_size if (info.chunked_prefill_size or 0) > 0 else None,
+            slots=_slots(info),
             instance_id=info.instance_id,
             events=tuple(_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
             loads=tuple(_load_sources(info.kv_events, self.http.host)) if info.kv_events is not None else (),
@@ -154,6 +165,13 @@ class EmbeddedAdapter(SglangAdapter):
     lowest_first = True
     chat_ids_field = None
     lora_field = None
+
+
+def _slots(info: ServerInfo) -> int | None:
+    """Return how many requests all ranks run at a time."""
+    of_rank = info.internal_states[0].effective_max_running_requests_per_dp if info.internal_states else None
+    slots = info.max_running_requests if of_rank is None else of_rank * max(1, info.dp_size or 1)
+    return slots if slots is not None and slots > 0 else None
 
 
 def _sources(events: KvEventsInfo, host: str) -> Iterator[EventSource]:

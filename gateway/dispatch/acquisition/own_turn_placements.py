@@ -1,6 +1,7 @@
 """Placements in turns that this gateway gives by itself, on workers that have room by its own knowledge."""
 
 from collections.abc import Callable
+from itertools import compress
 
 from gateway.dispatch.acquisition.request_ranking import RequestRanking
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
@@ -82,15 +83,20 @@ class OwnTurnPlacements:
             window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )
         is_narrow = background or crowds
-        if window.contended and not is_narrow:
+        patient = window.is_patient(pending.service_class.ttft_seconds)
+        if (window.contended or patient) and not is_narrow:
             hold = hold_while_contended(hold)
         waited_for = []
+        if window.filled is not None:
+            tokens = pending.prompt.prompt_tokens
+            asked = [(prefill_worker_of(each), tokens_to_compute(tokens, each)) for each in routes]
+            routes = tuple(compress(routes, window.choices(asked, patient=patient)))
         for route in routes:
             if not close_enough_to_best(route.cost_ms, routes[0].cost_ms, hold):
                 break
             worker = route.prefill_worker or route.worker
             if (closed is None or closed.allows(worker, crowds=crowds)) and self._fits(
-                worker, route, pending, routes, window, is_narrow=is_narrow
+                worker, route, pending, decision.routes, window, is_narrow=is_narrow, patient=patient
             ):
                 if self._router.shadow is not None:
                     self._router.shadowed(decision)
@@ -120,15 +126,22 @@ class OwnTurnPlacements:
         window: DispatchWindow,
         *,
         is_narrow: bool,
+        patient: bool = False,
     ) -> bool:
-        """Return whether the worker that computes the prompt on this route has room for it."""
-        uncached = tokens_to_compute(pending.prompt.prompt_tokens, route)
-        tokens_max = window.narrow if is_narrow else window.wide
+        """Return whether the worker that computes the prompt on this route has room for it, and a slot."""
+        uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
+        tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
         taken = window.taken_by(uncached, is_narrow=is_narrow)
-        return fits_window(self._fleet[worker].load.all_tokens_queued, taken, tokens_max) and (
-            uncached <= tokens_max
-            or window.open is None
-            or self._leaves_one_open(pending, routes, window.open)
+        return (
+            fits_window(there.load.all_tokens_queued, taken, tokens_max)
+            and window.leaves_slots(
+                there.load.all_streams, there.slots, background=pending.service_class.background
+            )
+            and (
+                uncached <= tokens_max
+                or window.open is None
+                or self._leaves_one_open(pending, routes, window.open)
+            )
         )
 
     def _place_on(

@@ -10,6 +10,7 @@ from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.telemetry.request_events import QueueWait
 from policies.admission.dispatch_window import DispatchWindow, fits_window
+from policies.queueing.protocol import Ticket
 
 COUNTED_MAX = 256
 """Requests ahead that are counted by tenant, the ones that have waited longest."""
@@ -31,9 +32,7 @@ def queue_wait(
     ahead = len(counted) if len(counted) < COUNTED_MAX else max(COUNTED_MAX, len(room) - 1)
     is_narrow = window.is_narrow(room, ticket.tenant, background=pending.service_class.background)
     return QueueWait(
-        reason=waiting_reason(
-            fleet, room, ticket.uncached_tokens, ahead, window.of(room.model), is_narrow, shared
-        ),
+        reason=waiting_reason(fleet, room, ticket, ahead, window.of(room.model), is_narrow, shared),
         requests_ahead=ahead,
         tokens_ahead=sum(other.uncached_tokens for other in counted)
         if ahead == len(counted)
@@ -45,24 +44,25 @@ def queue_wait(
 def waiting_reason(
     fleet: Fleet,
     room: WaitingRoom[Placement],
-    uncached_tokens: int,
+    ticket: Ticket,
     ahead: int,
     window: DispatchWindow,
     is_narrow: bool,
     shared: bool,
 ) -> str:
-    """Return why a request with so many uncached tokens waits while so many requests came before it."""
+    """Return why a request waits while so many requests came before it."""
     if not room.may_give_turns:
         return "others go before batch work"
     able = fleet.serving(room.model)
     if not able:
         return "no worker serves the model now"
-    window_tokens = window.narrow if is_narrow else window.wide
+    uncached_tokens, patient = ticket.uncached_tokens, window.is_patient(ticket.target_seconds)
+    tokens = {each.id: window.tokens(each.id, is_narrow=is_narrow, patient=patient) for each in able}
     taken = window.taken_by(uncached_tokens, is_narrow=is_narrow)
-    if not any(fits_window(worker.load.all_tokens_queued, taken, window_tokens) for worker in able):
+    if not any(fits_window(each.load.all_tokens_queued, taken, tokens[each.id]) for each in able):
         return "no worker has room for its prompt"
     if ahead:
         return f"{ahead} came before it" + (" at its gateway" if shared else "")
-    if uncached_tokens > window_tokens:
+    if uncached_tokens > max(tokens.values()):
         return "its prompt is longer than the dispatch window, and a worker stays open for shorter ones"
     return "others go before it" if shared else "a better worker than those with room is worth the wait"

@@ -66,4 +66,5 @@ def queued_request(pending: PendingRequest, routes: Sequence[Route]) -> QueuedRe
         deadline=target_at(pending),
         service_class=service_class.name,
         level=service_class.level,
+        target_seconds=service_class.ttft_seconds,
     )

@@ -128,4 +128,5 @@ class SharedTurnPlacements:
             route.cost_ms - route.ms_per_queued_token * queued,
             route.ms_per_queued_token,
             queued,
+            self._fleet[worker].slots or 0,
         )

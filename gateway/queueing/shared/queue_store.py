@@ -56,6 +56,8 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     ms_per_token: float = 0.0
     queued_tokens: int = 0
     """What this gateway knows to be queued there; it counts where several shards use the worker."""
+    slots: int = 0
+    """Requests that the worker runs at a time; 0: not known."""
 
 
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -68,6 +70,8 @@ class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     weight: float
     cost: float
     kv_tokens: int
+    target_seconds: float = 0.0
+    """The TTFT target of its class."""
     shard: int = 0
     """The number of the shard that decides on it; see queue_shards.py."""
 
@@ -313,7 +317,7 @@ class QueueStore:
         flat: list[CommandArgument] = [len(routes)]
         divided = self._is_divided is not None and self._is_divided(queue)
         for route in routes:
-            flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token]
+            flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token, route.slots]
             flat.append(route.queued_tokens if divided else 0)
         return flat
 
@@ -333,7 +337,7 @@ class QueueStore:
         if self._is_divided is not None and any(map(self._is_divided, queues)):
             flags += 2
         head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open, flags]
-        head += [int(window.counts_own), hold, len(queues), *queues]
+        head += [int(window.counts_own), hold, _filled(window), len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 
@@ -350,8 +354,14 @@ def _loads(flat: Sequence[Any]) -> Loads:
     return {WorkerId(flat[at].decode()): LoadTotals(*flat[at + 1 : at + 4]) for at in range(0, len(flat), 4)}
 
 
+def _filled(window: DispatchWindow) -> str:
+    filled = window.filled
+    return "" if filled is None else f"{filled.tokens} {filled.patient_seconds!r} {filled.last_open}"
+
+
 def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:
-    return (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
+    asked = (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
+    return (*asked, ticket.target_seconds)
 
 
 def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:

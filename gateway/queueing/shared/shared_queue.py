@@ -179,6 +179,7 @@ class SharedQueue:
             weight=ticket.weight,
             cost=ticket.cost if cost is None else cost,
             kv_tokens=kv_tokens,
+            target_seconds=ticket.target_seconds,
             shard=self.number,
         )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from policies.simulation.class_lengths import INTERACTIVE, Lengths, long_batch, short_batch
+from policies.simulation.class_lengths import INTERACTIVE, Lengths, long_answers, long_batch, short_batch
 
 RATE = 54.0
 """Voice, code and chat requests a second: 70 % of what two workers of 8B class can do (policies/simulation)."""
@@ -37,4 +37,8 @@ def interactive(rate: float, seconds: float, seed: int) -> Iterator[ClassRequest
         )
 
 
-BATCH: dict[str, Lengths] = {"short batch prompts": short_batch, "long batch prompts": long_batch}
+BATCH: dict[str, Lengths] = {
+    "short batch prompts": short_batch,
+    "long batch prompts": long_batch,
+    "batch prompts with long answers": long_answers,
+}

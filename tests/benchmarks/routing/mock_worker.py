@@ -129,6 +129,7 @@ def app_of(engine: RealTime, times: StepTime) -> web.Application:
         said = {
             "max_total_num_tokens": engine.kv_tokens // TOKENS_PER_WORD,
             "chunked_prefill_size": times.chunk_tokens // TOKENS_PER_WORD,
+            "max_running_requests": times.sequences_max,
         }
         return web.json_response({**said, "instance_id": "mock"})
 

@@ -47,6 +47,7 @@ def test_every_setting_of_a_worker_may_be_given():
             "priority": "on",
             "dp_rank": "off",
             "prefill_tokens_per_second": 9000,
+            "slots": 256,
             "role": "prefill",
             "models": ["m"],
         },

@@ -13,7 +13,8 @@
 -- One gateway alone gives turns by the same rules, in Python:
 --   best_route, leaves_one_open, hold_while_contended
 --       OwnTurnPlacements.place_now in gateway/dispatch/acquisition/own_turn_placements.py, with these functions,
---       fits_window, close_enough_to_best, ClosedWorkers and the constants of policies/admission/dispatch_window.py
+--       fits_window, close_enough_to_best, ClosedWorkers and the constants of policies/admission/dispatch_window.py,
+--       where DispatchWindow has window_of (as tokens), choices and leaves_slots
 --   first_waiting, grant_one, grant
 --       FlowHeads in policies/queueing/two_level_order.py, WaitingRoom.give_turns and WaitingRooms.give_turns in
 --       gateway/queueing; a flow is a tenant in a queue here
@@ -44,7 +45,9 @@
 --       5 1: contended; 2 is added where the tenants of the model are divided among shards
 --       6 1: a prompt takes space of the wide window itself
 --       7 share by which a worker may cost more than the best one; '': any worker with room will do
---       8 number of queues, their names; then the arguments of the verb
+--       8 the filled workers (policies/admission/filled_workers.py): their window in tokens, the least TTFT target of
+--         patient classes in seconds, and the last open worker, with spaces between; '': none is filled
+--       9 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
 -- Every verb may be repeated with the same result. Loops are bounded by the constants below.
@@ -57,6 +60,8 @@ local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local UNPACKED_MAX, WEIGHED_MAX = 256, 16
 -- As in policies/admission/dispatch_window.py.
 local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS, PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 10, 1, 4, 8, 4
+-- As in policies/admission/filled_workers.py.
+local SPARE_SHARE = 0.1
 
 -- Records that `look` has unpacked, by their packed form, from call to call; and how many.
 local unpacked, unpacked_count = {}, 0
@@ -81,15 +86,19 @@ local function begin(keys, args)
   local flags = tonumber(args[5])
   terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = flags % 2 == 1,
     divided = flags >= 2, counts_own = args[6] == '1', hold = tonumber(args[7])}
+  if args[8] ~= '' then
+    local tokens, target, last_open = string.match(args[8], '^(%S+) (%S+) (.*)$')
+    terms.filled, terms.patient_target, terms.last_open = tonumber(tokens), tonumber(target), last_open
+  end
   queues, more, known_loads, seen, in_step = {}, false, {}, {}, false
-  local count = tonumber(args[8])
+  local count = tonumber(args[9])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
-    local queue = {name = args[8 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4], finishes = {}, background = string.sub(args[8 + i], -6) == '#batch'}
+    local queue = {name = args[9 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
+      tickets = keys[k + 4], finishes = {}, background = string.sub(args[9 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
-  next_at = 9 + count
+  next_at = 10 + count
   return call('ZSCORE', gateways, args[1])
 end
 
@@ -179,19 +188,50 @@ end
 -- Returns by what share a worker may cost more for a tenant that has no more requests waiting, beside one that has.
 local function hold_while_contended(hold) return hold and math.max(hold, CONTENDED_HOLD) end
 
+-- Returns the window of a worker for a request, which is `patient` if it fills the workers that urgent classes leave.
+local function window_of(worker, is_narrow, patient)
+  if patient then return worker <= terms.last_open and terms.narrow or terms.filled end
+  return is_narrow and terms.narrow or terms.wide
+end
+
+-- Returns the routes that a request may wait for: a patient one goes to open workers if it is short, an urgent one to
+-- filled ones if more of its prompt is cached there.
+local function choices(routes, patient)
+  if not terms.filled then return routes end
+  local found, least = {}, math.huge
+  for _, route in ipairs(routes) do
+    if route[1] <= terms.last_open then least = math.min(least, route[2]) end
+  end
+  for _, route in ipairs(routes) do
+    local may = patient or route[2] < least
+    if route[1] <= terms.last_open then may = not patient or route[2] <= terms.narrow end
+    if may then found[#found + 1] = route end
+  end
+  return #found > 0 and found or routes
+end
+
+-- Returns whether a request leaves slots of an engine to other classes, as batch work has to beside them.
+local function leaves_slots(route, streams, background)
+  local slots = route[5]
+  if not background or not terms.counts_own or not slots or slots == 0 then return true end
+  return streams < math.max(1, slots - math.ceil(SPARE_SHARE * slots))
+end
+
 -- Returns the cheapest route that is worth going and has room now, at a worker that is not closed. Without one, the
 -- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
 -- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
--- `is_narrow`: the narrow window applies; `background`: it is batch work; `ahead_of_cells`: only an idle worker will do, since its
--- turn is too far ahead of other cells, or of other shards; there the workers that are idle go first to the shard that
--- is furthest behind, when all have told their loads. Routes are {worker, uncached tokens, fixed ms, ms per queued token}.
-local function best_route(routes, closed, hold, is_narrow, background, ahead_of_cells)
-  read_loads(workers_of(routes))
-  local costs, least, found, open = {}, math.huge, nil, terms.open
-  local window, crowds = is_narrow and terms.narrow or terms.wide, is_narrow and not background
-  if terms.contended and not is_narrow then hold = hold_while_contended(hold) end
+-- `is_narrow`: the narrow window applies; `background`: it is batch work; `target`: the TTFT target of its class in
+-- seconds; `ahead_of_cells`: only an idle worker will do, since its turn is too far ahead of other cells, or of other
+-- shards; there the workers that are idle go first to the shard that is furthest behind, when all have told their
+-- loads. Routes are {worker, uncached tokens, fixed ms, ms per queued token, slots of the engine or 0}.
+local function best_route(all_routes, closed, hold, is_narrow, background, target, ahead_of_cells)
+  read_loads(workers_of(all_routes))
+  local costs, least, found, open, crowds = {}, math.huge, nil, terms.open, is_narrow and not background
+  local patient = terms.filled and (target or 0) >= terms.patient_target
+  local routes = choices(all_routes, patient)
+  if (terms.contended or patient) and not is_narrow then hold = hold_while_contended(hold) end
   for i, route in ipairs(routes) do
-    local load = known_loads[route[1]]
+    local load, window = known_loads[route[1]], window_of(route[1], is_narrow, patient)
     local ahead = math.max(load[1], seen[route[1]] or load[1])
     -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
     -- might keep it busy for ever.
@@ -199,7 +239,8 @@ local function best_route(routes, closed, hold, is_narrow, background, ahead_of_
     local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + taken <= window
     if not terms.divided then room = room or ahead == load[4] end
     if ahead_of_cells then room = ahead == 0 and (in_step or not terms.divided) end
-    if room and open and route[2] > window then room = leaves_one_open(routes, background) end
+    if room and open and route[2] > window then room = leaves_one_open(all_routes, background) end
+    room = room and leaves_slots(route, load[2], background)
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) then
       local closed_to = closed[route[1]]
@@ -357,7 +398,8 @@ local function grant_one(queue, mine, round)
     id, record, start = first_waiting(queue, round)
     if not id then return false end
     local is_narrow = narrow_applies(queue, #round.tickets > 1)
-    route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, is_ahead(queue, start))
+    route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
+      is_ahead(queue, start))
     if not route then
       if not terms.hold or round.count == PASSED_OVER_MAX then return false end
       round.count = round.count + 1
@@ -471,7 +513,7 @@ local function routes_of(args)
   local routes = {}
   for i = 1, tonumber(next_arg(args)) do
     local worker, tokens = next_arg(args), tonumber(next_arg(args))
-    routes[i] = {worker, tokens, tonumber(next_arg(args)), tonumber(next_arg(args))}
+    routes[i] = {worker, tokens, tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))}
     local known = tonumber(next_arg(args))
     if terms.divided then seen[worker] = known end
   end
@@ -491,7 +533,7 @@ end
 
 -- admit: a place if there is room and no request waits, else a ticket. Of the first queue; with a batch queue come the
 --   queues that go before it.
---   id, tenant, weight, cost, KV tokens, number of routes, routes, each with the queued tokens that the gateway knows of
+--   id, tenant, weight, cost, KV tokens, TTFT target in seconds, number of routes, routes, each with the queued tokens that the gateway knows of
 -- Outcome 1 {worker, tokens, loads, virtual time, finish tag}, 0 waits {'', 0, loads, virtual time, finish tag}, -1 it has
 -- ended already.
 -- Of a ticket that waits already, the routes are these from now on. One whose turn has come has its place.
@@ -500,7 +542,7 @@ function verbs.admit(keys, args)
   local id, queue = next_arg(args), queues[1]
   if call('ZSCORE', ended, id) then return reply(-1) end
   local record = {queue = queue.name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
-    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args))}
+    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args)), target = tonumber(next_arg(args))}
   local routes = routes_of(args)
   local known = read(id)
   if known and known.state == 'waiting' then
@@ -512,7 +554,7 @@ function verbs.admit(keys, args)
     local unblocked = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
     local start = unblocked and math.max((virtual_time(queue)), finish_of(queue, record.tenant))
     local route = unblocked and best_route(routes, {}, terms.hold, narrow_applies(queue, false), queue.background,
-      is_ahead(queue, start))
+      record.target, is_ahead(queue, start))
     if route then
       give_turn(queue, record, start)
       record.state, record.worker, record.tokens = 'placed', route[1], route[2]
@@ -539,21 +581,21 @@ function verbs.admit(keys, args)
 end
 
 -- spare: a place that no request waits for in any of these queues, batch work apart; else nothing. It takes no turn.
---   id, tenant, weight, cost, KV tokens, number of routes, routes
+--   id, tenant, weight, cost, KV tokens, TTFT target in seconds, number of routes, routes
 -- Outcome 1 {worker, tokens, loads}, 0 there is none {'', 0, loads}, -1 it has ended already.
 function verbs.spare(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
   local id = next_arg(args)
   if call('ZSCORE', ended, id) then return reply(-1) end
   local record = {queue = queues[1].name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
-    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args))}
+    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args)), target = tonumber(next_arg(args))}
   local routes, known = routes_of(args), read(id)
   if not known then
     local unblocked = true
     for _, queue in ipairs(queues) do
       unblocked = unblocked and (queue.background or waiting_tenants(queue) == 0)
     end
-    local route = unblocked and best_route(routes, {}, nil, false, queues[1].background)
+    local route = unblocked and best_route(routes, {}, nil, false, queues[1].background, record.target)
     if not route then return reply(0, '', 0, loads_of(workers_of(routes))) end
     record.state, record.worker, record.tokens = 'placed', route[1], route[2]
     add_load(record)
@@ -579,13 +621,14 @@ function verbs.claim(keys, args)
   end
   remove_load(record)
   local is_narrow = narrow_applies(queue, terms.contended and #tickets_of(queue, record.tenant, 1) > 0)
-  local route = (swapped or other == '') and best_route(routes, {}, terms.hold, is_narrow, queue.background)
+  local route = (swapped or other == '')
+    and best_route(routes, {}, terms.hold, is_narrow, queue.background, (swapped or record).target)
   local goes = id
   if swapped and route then
     goes = other
     dequeue(queue, other, swapped)
     correct(queue, record, swapped.cost - record.cost)
-    record.state, record.routes = 'waiting', {{record.worker, record.tokens, 0, 0}}
+    record.state, record.routes = 'waiting', {{record.worker, record.tokens, 0, 0, 0}}
     record.worker, record.tokens = nil, nil
     write(id, record)
     enqueue(queue, id, record)
@@ -647,7 +690,7 @@ end
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
-  local lease = tonumber(args[9 + tonumber(args[8])])
+  local lease = tonumber(args[10 + tonumber(args[9])])
   if not begin(keys, args) then return {-2, -1, 0} end
   if lease == 0 then
     drop_all_of(args[1])

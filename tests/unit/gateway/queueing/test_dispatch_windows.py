@@ -1,5 +1,7 @@
 """The window ahead of a worker follows the tightest service class in sight."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.queueing.dispatch_windows import KEPT_SECONDS, DispatchWindows, OwnDispatchWindows
@@ -93,6 +95,45 @@ def test_a_gateway_that_decides_alone_among_several_has_its_part(stage, windows,
     assert (window.of("m").narrow, window.of("m").wide, window.of("m").open) == (1125, 2250, 562)
     queue.shared = True
     assert window.of("m") == windows.of("m")
+
+
+@pytest.fixture
+def busy(stage, windows):
+    """Voice at 5,000 tokens a second, and batch work, for a while."""
+    for _ in range(100):
+        windows.note_request("m", BATCH.ttft_seconds, "acme", tokens=1000)
+        windows.note_request("m", VOICE.ttft_seconds, "acme", tokens=500)
+        stage.clock.advance(0.1)
+    return windows
+
+
+def have_slots(stage, *slots):
+    for worker, count in zip(stage.fleet, slots, strict=True):
+        worker.report = replace(worker.report, slots=count)
+
+
+@pytest.mark.parametrize(("slots", "filled"), [((8, 8), True), ((8, None), False)])
+def test_workers_are_filled_if_all_of_them_say_how_many_slots_they_have(stage, busy, slots, filled):
+    busy.count_gateways(lambda: 1)
+    have_slots(stage, *slots)
+    found = busy.of("m").filled
+    assert (found is not None) is filled
+    assert found is None or found.last_open == "a"
+
+
+@pytest.mark.parametrize(("gateways", "filled"), [(1, True), (6, False)])
+def test_each_gateway_sees_its_part_of_what_urgent_classes_need(stage, busy, gateways, filled):
+    busy.count_gateways(lambda: gateways)
+    have_slots(stage, 8, 8)
+    assert (busy.of("m").filled is not None) is filled
+
+
+def test_what_the_settings_say_of_slots_goes_before_what_a_worker_reports(stage):
+    worker = next(iter(stage.fleet))
+    worker.report = replace(worker.report, slots=8)
+    assert worker.slots == 8
+    worker.known_slots = 4
+    assert worker.slots == 4
 
 
 def test_batch_work_gets_the_narrow_window(stage, windows, with_batch):

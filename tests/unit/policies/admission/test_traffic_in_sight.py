@@ -1,6 +1,7 @@
 """Which classes and tenants are in sight, and when one tenant crowds out another."""
 
 from functools import partial
+from math import inf
 
 import pytest
 
@@ -22,9 +23,20 @@ def test_the_targets_of_all_models_are_in_sight_for_a_while(traffic, see):
     assert see("a", 0.0, crowds=False)
     assert not see("a", 1.0, crowds=False)
     traffic.see("n", 2.0, "a", 5.0, tokens=1000, crowds=False)
-    assert traffic.targets(("m", "n", "never seen"), 5.0) == {0.5, 2.0}
-    assert traffic.targets(("m", "n"), 1.1 + SIGHT_SECONDS) == {2.0}
+    assert traffic.demand(("m", "n", "never seen"), 5.0).keys() == {0.5, 2.0}
+    assert traffic.demand(("m", "n"), 1.1 + SIGHT_SECONDS).keys() == {2.0}
     assert see("a", 20.0, crowds=False)
+
+
+def test_the_demand_of_a_class_is_known_after_a_while_and_follows_what_comes(traffic, see):
+    see("a", 0.0, crowds=False)
+    assert traffic.demand(("m",), 0.0) == {0.5: inf}
+    for number in range(1, 400):
+        see("a", 0.1 * number, crowds=False)
+    assert traffic.demand(("m",), 40.0)[0.5] == pytest.approx(10_000, rel=0.05)
+    for number in range(400):
+        see("a", 40 + 0.05 * number, crowds=False)
+    assert traffic.demand(("m",), 60.0)[0.5] == pytest.approx(20_000, rel=0.15)
 
 
 def test_tenants_that_are_all_served_at_once_do_not_contend(traffic, see):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from policies.admission.dispatch_window import DispatchWindow
 from policies.service_class import BATCH, CHAT, CODE, VOICE
-from policies.simulation.class_lengths import INTERACTIVE, long_batch, short_batch
+from policies.simulation.class_lengths import INTERACTIVE, long_answers, long_batch, short_batch
 from policies.simulation.contenders import contender
 from policies.simulation.outcome import figures, summary
 from policies.simulation.scenario import Scenario
@@ -64,7 +64,9 @@ def work_until(seconds, result):
     return sum(one.prompt_tokens + 2 * one.output_tokens for one in ended)
 
 
-@pytest.mark.parametrize(("batch", "batch_rate"), [(short_batch, 25.0), (long_batch, 8.0)])
+@pytest.mark.parametrize(
+    ("batch", "batch_rate"), [(short_batch, 25.0), (long_batch, 8.0), (long_answers, 20.0)]
+)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_flood_of_batch_work_costs_interactive_classes_no_more_than_one_in_a_hundred(
     batch, batch_rate, seed

@@ -43,6 +43,26 @@ async def test_a_new_one_tells_all():
     assert await probed(**new) == (("m",), 1000, 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("info", "slots"),
+    [
+        ({}, None),
+        ({"max_running_requests": 64}, 64),
+        (
+            {
+                "max_running_requests": None,
+                "internal_states": [{"effective_max_running_requests_per_dp": 48}],
+            },
+            96,
+        ),
+        ({"max_running_requests": 0}, None),
+    ],
+    ids=["not told", "as asked for", "as memory allows, of two ranks", "none"],
+)
+async def test_it_tells_how_many_requests_it_runs_at_a_time(info, slots):
+    assert (await report_of(server_info=says(INFO | info))).slots == slots
+
+
 async def test_an_older_one_tells_under_older_names_and_no_load():
     assert await probed(get_server_info=says(INFO)) == (("m",), 1000, 2, None)
 

@@ -3,10 +3,12 @@
 import pytest
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
-from policies.admission.dispatch_window import ClosedWorkers
-from policies.service_class import CHAT
+from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
+from policies.admission.filled_workers import FilledWorkers
+from policies.service_class import BATCH, CHAT, VOICE
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
+    WINDOW,
     DispatchStage,
     prompt_of,
     with_limits,
@@ -33,6 +35,40 @@ def test_a_request_without_room_names_the_workers_that_it_waits_for():
     request, closed = stage.pending(), ClosedWorkers()
     assert stage.acquisition.own_turns.place_now(request, closed) is None
     assert closed == {"a"}
+
+
+# Filled workers: `a` is open, `b` is filled.
+
+
+NARROW = 100
+
+
+def beside_filled(service_class, *, costs):
+    """Return a stage with a request of this class, whose prompt is longer than the narrow window."""
+    stage = DispatchStage("a", "b", limits=with_limits(hold=0.0))
+    stage.policy.costs = costs
+    filled = FilledWorkers(last_open=WorkerId("a"), tokens=WINDOW, patient_seconds=0.3)
+    window = DispatchWindow(narrow=NARROW, wide=WINDOW, counts_own=True, filled=filled)
+    stage.window.of_all_gateways.of = lambda model: window
+    request = stage.pending(prompt=prompt_of(tokens=WINDOW // 2))
+    request.service_class = service_class
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    return stage, request
+
+
+@pytest.mark.parametrize(("service_class", "goes"), [(VOICE, "a"), (CHAT, "b"), (BATCH, "b")])
+def test_urgent_requests_go_to_open_workers_and_long_prompts_of_others_to_filled_ones(service_class, goes):
+    stage, request = beside_filled(service_class, costs={"a": 10.0, "b": 10.0})
+    assert stage.acquisition.own_turns.place_now(request).worker.id == goes
+
+
+@pytest.mark.parametrize(("service_class", "goes"), [(CHAT, True), (BATCH, False)])
+def test_batch_work_leaves_slots_of_an_engine_to_other_classes(service_class, goes):
+    stage, request = beside_filled(service_class, costs={"a": 10.0, "b": 10.0})
+    worker = stage.worker("b")
+    worker.known_slots = 2
+    worker.load.streams += 1
+    assert (stage.acquisition.own_turns.place_now(request) is not None) is goes
 
 
 # After a failure.

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.dispatch.acquisition.queue_wait import waiting_reason
 from policies.admission.dispatch_window import DispatchWindow
+from policies.queueing.protocol import Ticket
 from tests.fakes.dispatch_stage import WINDOW, DispatchStage
 
 
@@ -15,7 +16,8 @@ def stage():
 def reason(stage, *, uncached_tokens=640, ahead=0, is_narrow=False, shared=False):
     room = stage.rooms.of("m")
     window = DispatchWindow(narrow=WINDOW, wide=WINDOW)
-    return waiting_reason(stage.fleet, room, uncached_tokens, ahead, window, is_narrow, shared)
+    ticket = Ticket(number=1, tenant="acme", cost=1.0, arrived_at=0.0, uncached_tokens=uncached_tokens)
+    return waiting_reason(stage.fleet, room, ticket, ahead, window, is_narrow, shared)
 
 
 def test_with_all_workers_full_there_is_no_room(stage):

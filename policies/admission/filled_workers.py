@@ -1,0 +1,80 @@
+"""Filled workers: those that urgent classes do not need compute long prefills for the others.
+
+    |-- open workers, the first by id --|-- filled workers -----------------|
+     urgent classes; a narrow window     a window for the tightest target
+     for the other classes               among the other classes
+
+Short steps keep a part of an engine's throughput back (dispatch_window.py). They are needed where urgent requests
+go, and nowhere else. Classes are patient here, batch work always among them, if their target is at least
+PATIENT_TARGETS times the tightest one. So many workers stay open that the prompts of urgent classes take at most
+OPEN_LOAD of their time; with one worker, or too little room, none is filled.
+
+Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes: an engine with
+long answers in all of its slots begins no prompt, however short its queue is. Workers are filled only if the
+number of slots of each is known.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+import msgspec
+
+from radix_cache.match import WorkerId
+
+PATIENT_TARGETS = 2.0
+"""A class is patient if its target is at least so many times the tightest one in sight."""
+
+FILLED_SHARE = 0.6
+"""What the window of a filled worker lasts, as a share of the tightest target of patient classes."""
+
+OPEN_LOAD = 0.4
+"""Share of the time of open workers that the prompts of urgent classes take at most, at full steps."""
+
+SPARE_SHARE = 0.1
+"""Share of an engine's slots that batch work leaves to other classes, while there are any."""
+
+
+class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which workers are filled, and how far."""
+
+    last_open: WorkerId
+    """The workers up to this id are open, the others are filled."""
+    tokens: int
+    """The window of filled workers for patient classes."""
+    patient_seconds: float
+    """Classes with at least this TTFT target are patient."""
+
+
+def filled_workers(
+    tokens_per_second: Mapping[float, float],
+    workers: Sequence[WorkerId],
+    *,
+    ms_per_token: float,
+    tokens_max: int,
+) -> FilledWorkers | None:
+    """Return which workers are filled; None: none can be spared.
+
+    `tokens_per_second`: uncached prompt tokens that come of the classes in sight, by TTFT target in seconds;
+    infinity of a class that has just come into sight.
+    `workers`: those of the model, in the order of their ids; none if the slots of any of them are not known.
+    """
+    if len(workers) < 2 or len(tokens_per_second) < 2:
+        return None
+    patient_seconds = PATIENT_TARGETS * min(tokens_per_second)
+    patient = [target for target in tokens_per_second if target >= patient_seconds]
+    if not patient:
+        return None
+    urgent = sum(tokens for target, tokens in tokens_per_second.items() if target < patient_seconds)
+    needed = urgent * ms_per_token / 1000 / OPEN_LOAD
+    if needed > len(workers) - 1:
+        return None
+    return FilledWorkers(
+        last_open=workers[max(1, ceil(needed)) - 1],
+        tokens=min(tokens_max, int(1000 * FILLED_SHARE * min(patient) / ms_per_token)),
+        patient_seconds=patient_seconds,
+    )
+
+
+def leaves_slots(streams: int, slots: int | None) -> bool:
+    """Return whether batch work may take a slot of an engine with so many requests; `slots`: None if not known."""
+    return slots is None or streams < max(1, slots - ceil(SPARE_SHARE * slots))

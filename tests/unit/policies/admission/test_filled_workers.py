@@ -1,0 +1,98 @@
+"""Which workers urgent classes leave to the others, and what of an engine's slots batch work leaves."""
+
+from math import inf
+
+import pytest
+
+from policies.admission.dispatch_window import dispatch_window
+from policies.admission.filled_workers import FilledWorkers, filled_workers, leaves_slots
+
+VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
+FILLED = FilledWorkers(last_open="b", tokens=9000, patient_seconds=0.3)
+
+
+def of(demand, workers="abcd", tokens_max=16_384):
+    return filled_workers(demand, list(workers), ms_per_token=0.02, tokens_max=tokens_max)
+
+
+def window(filled=FILLED):
+    return dispatch_window(
+        {VOICE, CHAT, BATCH},
+        contended=False,
+        ms_per_token=0.02,
+        tokens_max=16_384,
+        batch_seconds=BATCH,
+        filled=filled,
+    )
+
+
+def test_chats_and_batch_work_fill_what_voice_and_code_leave():
+    filled = of({VOICE: 10_000.0, CODE: 20_000.0, CHAT: 90_000.0, BATCH: inf})
+    # 0.6 seconds of prompts come in a second; they may take 0.4 of the time of the open workers.
+    assert filled == FilledWorkers(last_open="b", tokens=15_000, patient_seconds=0.3)
+
+
+def test_beside_batch_work_alone_chats_are_urgent():
+    assert of({CHAT: 1000.0, BATCH: 5000.0}) == FilledWorkers(
+        last_open="a", tokens=16_384, patient_seconds=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("demand", "workers"),
+    [
+        ({VOICE: 10.0, BATCH: 10.0}, "a"),
+        ({VOICE: 10.0, BATCH: 10.0}, ""),
+        ({VOICE: 10.0}, "abcd"),
+        ({VOICE: 10.0, CODE: 10.0}, "abcd"),
+        ({VOICE: 70_000.0, BATCH: 10.0}, "abcd"),
+        ({VOICE: inf, BATCH: 10.0}, "abcd"),
+    ],
+    ids=["one worker", "slots not known", "one class", "none patient", "none to spare", "demand not known"],
+)
+def test_no_worker_is_filled_where_none_can_be_spared(demand, workers):
+    assert of(demand, workers) is None
+
+
+def test_only_filled_workers_have_a_long_window_for_patient_classes():
+    found = window()
+    assert found.tokens("b", is_narrow=True, patient=True) == found.narrow
+    assert found.tokens("c", is_narrow=True, patient=True) == 9000
+    assert found.tokens("c", is_narrow=False, patient=False) == found.wide
+    assert window(None).tokens("c", is_narrow=True, patient=False) == window(None).narrow
+
+
+def test_a_short_prompt_of_a_patient_class_may_go_anywhere_and_a_long_one_to_filled_workers():
+    assert window().choices([("a", 100), ("c", 100)], patient=True) == [True, True]
+    assert window().choices([("a", 9000), ("c", 9000)], patient=True) == [False, True]
+
+
+def test_an_urgent_request_goes_to_a_filled_worker_only_for_what_is_cached_there():
+    assert window().choices([("a", 500), ("b", 400), ("c", 400)], patient=False) == [True, True, False]
+    assert window().choices([("a", 500), ("b", 400), ("c", 300)], patient=False) == [True, True, True]
+
+
+def test_a_request_without_a_choice_may_go_where_it_can():
+    assert window().choices([("a", 9000)], patient=True) == [True]
+    assert window().choices([("c", 500)], patient=False) == [True]
+
+
+@pytest.mark.parametrize(
+    ("streams", "slots", "leaves"),
+    [
+        (229, 256, True),
+        (230, 256, False),
+        (0, 1, True),
+        (1, 1, False),
+        (2, 4, True),
+        (3, 4, False),
+        (9, None, True),
+    ],
+)
+def test_batch_work_leaves_a_tenth_of_the_slots(streams, slots, leaves):
+    assert leaves_slots(streams, slots) is leaves
+
+
+def test_other_classes_take_every_slot():
+    assert window().leaves_slots(256, 256, background=False)
+    assert not window().leaves_slots(256, 256, background=True)
