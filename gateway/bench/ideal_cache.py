@@ -1,8 +1,8 @@
 """Calculates the best possible cache hits of a workload: one cache of unlimited size per tenant.
 
-The result is what a measured hit ratio is compared with. Prompts are cached from the moment that they are sent, and
-answers from their end. An engine may reach a little less: it caches the tokens that it generated, and their text
-may come back in the next prompt as other tokens.
+Measured hit ratios are compared with the result. Prompts are cached from the time they are sent, and answers from
+their end. An engine may reach a little less: it caches the tokens that it generated, and their text may be encoded
+as other tokens in the next prompt.
 """
 
 from array import array

@@ -24,7 +24,7 @@ def usable_cores() -> int:
 
 
 def run_trials(trials: Sequence[Trial], *, processes: int, progress: Callable[[int], None]) -> list[Figures]:
-    """Return the figures of each trial, in order.
+    """Run the trials, and return the figures of each, in order.
 
     Args:
         trials: the trials to run.

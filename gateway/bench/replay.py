@@ -1,6 +1,6 @@
-"""Replays a trace against a running server in open loop: each request is sent when it is due, whatever is running.
+"""Replays a trace against a running server in open loop: each request is sent when due, even if others still run.
 
-The delay of the client is measured too: how late each request was sent, which shows an overloaded client machine.
+The delay with which each request was sent is measured too; it shows an overloaded client machine.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from gateway.bench.trace_tenants import Caller, assign_callers, caller_of
 from policies.simulation.trace import TraceRequest
 
 PREPARATION_SECONDS = 1.0
-"""Time before a request is due at which its prompt is generated, so that generation delays no request."""
+"""Prompts are generated this long before their requests are due, so that generation does not delay them."""
 
 TOO_MANY = "client_in_flight_max"
 """The error code of requests that were not sent because too many were running."""
@@ -34,7 +34,7 @@ class BenchTarget:
     model: str
     endpoint: Endpoint
     body: dict[str, Any]
-    """Fields that all requests have."""
+    """Fields of every request."""
 
     seconds_max: float
     """Longest time for one answer."""
@@ -49,7 +49,7 @@ class ReplayResult:
 
     results: list[RequestResult]
     late_seconds: list[float]
-    """Delay of each request, from the moment that it was due to the moment that it was sent."""
+    """Delay of each request: from the time it was due to the time it was sent."""
 
     seconds: float
     """Duration of the replay."""
@@ -121,5 +121,5 @@ def _body(target: BenchTarget, text: str, output_tokens: int) -> dict[str, Any]:
 
 
 async def _sleep_until(moment: float) -> None:
-    """Sleep until a moment; if it has passed, still yield to the event loop, which reads answers meanwhile."""
+    """Sleep until a time. If it has passed, still yield to the event loop, which can then read answers."""
     await asyncio.sleep(max(0.0, moment - time.perf_counter()))

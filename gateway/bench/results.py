@@ -1,4 +1,4 @@
-"""The results of a benchmark: a RequestResult per request, and the usual figures of all requests together.
+"""The results of a benchmark: a RequestResult per request, and the usual statistics of all requests.
 
 TTFT: from sending the request to the first output byte. ITL: the gap between two chunks. TPOT: (last - first) /
 (output tokens - 1), one number per request. Hit ratio: the share of prompt tokens that were cached, as the worker
@@ -69,7 +69,7 @@ class RequestResult:
         return self.last_at - self.sent_at if self.last_at is not None else None
 
     def meets(self, objectives: LatencyObjectives) -> bool:
-        """Return whether the request was answered within all objectives; one token alone has no TPOT."""
+        """Return whether the request was answered within all objectives; a single token has no TPOT."""
         ttft, tpot = self.ttft, self.tpot
         return (
             self.error is None
@@ -84,7 +84,7 @@ def summary(
     seconds: float,
     objectives: Callable[[str], LatencyObjectives] = default_objectives,
 ) -> dict[str, Any]:
-    """Return the figures of requests; a figure is None where there is nothing to measure.
+    """Return statistics of requests; a value is None if there is nothing to measure.
 
     Args:
         results: the requests.
@@ -127,7 +127,7 @@ def summary_by_tenant(
     seconds: float,
     objectives: Callable[[str], LatencyObjectives] = default_objectives,
 ) -> dict[str, Any]:
-    """Return the figures of all requests and of each tenant: `{"all": ..., "tenants": {...}}`."""
+    """Return statistics of all requests and of each tenant: `{"all": ..., "tenants": {...}}`."""
     tenants: dict[str, list[RequestResult]] = {}
     for result in results:
         tenants.setdefault(result.tenant, []).append(result)

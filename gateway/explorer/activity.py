@@ -1,7 +1,7 @@
-"""The activity of all gateways: totals and the last minute, of all requests, of tenants and of workers.
+"""The activity of all gateways, in total and in the last minute: of all requests, of tenants and of workers.
 
-Each gateway reports its own Overview; the sums add up. A median of all gateways is estimated as the mean of their
-medians, weighted by the requests of the last minute.
+Each gateway reports its own Overview, and totals are added. The median over all gateways is estimated as the mean
+of their medians, weighted by the requests of the last minute.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from gateway.telemetry.overview import Activity, Overview, RequestTotals
 from radix_cache.redis.scripts import ScriptCaller
 
 TENANTS_MAX = 200
-"""Tenants that a report has, those with the most requests in the last minute."""
+"""Number of tenants in a report: those with the most requests in the last minute."""
 
 WORKERS_MAX = 2000
 SUBJECT = "activity"
@@ -26,7 +26,7 @@ MEDIANS = ("ttft_ms_p50", "ttft_error_p50")
 
 
 class ActivityQuestion(msgspec.Struct, kw_only=True):
-    """What an activity report is to have. `workers`: None for all."""
+    """What an activity report should contain. `workers`: None for all."""
 
     workers: Sequence[str] | None = None
     tenants: int = TENANTS_MAX
@@ -35,8 +35,9 @@ class ActivityQuestion(msgspec.Struct, kw_only=True):
 class ShadowReport(msgspec.Struct, kw_only=True):
     """How the choices of the shadow policy compare with those of the policy in force.
 
-    `compared`: requests that both ranked; for `differed` of these they chose different workers. The choices of the
-    shadow policy would have cost `regret_seconds` of predicted TTFT more, and `gain_seconds` less, in sum.
+    Both policies ranked `compared` requests, and chose different workers for `differed` of them. Where the shadow
+    policy's choice was worse, its predicted TTFT is longer by `regret_seconds` in sum; where it was better, shorter
+    by `gain_seconds`.
     """
 
     compared: int = 0
@@ -47,9 +48,9 @@ class ShadowReport(msgspec.Struct, kw_only=True):
 
 
 class ActivityReport(msgspec.Struct, kw_only=True):
-    """What one or more gateways have done; each activity as Activity.shown returns it.
+    """The activity of one or more gateways, each part as Activity.shown returns it.
 
-    `by_shadow`: of requests whose worker the shadow policy chose.
+    `by_shadow`: requests for which the shadow policy chose the worker.
     """
 
     gateways: list[str]
@@ -99,8 +100,8 @@ class ActivityReporter:
         """Return the report of all gateways, without those that do not answer in time.
 
         Args:
-            workers: The workers that the report is to have; None for all.
-            tenants: Number of tenants that it is to have.
+            workers: The workers in the report; None for all.
+            tenants: Largest number of tenants in it.
         """
         question = ActivityQuestion(workers=workers, tenants=tenants)
         reports = [self._own(question)]
@@ -131,7 +132,7 @@ class ActivityReporter:
 
 
 def merged(reports: Iterable[ActivityReport], tenants: int = TENANTS_MAX) -> ActivityReport:
-    """Return one report of several."""
+    """Combine several reports into one."""
     every = list(reports)
 
     def named(of: Callable[[ActivityReport], Mapping[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The activity of the last hour, for charts: a sample every ten seconds, summed over all gateways.
 
-Samples are taken at the same moments of the clock at all gateways, so that they add up.
+All gateways take their samples at the same times of the clock, so that they can be added.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SUBJECT = "history"
 
 
 class ActivitySample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What happened in ten seconds, and the state at their end. `at`: their end, in Unix time.
+    """The activity of ten seconds, and the state at their end. `at`: their end, in Unix time.
 
     `ttft_ms`: the median of the latest requests; null where there was none.
     """
@@ -39,7 +39,7 @@ class ActivitySample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HistoryReport(msgspec.Struct, kw_only=True):
-    """The samples of all gateways, the oldest first. `sample_seconds`: the time that each is about."""
+    """The samples of all gateways, the oldest first. `sample_seconds`: the time that each covers."""
 
     data: list[ActivitySample]
     sample_seconds: int = SAMPLE_SECONDS
@@ -119,7 +119,7 @@ class ActivityHistory:
 
 
 def _summed(samples: Iterable[ActivitySample]) -> list[ActivitySample]:
-    """Return one sample for each moment."""
+    """Return one sample for each time."""
     by_moment: Mapping[int, list[ActivitySample]] = defaultdict(list)
     for sample in samples:
         by_moment[sample.at].append(sample)

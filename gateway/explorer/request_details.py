@@ -1,4 +1,4 @@
-"""One finished request in detail, as operators and its tenant see it. It contains nothing of prompt or answer."""
+"""The details of a finished request, as operators and its tenant see them, without prompt and answer."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from policies.routing.protocol import Route
 
 
 class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the request: when it began, in milliseconds after the arrival, and how long it took."""
+    """One step of the request: its start, in milliseconds after the arrival, and its duration."""
 
     name: str
     start_ms: float
@@ -17,7 +17,7 @@ class StepDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """The wait in the queue. `reason`, `requests_ahead`, `tokens_ahead`, `tenants_ahead`: as of its beginning."""
+    """The wait in the queue. `reason` and the `..._ahead` fields describe its beginning."""
 
     ms: float
     reason: str
@@ -27,7 +27,7 @@ class WaitDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouteDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """One route of the ranking as it was when the request was placed. `terms`: the parts of `cost_ms`."""
+    """One route in the ranking by which the request was placed. `terms`: the parts of `cost_ms`."""
 
     worker: str
     prefill_worker: str | None
@@ -38,7 +38,7 @@ class RouteDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt on a worker that gave no answer.
+    """A failed attempt on a worker.
 
     `why`: `unhealthy`, `server_error`, `busy`, `refused` or `timed_out`.
     """
@@ -49,7 +49,7 @@ class AttemptDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What was left of a limit when the request's quota was reserved."""
+    """The rest of a limit at the time when the request's quota was reserved."""
 
     scope: str
     limit: str
@@ -60,11 +60,11 @@ class LimitDetails(msgspec.Struct, frozen=True, kw_only=True):
 class RequestDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A finished request.
 
-    `asked`: the model by the name that the client used. `slow`: it missed its target for the first token, or took
-    longer than `telemetry.requests.slow_seconds`. `predicted_cached_tokens`: what routing predicted of
-    `cached_tokens`; `predicted_ttft_ms`: of `worker_ttft_ms`, the time from dispatch to the first token. `ttft_ms`:
-    from arrival to the first output byte, of streams. `spend`: millionths of the currency. Times are null where the
-    request did not get that far.
+    `asked`: the model name that the client used. `slow`: the request missed its target for the first token, or took
+    longer than `telemetry.requests.slow_seconds`. `worker_ttft_ms`: from dispatch to the first token. `ttft_ms`:
+    from arrival to the first output byte of a stream. `predicted_cached_tokens` and `predicted_ttft_ms`: what
+    routing predicted for `cached_tokens` and `worker_ttft_ms`. `spend`: millionths of the currency. Times that the
+    request did not reach are null.
     """
 
     id: str
@@ -166,7 +166,7 @@ def request_details(record: RequestRecord, gateway: str, *, slow: bool) -> Reque
 
 
 def for_tenant(details: RequestDetails) -> RequestDetails:
-    """Return what the tenant of a request may see of it: no workers, and nothing of other tenants."""
+    """Return the details that the tenant of a request may see, without workers and other tenants."""
     wait = details.wait
     return msgspec.structs.replace(
         details,
@@ -184,7 +184,7 @@ def for_tenant(details: RequestDetails) -> RequestDetails:
 
 
 def _steps(record: RequestRecord) -> list[StepDetails]:
-    """Return the marked steps, of requests with a trace; else the stages that every record knows."""
+    """Return the marked steps if the request has a trace, else the stages that every record has."""
     begun = record.started_at
     if record.steps:
         return [

@@ -16,7 +16,7 @@ SUBJECT = "requests"
 
 
 class RequestQuestion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one gateway asks the others: for one request by its id, or for those that match a query."""
+    """A question to the other gateways: for one request by its id, or for those that match a query."""
 
     id: str | None = None
     query: RequestQuery | None = None
@@ -33,7 +33,7 @@ class RequestExplorer:
         gateway: str,
         gateways: Callable[[], int],
     ) -> None:
-        """`gateway`: the name of this gateway in the queue. `gateways`: how many are alive."""
+        """`gateway`: the name of this gateway in the queue. `gateways`: returns how many are alive."""
         self._store = store
         self._reports = GatewayReports(
             scripts, keys, gateway, subject=SUBJECT, own=self._answer, gateways=gateways
@@ -49,7 +49,7 @@ class RequestExplorer:
         return sorted(found, key=lambda details: -details.at)[: query.limit]
 
     async def find(self, identity: str) -> RequestDetails | None:
-        """Return the request of this id, wherever it is remembered."""
+        """Return the request with this id from the gateway that remembers it, if any."""
         found = self._store.find(identity)
         if found is not None:
             return found

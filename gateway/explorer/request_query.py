@@ -1,4 +1,4 @@
-"""Which finished requests to list."""
+"""A query for finished requests."""
 
 from collections.abc import Mapping
 
@@ -25,13 +25,13 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Id of a trace, as 32 hex digits."""
     slow: bool = False
     failed: bool = False
-    """Failed by gateway or workers; with `slow`, requests that are either."""
+    """Requests that the gateway or workers failed; with `slow`, failed and slow ones."""
     limit: int = LIMIT
     brief: bool = False
-    """Without what only the page of one request shows."""
+    """Leave out what only the page of one request shows."""
 
     def matches(self, record: RequestRecord, slow_seconds: float) -> bool:
-        """Return whether a request is to be listed. `slow_seconds`: the time from which a request is slow."""
+        """Return whether a request matches. `slow_seconds`: the duration from which a request is slow."""
         return (
             (self.tenant is None or record.tenant == self.tenant)
             and (self.model is None or record.model == self.model)
@@ -49,13 +49,13 @@ class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
 QUERY_PARAMETERS = {
     "tenant": "Only requests of this tenant.",
     "model": "Only requests for this model.",
-    "worker": "Only requests that this worker answered, or computed the prompt of.",
+    "worker": "Only requests that this worker answered, or for which it computed the prompt.",
     "code": "Only requests that ended with this error code; `ok` for those without an error.",
     "trace": "Only the requests of this trace, by its id.",
-    "slow": "`true`: only slow requests; with `failed`, requests that are either.",
-    "failed": "`true`: only requests that gateway or workers failed.",
+    "slow": "`true`: only slow requests; with `failed`, failed and slow ones.",
+    "failed": "`true`: only requests that failed through the gateway or workers.",
     "brief": "`true`: without steps, ranking, failed attempts and limits.",
-    "limit": f"Requests at most, 1 to {LIMIT_MAX}; {LIMIT} by default.",
+    "limit": f"Largest number of requests, 1 to {LIMIT_MAX}; {LIMIT} by default.",
 }
 
 

@@ -1,10 +1,10 @@
 """The finished requests that this gateway remembers.
 
-    failed    gateway or workers failed it        slow     slow, and not failed
-    refused   client's mistake, limit, or left    recent   all others
+    failed    by the gateway or workers           slow     slow, and not failed
+    refused   client's error, limit, or left      recent   all others
 
-Each kind has a ring of its own, whose oldest request makes room for the newest, so that a flood of one kind leaves
-the others alone. Records are kept as they are; details are written out for those that are asked for.
+Each kind has its own ring, in which the newest request replaces the oldest, so many requests of one kind do not
+displace the others. Records are stored as they are; details are computed only on request.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ class RequestStore:
             self._by_id.pop(ring.popleft().id, None)
 
     def find(self, identity: str) -> RequestDetails | None:
-        """Return the request of this id, if it is remembered."""
+        """Return the request with this id, if it is remembered."""
         found = self._by_id.get(identity)
         return self._details(found) if found is not None else None
 

@@ -1,1 +1,1 @@
-"""Arithmetic of a fleet of gateways: what requests cost Redis and the gateways, and which layout bears them."""
+"""Calculates what requests cost Redis and the gateways, and which layout of a fleet can handle them."""

@@ -1,8 +1,8 @@
-"""What one request costs Redis and the gateways, as benchmarks of this repository have measured it.
+"""The costs of one request for Redis and the gateways, as measured by benchmarks of this repository.
 
-`make bench-fleet` prints what it counts beside what these figures predict; `make bench-fleet BENCH_ARGS=--costs`
-prints the figures themselves. Counts (commands, messages, bytes) are the same on every machine. Times are those of
-a shared core of about 2.5 GHz, under load, and differ from machine to machine: an idle core is twice as fast.
+`make bench-fleet` prints its counts beside the predictions of these costs; `make bench-fleet BENCH_ARGS=--costs`
+prints the costs themselves. Counts (commands, messages, bytes) are the same on every machine. Times are those of a
+shared core of about 2.5 GHz under load, and differ between machines: an idle core is twice as fast.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCosts:
-    """What a request costs one part of the data in Redis: index, quotas or queue."""
+    """The costs of a request in one part of the data in Redis: index, quotas or queue."""
 
     commands: float
-    """Commands inside of scripts; the call of a script itself counts apart."""
+    """Commands inside scripts; the calls of scripts are counted separately."""
     bytes_in: float
     bytes_out: float
 
@@ -34,7 +34,7 @@ class FleetCosts:
     """Every process is told of every turn."""
     bytes_in_per_new_block: float = 16.1
     bytes_in_per_shared_prefix: float = 50.0
-    """Of a request whose prompt begins as others do."""
+    """Of a request with a prompt that begins like others."""
     changes: float = 3.0
     """Changes of the index for every request, sent to one process of each gateway: predicted, held, withdrawn."""
     bytes_of_changes: float = 386.0
@@ -44,18 +44,18 @@ class FleetCosts:
     bytes_per_shared_prefix: float = 80.0
     bytes_in_per_script: float = 51.0
     urgent_moments: float = 1.3
-    """Moments at which a request needs an answer of the shared queue at once."""
+    """Number of times that a request needs an answer of the shared queue at once."""
     turn_moments: float = 2.4
     """The same for a request that waits, in addition."""
     moments_alone: float = 4.0
     moments_shared: float = 6.0
-    """Further moments of a request that have something to write; those within `coalesced_seconds` go together."""
+    """Number of further writes of a request; those within `coalesced_seconds` are sent together."""
     coalesced_seconds: float = 0.0045
     """About DELAY_SECONDS of radix_cache/redis/batch.py."""
     idle_commands: float = 54.8
     idle_bytes_in: float = 3240.0
     idle_bytes_out: float = 1540.0
-    """A second, of each process, without any request."""
+    """Per second and process, without any request."""
 
     tip_commands: float = 24.0
     """Of these commands, those that only one process of a gateway has: it compares the tips of 48 shards every two

@@ -1,16 +1,16 @@
-"""The load of a fleet of gateways, and the layout that is to bear it."""
+"""The load of a fleet of gateways, and the layout that should handle it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetDemand:
-    """The load that all gateways have together."""
+    """The load of all gateways together."""
 
     requests_per_second: float
     workers: int
     tenants: int
-    """Each with a namespace of its own for each model; tenants of one isolation group count as one."""
+    """Each has its own namespace for each model; the tenants of one isolation group count as one."""
     models: int
     blocks: int
     """Blocks that all workers together have cached."""
@@ -44,7 +44,7 @@ class FleetLayout:
     primaries: int
     """Primaries of the Redis Cluster of each deployment; 1 means a single server."""
     deployments: int = 1
-    """Deployments with a Redis of their own, among which a load balancer divides the tenants."""
+    """Deployments, each with its own Redis, among which a load balancer divides the tenants."""
     tenant_shards: int = 1
     """Shards among which the tenants of each model are divided in a cluster: `queueing.tenant_shards`."""
 
@@ -61,7 +61,7 @@ class FleetLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMachines:
-    """What one machine has, and how much of it a plan may use."""
+    """The resources of one machine, and the share that a plan may use."""
 
     redis_bytes: float
     process_bytes: float
@@ -69,4 +69,4 @@ class FleetMachines:
     network_bytes_per_second: float
     """Of one Redis server."""
     used_max: float = 0.7
-    """The share of a core, of a memory or of a network that is planned with, at most."""
+    """The largest share of a core, memory or network that a plan uses."""

@@ -1,4 +1,4 @@
-"""What each part of a fleet of gateways bears, what breaks first, and the smallest layout that does not."""
+"""Calculates the load of each part of a fleet, the part that breaks first, and the smallest sufficient layout."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,36 +19,36 @@ NAMESPACE_SHARDS = 24
 
 
 class NoLayout(Exception):
-    """No layout within the bounds of the search bears the load; the message names the part that does not."""
+    """No layout within the bounds of the search can handle the load; the message names the overloaded part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartLoad:
-    """What one part bears."""
+    """The load of one part."""
 
     name: str
     used: float
     bound: float
     unit: str
     remedy: str
-    """What helps where this part breaks."""
+    """What to do if this part is overloaded."""
 
     @property
     def share(self) -> float:
-        """The part of the bound that is used."""
+        """The used share of the bound."""
         return self.used / self.bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """What a layout bears."""
+    """The load of a layout."""
 
     demand: FleetDemand
     layout: FleetLayout
     request: RedisTraffic
     """Of one request."""
     second: RedisTraffic
-    """Of one deployment in a second, with what the gateways cost without requests."""
+    """Of one deployment in a second, including the costs of gateways without requests."""
     parts: tuple[PartLoad, ...]
 
     @property
@@ -60,7 +60,7 @@ class FleetPlan:
 def fleet_plan(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
 ) -> FleetPlan:
-    """Return what each part of the layout bears."""
+    """Return the load of each part of the layout."""
     own = _demand_of_one(demand, layout.deployments)
     request = request_traffic(own, layout.members, costs, layout.followers)
     second = _with_idle(request.scaled(own.requests_per_second), own, layout, costs)
@@ -74,9 +74,9 @@ def fleet_plan(
 def smallest_layout(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
 ) -> FleetPlan:
-    """Return the plan of the smallest layout that bears the load, with as many processes in each gateway.
+    """Return the plan of the smallest layout that can handle the load, with as many processes per gateway.
 
-    Fewer deployments go before fewer gateways, and these before fewer primaries. Raises NoLayout.
+    Fewer deployments are preferred to fewer gateways, and these to fewer primaries. Raises NoLayout.
     """
     plan = fleet_plan(demand, layout, machines, costs)
     for deployments in _doubled(DEPLOYMENTS_MAX):
@@ -90,12 +90,12 @@ def smallest_layout(
 
 
 def share_of_busiest(units: int, primaries: int) -> float:
-    """Return the share of the busiest primary where so many equal units are spread evenly."""
+    """Return the share of the busiest primary if `units` equal units are spread evenly."""
     return -(-units // primaries) / units
 
 
 def share_by_hash(units: int, primaries: int) -> float:
-    """Return the share of the busiest primary where so many equal units are placed by hash, in the mean.
+    """Return the expected share of the busiest primary if `units` equal units are placed by hash.
 
     The counts of the primaries are nearly normal; the expected largest of p of them is that of Blom: Statistical
     Estimates and Transformed Beta-Variables (1958).
@@ -110,7 +110,7 @@ def share_by_hash(units: int, primaries: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusiestShares:
-    """The share that the busiest primary has of each part of the data."""
+    """The busiest primary's share of each part of the data."""
 
     index: float
     quotas: float
@@ -120,7 +120,7 @@ class BusiestShares:
 
 
 def busiest_shares(demand: FleetDemand, layout: FleetLayout, costs: FleetCosts) -> BusiestShares:
-    """Return the shares of the busiest primary of one deployment; every part has it at the same one."""
+    """Return the shares of the busiest primary of one deployment, assumed to be the same one for every part."""
     primaries, divided = layout.primaries, layout.tenant_shards > 1
     index = share_of_busiest(min(demand.namespaces * NAMESPACE_SHARDS, INDEX_SHARDS), primaries)
     quotas = share_by_hash(demand.tenants, primaries)
@@ -171,10 +171,10 @@ def _redis_parts(
     second: RedisTraffic,
     costs: FleetCosts,
 ) -> Iterator[PartLoad]:
-    """Yield what the busiest primary bears."""
+    """Yield the load of the busiest primary."""
     shares = busiest_shares(demand, layout, costs)
     index, quotas, busiest = shares.index, shares.quotas, shares.commands
-    # In a cluster the calls of each part leave apart: at most three scripts where one server has one.
+    # In a cluster the calls of each part are sent separately: up to three scripts instead of one.
     scripts = request.scripts * (1 if layout.primaries == 1 else 3)
     cpu_us = busiest * (scripts * costs.redis_us_per_script + request.commands * costs.redis_us_per_command)
     cpu_us += index * request.deliveries * costs.redis_us_per_delivery
@@ -208,7 +208,7 @@ def _redis_parts(
 def _process_parts(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, changes: float, costs: FleetCosts
 ) -> Iterator[PartLoad]:
-    """Yield what the first process of a gateway bears, which follows the index, for the others too."""
+    """Yield the load of the first process of a gateway, which follows the index for all of its processes."""
     rate = demand.requests_per_second
     own = rate / layout.members * costs.process_us_per_request / 1e6
     followed = rate * changes * _us_per_change(layout, costs) / 1e6
@@ -232,7 +232,7 @@ def _process_parts(
 def _enough_gateways(
     demand: FleetDemand, layout: FleetLayout, machines: FleetMachines, costs: FleetCosts
 ) -> FleetLayout:
-    """Return the layout with as many gateways as the CPU of their processes needs, if any number is enough."""
+    """Return the layout with as many gateways as the CPU load needs, up to GATEWAYS_MAX per deployment."""
     rate = demand.requests_per_second / layout.deployments
     left = machines.used_max - rate * costs.changes * _us_per_change(layout, costs) / 1e6
     needed = rate * costs.process_us_per_request / 1e6

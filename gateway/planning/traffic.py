@@ -1,4 +1,4 @@
-"""What a fleet of gateways asks of Redis: scripts, commands, bytes and deliveries a second."""
+"""Calculates the load of a fleet of gateways on Redis: scripts, commands, bytes and deliveries a second."""
 
 import math
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ INDEX_SHARDS = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisTraffic:
-    """What one request costs the Redis of a deployment, on average, or what all cost in a second."""
+    """The cost for the Redis of a deployment: of one request on average, or of all requests in a second."""
 
     scripts: float
     commands: float
-    """Those inside of scripts included."""
+    """Including those inside scripts."""
     bytes_in: float
     bytes_out: float
     changes: float
@@ -24,7 +24,7 @@ class RedisTraffic:
     """Changes times the processes that they are sent to, one of each gateway."""
 
     def scaled(self, factor: float) -> "RedisTraffic":
-        """Return the same, so many times."""
+        """Return this traffic, multiplied by `factor`."""
         return RedisTraffic(
             scripts=self.scripts * factor,
             commands=self.commands * factor,
@@ -38,13 +38,13 @@ class RedisTraffic:
 def request_traffic(
     demand: FleetDemand, members: int, costs: FleetCosts, followers: int | None = None
 ) -> RedisTraffic:
-    """Return what one request costs Redis, with so many gateway processes that share it.
+    """Return what one request costs a Redis that `members` gateway processes share.
 
     `followers` of them follow the index; None: all.
     """
     followers = members if followers is None else followers
     shared = members > 1
-    waiting = demand.waiting if shared else 0.0  # A process that is alone keeps its queue in memory.
+    waiting = demand.waiting if shared else 0.0  # A single process keeps its queue in memory.
     parts = [costs.index, costs.quotas, *([costs.queue] if shared else [])]
     rate = demand.requests_per_second / members
     scripts = scripts_per_request(rate, shared=shared, costs=costs)
@@ -70,7 +70,7 @@ def request_traffic(
 def scripts_per_request(requests_per_second: float, *, shared: bool, costs: FleetCosts) -> float:
     """Return how many scripts a request costs in a process with this rate.
 
-    Calls that need no answer at once leave `coalesced_seconds` after the first of them, or with an urgent one:
+    Calls that need no immediate answer are sent `coalesced_seconds` after the first of them, or with an urgent one:
 
         urgent calls U/s, others V/s, d seconds:  U + exp(-U d) / (1 / V + (1 - exp(-U d)) / U)   scripts/s
     """

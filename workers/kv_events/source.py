@@ -19,6 +19,6 @@ class EventSource:
 
 
 def reachable(endpoint: str, host: str) -> str:
-    """Return an address to connect to: for an engine that listens on all addresses, that of its HTTP `host`."""
+    """Return an address to connect to; for an engine that listens on all addresses, one of its HTTP `host`."""
     host = f"[{host}]" if ":" in host else host
     return ALL_ADDRESSES.sub(lambda _: f"tcp://{host}", endpoint)

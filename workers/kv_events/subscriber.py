@@ -1,14 +1,14 @@
-"""A subscriber to the KV events of one engine, which asks for batches that it has missed.
+"""A subscriber to the KV events of one engine, which requests the batches that it has missed.
 
-SUB  <- PUB       every batch as it happens, numbered; a slow or late listener misses some
+SUB  <- PUB       every batch as it happens, numbered; a slow or late subscriber misses some
 DEALER <-> ROUTER  replay: all kept batches from a number on, then an end marker
 
 number expected    the batch is passed on
 number too high    a gap: the missing batches are requested and passed on first; LOST if they are not kept any more
 number too low     the engine has restarted: RESTARTED, and everything from 0 is requested
 
-A request for missing batches includes the last batch that was received: if the engine keeps another batch under
-that number, it has restarted, and has published more batches since than it had before. No clock is compared: an
+A request for missing batches includes the last batch that was received. If the engine keeps another batch under
+that number, it has restarted, and has published more batches since than before. Clocks are not compared, since an
 engine's clock may step back.
 """
 
@@ -33,41 +33,41 @@ log = logging.getLogger(__name__)
 REPLAY_SECONDS_MAX = 5.0
 RECONNECT_SECONDS = 0.1
 RECEIVED_MAX = 32
-"""Messages in memory that wait to be read; the others wait at the publisher."""
+"""Largest number of received messages that wait to be read; further ones wait at the publisher."""
 REPLAYED_MAX = 50_000
 REPLAYED_BYTES_MAX = 64 * 1024**2
 MESSAGE_BYTES_MAX = 6 * 1024**2
-"""Larger messages end the connection. One with the blocks of a million tokens has a little less."""
+"""Larger messages end the connection. A message with the blocks of a million tokens is a little smaller."""
 LONG_BYTES = 128 * 1024
 """Longer messages are decoded in a thread."""
 BYTES_PER_SECOND_MAX = 1024**2
-"""Bytes that a publisher may send for long; an engine with 50,000 tokens a second sends a third of that."""
+"""Bytes per second that a publisher may sustain; 50,000 tokens per second make a third of that."""
 BURST_SECONDS = 32.0
-"""Seconds' worth of bytes that a publisher may send at once."""
+"""Largest burst: the bytes of this many seconds at BYTES_PER_SECOND_MAX."""
 
 
 class TooManyEvents(OSError):
-    """The publisher sends more than the gateway can follow beside its requests."""
+    """The publisher sends more than the gateway can process beside its requests."""
 
 
 class FeedNotice(Enum):
     """What a subscriber reports besides the batches."""
 
     RESTARTED = "restarted"
-    """The engine restarted: nothing that was known of its cache holds."""
+    """The engine restarted: everything known about its cache is obsolete."""
     LOST = "lost"
-    """Batches are missing for good: what is known of the cache may be wrong."""
+    """Batches are lost: what is known about the cache may be wrong."""
     CAUGHT_UP = "caught up"
-    """All earlier batches that the engine keeps have been passed on: once, before the live ones."""
+    """All earlier batches that the engine keeps have been passed on. Reported once, before the live ones."""
 
 
 class KvEventSubscriber:
     """A subscriber to one EventSource; it is connected while `batches` is iterated."""
 
     def __init__(self, source: EventSource, context: "zmq.asyncio.Context") -> None:
-        """Make a subscriber; all share one ZMQ context.
+        """Make a subscriber. All subscribers share one ZMQ context.
 
-        Each context has threads, and ends the process when it gets no file descriptors.
+        Each context has threads, and aborts the process when it gets no file descriptors.
         """
         self.source = source
         self._context = context
@@ -101,7 +101,7 @@ class KvEventSubscriber:
             watching = asyncio.create_task(self._stay_connected(listener))
             await asyncio.sleep(0)  # The monitor must run before the first connection.
             listener.connect(self.source.endpoint)
-            # First listen, then ask for earlier batches: so none falls between.
+            # Subscribe before asking for earlier batches, so that no batch is missed in between.
             for item in await self._missed():
                 yield item
             yield FeedNotice.CAUGHT_UP
@@ -109,7 +109,7 @@ class KvEventSubscriber:
                 frames = await listener.recv_multipart()
                 self._count_bytes(frames)
                 received = await self._decoded(frames)
-                # Messages that are there already are received without a pause, so give other tasks a turn.
+                # Messages that have arrived already are received without a pause, so give other tasks a turn.
                 await yielder.yield_if_due()
                 if received is None or self._replayed.get(received.sequence) == received.at:
                     continue  # Received twice: live, and in a replay.
@@ -141,7 +141,7 @@ class KvEventSubscriber:
             raise TooManyEvents(f"{self.source.endpoint}: more than {BYTES_PER_SECOND_MAX} bytes a second")
 
     async def _stay_connected(self, listener: zmq.asyncio.Socket) -> None:
-        """Reconnect after every disconnection: ZMQ itself does not after a malformed or too large message."""
+        """Reconnect after every disconnection. ZMQ itself does not after a malformed or too large message."""
         monitor = listener.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         try:
             while True:
@@ -160,7 +160,7 @@ class KvEventSubscriber:
             monitor.close(linger=0)
 
     async def is_same_instance(self) -> bool:
-        """Return whether the engine has not restarted since the last batch: then it can replay that batch."""
+        """Return whether the engine still keeps the last batch, and so has not restarted since."""
         expected, last_at = self._expected, self._last_at
         kept = await self._replay(expected - 1, 1) if expected else []
         return bool(kept) and (kept[0].sequence, kept[0].at) == (expected - 1, last_at)
@@ -176,8 +176,8 @@ class KvEventSubscriber:
     async def _missed(self, until: int | None = None) -> list[EventBatch | FeedNotice]:
         """Return the batches that the engine keeps from the expected one up to number `until`, and notices.
 
-        With None all kept batches are returned, when subscribing. A hole in those is no loss yet: it is asked for
-        at the next gap.
+        `until` is None when subscribing: all kept batches are returned. A hole in those is not a loss yet: its
+        batches are requested at the next gap.
         """
         items: list[EventBatch | FeedNotice] = []
         kept = await self._replay(max(self._expected - 1, 0))

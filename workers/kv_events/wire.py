@@ -34,11 +34,12 @@ REMOVED_FIELDS = ("block_hashes", "medium", "group_idx")
 MAIN_ATTENTION = ("full_attention", "mla_attention", "sink_full_attention")
 """Kinds of KV cache groups that keep whole prefixes, as vLLM names them.
 
-Of a sliding window, a chunk or a Mamba state only the end is kept: its blocks do not tell which prefixes it serves.
+The other kinds (sliding window, chunked, Mamba) keep only the end of a prompt: their blocks do not show which
+prefixes are cached.
 """
 
 GROUPS_MAX = 256
-"""Largest number of KV cache groups that is believed."""
+"""Largest number of KV cache groups that is accepted."""
 
 MEDIA = frozenset({"GPU", "CPU", "CPU_PINNED", "HOST", "DISK", "STORAGE", "EXTERNAL"})
 OTHER = "OTHER"
@@ -92,7 +93,7 @@ def _stored(fields: dict[str, Any]) -> BlocksStored:
     whole = len(hashes)
     parent, size = fields.get("parent_block_hash"), int(fields["block_size"])
     group, kind = _group(fields), fields.get("kv_cache_spec_kind")
-    # Pairs of tokens (Eagle), and blocks of which some have no hash, do not describe a prefix.
+    # Pairs of tokens (Eagle) do not describe a prefix, nor do blocks some of which have no hash.
     odd = bool(tokens) and not isinstance(tokens[0], int)
     partial = odd or (bool(tokens) and len(tokens) != whole * size)
     own = _pages_of_text(fields, whole)
@@ -114,7 +115,7 @@ def _stored(fields: dict[str, Any]) -> BlocksStored:
 
 
 def _salt(fields: dict[str, Any]) -> str:
-    """Return the cache salt: a field of its own in SGLang, among the extra keys of the first block in vLLM."""
+    """Return the cache salt. SGLang has a field for it; vLLM has it in the extra keys of the first block."""
     if fields.get("cache_salt"):
         return str(fields["cache_salt"])
     extra = fields.get("extra_keys") or ()
@@ -137,7 +138,10 @@ def _group(fields: dict[str, Any]) -> int | None:
 
 
 def _pages_of_text(fields: dict[str, Any], pages: int) -> int:
-    """Return how many leading pages tokens alone describe: up to an image or prompt embeddings (extra keys)."""
+    """Return how many leading pages are described by tokens alone.
+
+    They end before an image or prompt embeddings, which are in the extra keys.
+    """
     extra, adapter = fields.get("extra_keys") or (), fields.get("lora_name")
     for at, keys in enumerate(extra):
         for key in keys or ():
@@ -155,7 +159,7 @@ def _medium(fields: dict[str, Any]) -> str:
 
 def _hashes(raw: Sequence[int | bytes]) -> tuple[int, ...]:
     try:
-        return tuple(array("Q", cast(Sequence[int], raw)))  # Numbers of vLLM, at a tenth of the time.
+        return tuple(array("Q", cast(Sequence[int], raw)))  # For vLLM's numbers, in a tenth of the time.
     except (TypeError, OverflowError):
         return tuple(map(_hash, raw))
 

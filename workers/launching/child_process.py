@@ -9,7 +9,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel, in a child before exec, for SIGTERM when its starting thread is gone; only on Linux."""
+    """Make the kernel send this child SIGTERM when the thread that started it ends; only on Linux, before exec."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == 1:

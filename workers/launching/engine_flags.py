@@ -1,6 +1,6 @@
-"""The flags of engines that turn on what a gateway needs: used to launch an engine, and to advise operators.
+"""The engine flags that turn on what a gateway needs, for launching engines and for advising operators.
 
-Flags are by kind of engine; a kind that is missing needs none. As of SGLang 0.5.23 and vLLM 0.32.
+Each table maps kinds of engine to flags; a missing kind needs none. As of SGLang 0.5.23 and vLLM 0.32.
 """
 
 import json
@@ -30,7 +30,7 @@ EVENTS_PORT, REPLAY_PORT = 5557, 6557
 
 
 def page_size_flags(kind: str, tokens: int | None = None) -> tuple[str, ...]:
-    """Return the flags for a page size in tokens; None: the recommended one of the kind."""
+    """Return the flags for a page size in tokens; None: the recommended size for the kind."""
     if kind not in PAGE_SIZE_FLAG:
         return ()
     return PAGE_SIZE_FLAG[kind], str(tokens or PAGE_SIZE[kind])
@@ -39,10 +39,10 @@ def page_size_flags(kind: str, tokens: int | None = None) -> tuple[str, ...]:
 def kv_events_flags(
     kind: str, port: int = EVENTS_PORT, replay_port: int = REPLAY_PORT, at: str | None = None
 ) -> tuple[str, ...]:
-    """Return the flags that publish KV events of rank 0 on `port`, of further ranks on the next ports, and replays.
+    """Return the flags that publish KV events and their replays: rank 0 on these ports, further ranks on the next.
 
-    `at` is the address to listen on; None: all. vLLM listens on a single address only where it chooses the port
-    itself (0), and then on that of VLLM_HOST_IP.
+    `at` is the address to listen on; None: all. vLLM listens on a single address only if it chooses the port itself
+    (0), and then on the address in VLLM_HOST_IP.
     """
     if kind not in ("sglang", "vllm"):
         return ()
@@ -51,7 +51,7 @@ def kv_events_flags(
         **({"enable_kv_cache_events": True} if kind == "vllm" else {}),
         "publisher": "zmq",
         "endpoint": f"tcp://{host}:{port}",
-        # Without `bind`, engines connect to an address that is no wildcard instead of listening on it.
+        # Without `bind`, engines connect to an address other than a wildcard, instead of listening on it.
         **({"bind": True} if host != "*" else {}),
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
@@ -59,13 +59,13 @@ def kv_events_flags(
 
 
 def load_feed_flags(kind: str, port: int) -> tuple[str, ...]:
-    """Return the flags that publish the load of rank 0 on `port`, of further ranks on the next ports.
+    """Return the flags that publish the load of engine ranks: rank 0 on `port`, further ranks on the next ports.
 
-    The engine can listen on all addresses only.
+    The engine can only listen on all addresses.
     """
     return ("--load-publish-endpoint", f"tcp://*:{port}") if kind == "sglang" else ()
 
 
 def shell_words(flags: Sequence[str]) -> str:
-    """Return flags as they are typed into a shell."""
+    """Return flags quoted for a shell."""
     return shlex.join(flags)

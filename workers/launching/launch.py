@@ -1,10 +1,10 @@
-"""An engine as a child process: its command line with the flags that a gateway needs, and a watch over the process.
+"""Launches an engine as a child process with the flags that a gateway needs, and watches over the process.
 
     starting --answers--> up --silent for too long, or dead--> waiting (back-off) --> starting
         `--dead, or not up in time-------------------------------^
     stop: SIGTERM to all of its processes, SIGKILL to what is left
 
-Flags of the caller win: a flag that the caller names too is not added.
+Flags of the caller take precedence: a flag that the caller sets is not added.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ SECRETS = ("-key", "_key", "-token", "_token", "-password", "_password")
 """Endings of flags with secret values."""
 
 RESTART_SECONDS = (1.0, 5.0, 15.0, 60.0)
-"""Waits before one restart after the other."""
+"""Waits before successive restarts."""
 
 STEADY_SECONDS = 300.0
-"""After being up for so long, an engine begins again with the shortest wait."""
+"""After an engine was up for this long, its next restart has the shortest wait again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunch:
-    """What is launched, and where it listens."""
+    """Which engine to launch, and where it listens."""
 
     engine: str
     """One of ENGINES."""
     model: str
     python: str
-    """The Python interpreter of the environment that the engine is installed in."""
+    """The Python interpreter of the environment in which the engine is installed."""
     host: str
     port: int
     served_model_name: str | None = None
@@ -55,12 +55,12 @@ class EngineLaunch:
     replay_port: int | None = None
     """Ports of KV events and of their replay; None: none are published; 0: vLLM chooses."""
     events_at: str | None = None
-    """Address that KV events are published on; None: all."""
+    """Address on which KV events are published; None: all."""
     loads_port: int | None = None
     """Port of the load feed; None: no feed."""
     role: Role = Role.BOTH
     bootstrap_port: int | None = None
-    """Port where a prefill worker hands its KV over."""
+    """Port on which a prefill worker hands over its KV blocks."""
     more: tuple[str, ...] = ()
     """Further flags of the caller."""
 
@@ -84,7 +84,7 @@ def command_line(launch: EngineLaunch) -> list[str]:
     if launch.events_port is not None and launch.replay_port is not None:
         events = flags.kv_events_flags(engine, launch.events_port, launch.replay_port, launch.events_at)
         own_flags.append(events)
-        # Gateways find the load feed through the KV events: where these are the caller's, so is the feed.
+        # Gateways find the load feed through the KV events. If the caller configures these, it configures the feed.
         if launch.loads_port is not None and events[0] not in caller_flags:
             own_flags.append(flags.load_feed_flags(engine, launch.loads_port))
     kept = [word for part in own_flags if part and part[0] not in caller_flags for word in part]
@@ -92,14 +92,14 @@ def command_line(launch: EngineLaunch) -> list[str]:
 
 
 def environment(launch: EngineLaunch) -> dict[str, str]:
-    """Return environment variables for the engine: the address where vLLM listens, if it chooses the port."""
+    """Return environment variables for the engine: the address on which vLLM listens, if vLLM chooses the port."""
     if launch.engine == "vllm" and launch.events_port == 0 and launch.events_at is not None:
         return {"VLLM_HOST_IP": launch.events_at}
     return {}
 
 
 def data_parallel_size(more: Sequence[str]) -> int:
-    """Return the number of data-parallel ranks that the caller's flags ask for.
+    """Return the number of data-parallel ranks in the caller's flags.
 
     Rank r publishes its KV events on port + r.
     """
@@ -108,7 +108,7 @@ def data_parallel_size(more: Sequence[str]) -> int:
 
 
 def flag_value(more: Sequence[str], *names: str) -> str | None:
-    """Return the value of one of these flags, from the next word or after `=`; of several the last counts."""
+    """Return the value of one of these flags, after `=` or in the next word; the last occurrence counts."""
     found = None
     for word, after in zip_longest(more, more[1:], fillvalue=""):
         name, equals, value = word.partition("=")
@@ -118,7 +118,7 @@ def flag_value(more: Sequence[str], *names: str) -> str | None:
 
 
 def redacted(command: Sequence[str]) -> str:
-    """Return a command as it is typed into a shell, with `***` in place of secrets."""
+    """Return a command quoted for a shell, with `***` in place of secrets."""
     words, secret = [], False
     for word in command:
         if word.startswith("-"):
@@ -144,18 +144,18 @@ def _disaggregation_flags(launch: EngineLaunch) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTimeouts:
-    """How long a launched engine may take for what."""
+    """Time limits for a launched engine, in seconds."""
 
     start_seconds: float = 1800.0
-    """Until it has to answer for the first time."""
+    """Longest time until its first answer."""
     silent_seconds: float = 30.0
-    """Silence after which an engine that was up is restarted."""
+    """Time without an answer after which an engine that was up is restarted."""
     stop_seconds: float = 30.0
-    """Between SIGTERM and SIGKILL."""
+    """Time between SIGTERM and SIGKILL."""
     poll_seconds: float = 1.0
-    """Between two checks."""
+    """Time between two checks."""
     restart_seconds: Sequence[float] = RESTART_SECONDS
-    """Waits before one restart after the other; the last one repeats."""
+    """Waits before successive restarts; the last one repeats."""
 
 
 @dataclass(slots=True)
@@ -186,8 +186,8 @@ class EngineState:
 class LaunchedEngine:
     """An engine that is started, watched and restarted as a child process.
 
-    `probe` asks the engine once whether it serves; it raises WorkerUnreachable if not. `environment` has variables
-    for the engine, which are used unless they are set.
+    `probe` checks once whether the engine serves, and raises WorkerUnreachable if not. `environment` has
+    environment variables for the engine, which are used unless they are set already.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class LaunchedEngine:
     async def _run_once(self) -> bool:
         """Run the process from its start to its end; return whether it was up for STEADY_SECONDS."""
         loop = asyncio.get_running_loop()
-        # A process group of its own: a signal to the first process alone would leave its children behind.
+        # The engine has its own process group, since a signal to the first process would not reach its children.
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=DEVNULL,
@@ -277,7 +277,7 @@ class LaunchedEngine:
         return True
 
     async def stop(self) -> None:
-        """Stop all processes of the engine; calling this twice does no harm."""
+        """Stop all processes of the engine. It is safe to call this twice."""
         process, self._process = self._process, None
         self.state.update(False)
         if process is None:
@@ -286,7 +286,7 @@ class LaunchedEngine:
             _signal(process.pid, signal.SIGTERM)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), self._timeouts.stop_seconds)
-        # Also where the first process has ended by itself: some of its children may live on.
+        # Also done if the first process has ended by itself, since some of its children may still run.
         _signal(process.pid, signal.SIGKILL)
         await process.wait()
 

@@ -1,4 +1,4 @@
-"""The load of an engine by its own account, asked for or published.
+"""The load that an engine itself reports, on request or by publishing it.
 
 Read engine_loads.py first (the value, and what engines answer when asked), then load_subscriber.py (what SGLang
 publishes).

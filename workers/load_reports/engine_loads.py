@@ -1,7 +1,7 @@
-"""The load that an engine reports when asked: /v1/loads of SGLang and the embedded engine, /metrics of vLLM.
+"""The load that an engine reports on request: /v1/loads of SGLang and the embedded engine, /metrics of vLLM.
 
-These are pure functions of an answer; SGLang's load feed, which it publishes unasked, is in load_subscriber.py. A
-reported load includes what a gateway cannot know: requests that came some other way. See gateway/fleet/loads.py.
+These are pure functions of an answer; the load feed that SGLang publishes is in load_subscriber.py. A reported load
+includes requests that did not come through this gateway. See gateway/fleet/loads.py.
 """
 
 import re
@@ -14,7 +14,7 @@ class EngineLoad(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The load of an engine, over all of its data-parallel ranks."""
 
     streams: int = 0
-    """Requests that run or wait."""
+    """Running and waiting requests."""
     tokens_queued: int = 0
     """Uncached prompt tokens of the requests that wait."""
     kv_tokens: int = 0
@@ -90,7 +90,7 @@ def load_in_gauges(metrics: bytes, gauges: re.Pattern[bytes]) -> EngineLoad | No
 def load_in_vllm_metrics(metrics: bytes, kv_tokens_max: int | None) -> EngineLoad | None:
     """Return the load in vLLM's /metrics, over all engines behind the server; None if the metrics lack it.
 
-    Waiting prompts count as streams only: how long they are vLLM does not say.
+    Waiting prompts count as streams only, since vLLM does not report their length.
     """
     streams, shares, found = 0.0, [], False
     for name, value in _GAUGE.findall(metrics):

@@ -1,9 +1,9 @@
-"""The load feed of an engine: SGLang publishes by itself how busy each of its data-parallel ranks is.
+"""The load feed of an engine: SGLang publishes the load of each of its data-parallel ranks.
 
 ZMQ PUB (engine, one port for each rank)  -> SUB     topic, sequence number, ["LoadStat", running, waiting, ...]
 
-A reading comes when something has changed, and every second when nothing has. Only the newest counts: the next
-reading makes up for a missed one, so sequence numbers are ignored, and a slow reader leaves readings out.
+A reading is sent after each change, and every second without one. Only the newest counts: the next reading makes up
+for a missed one, so sequence numbers are ignored, and a slow reader skips readings.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ LOOK_SECONDS = 0.1
 """Least time between two readings that are used; an engine may publish after every step."""
 
 SILENT_SECONDS = 3.0
-"""Silence (three missed heartbeats) after which the last reading is out of date."""
+"""Time without readings (three missed heartbeats) after which the last one is out of date."""
 
 CONNECT_SECONDS = 10.0
-"""Silence after which a subscriber connects again: ZMQ never reconnects to a peer that sent a malformed message."""
+"""Time without readings after which to reconnect; ZMQ never does so after a malformed message."""
 
 RECONNECT_MS, RECONNECT_MS_MAX = 100, 5000
 RECEIVED_MAX = 256
@@ -87,7 +87,7 @@ class LoadSubscriber:
         self._context = context
 
     async def readings(self) -> AsyncGenerator[LoadStat]:
-        """Yield the newest reading each time, and wait for an engine that is gone.
+        """Yield the newest reading each time. While the engine is gone, wait for it.
 
         Raises OSError for an invalid address.
         """
@@ -130,7 +130,7 @@ class LoadSubscriber:
 
 
 async def _newest(socket: zmq.asyncio.Socket) -> list[bytes] | None:
-    """Return the newest received message, waiting for one if there is none; None after a long silence."""
+    """Return the newest received message, and wait for one if there is none; None after a long time without one."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             newest: list[bytes] = await socket.recv_multipart()

@@ -1,4 +1,4 @@
-"""The attention of every layer, and the parameters of attention, by the rules of each model family."""
+"""Derives the attention of every layer, and its parameters, by the rules of each model family."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 BIASED = ("qwen2", "qwen2_moe")
 """Families with biases of query, key and value unless `qkv_bias` is false."""
 BIAS_OF_OUTPUT_TOO = ("llama", "qwen3", "qwen3_moe", "gpt_oss")
-"""Families in which `attention_bias` means a bias of the output as well."""
+"""Families in which `attention_bias` includes a bias of the output."""
 HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text", *HYBRID)
 """Families that normalise every query and key head with a weight."""
 
@@ -44,7 +44,7 @@ def read_attention(config: Config, kind: str) -> AttentionShape:
 
 
 def layer_kinds(config: Config, kind: str, layers: int) -> list[str]:
-    """Return the kind of each layer: the listed ones, or those of the family's pattern."""
+    """Return the kind of each layer, from `layer_types` or from the family's pattern."""
     listed = config.get("layer_types")
     if listed is not None:
         known = (_FULL, _SLIDING, _CHUNKED, *((_LINEAR,) if kind in HYBRID else ()))
@@ -73,7 +73,7 @@ def layer_kinds(config: Config, kind: str, layers: int) -> list[str]:
 
 
 def _pattern(layers: int, often: str, every: int) -> list[str]:
-    """Return `often` for all layers but every `every`th, which sees everything."""
+    """Return `often` for all layers, except for full attention in every `every`th."""
     return [_FULL if (layer + 1) % every == 0 else often for layer in range(layers)]
 
 
@@ -92,7 +92,7 @@ def _window(config: Config, kind: str, layer: str) -> int | None:
 
 
 def _by_layer(config: Config, kind: str, layers: int) -> AttentionShape:
-    """Return layers with keys and values of heads, and linear layers between them."""
+    """Return the attention of layers with keys and values per head, and of linear layers between them."""
     hidden, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     kv_heads = integer(config, "num_key_value_heads", heads)
     head_dim = integer(config, "head_dim", max(1, hidden // heads))

@@ -1,4 +1,4 @@
-"""The capacity of a deployment: how many users a model on some GPUs can serve, and how fast at best, by arithmetic.
+"""Calculates the capacity of a deployment: how many users a model on some GPUs can serve, and how fast at best.
 
     +------------------------------ one GPU of a replica ------------------------------+
     | weights / tensor-parallel | reserve |  KV: blocks of every running sequence  | 1-u |
@@ -35,7 +35,7 @@ def kv_bytes_per_token(*, layers: int, kv_heads: int, head_dim: int, dtype: str)
 
 
 def context_per_user(*, memory: float, weights: float, users: int, kv_bytes_per_token: float) -> int:
-    """Return (memory - weights) / users / KV bytes per token, in whole tokens; 0 where the weights do not fit."""
+    """Return (memory - weights) / users / KV bytes per token, in whole tokens; 0 if the weights do not fit."""
     require_positive(memory=memory, users=users, kv_bytes_per_token=kv_bytes_per_token)
     return max(0, int((memory - weights) / users / kv_bytes_per_token))
 
@@ -49,7 +49,7 @@ def seconds_per_token(*, bytes_read: float, bandwidth: float) -> float:
 def prefill_flops(shape: ModelShape, tokens: int, cached: int = 0) -> float:
     """Return the FLOP to compute `tokens` after `cached` known ones.
 
-    They are those of the linear layers, of causal attention, and of one row of scores.
+    The sum has the linear layers, causal attention, and one row of scores.
 
     Attention is two products (scores, mix) of 2 FLOP per head dimension, query and key: over the lower triangle
     2 * layers * heads * head_dim * (n^2 - c^2), and less within a window.
@@ -60,7 +60,7 @@ def prefill_flops(shape: ModelShape, tokens: int, cached: int = 0) -> float:
 
 
 class InvalidFigure(ValueError):
-    """A number is not one that can be planned with; the message names it."""
+    """A number is impossible in a plan; the message names it."""
 
 
 def require_positive(**figures: float) -> None:
@@ -78,7 +78,7 @@ class DoesNotFit(ValueError):
 class Deployment:
     """A model on `gpus` equal GPUs, in replicas of `tensor_parallel` GPUs each.
 
-    Making one raises DoesNotFit where it cannot exist, and InvalidFigure for an impossible number.
+    The constructor raises DoesNotFit if the deployment cannot exist, and InvalidFigure for an impossible number.
     """
 
     shape: ModelShape
@@ -91,7 +91,7 @@ class Deployment:
     utilisation: float = 1.0
     """Share of a GPU's memory that the engine may take."""
     reserve_bytes: float = 0.0
-    """Bytes per GPU that activations and graphs take of that."""
+    """Bytes of that share, per GPU, for activations and graphs."""
     flops_share: float = 1.0
     """Share of the dense FLOP rate that prefill reaches."""
     bandwidth_share: float = 1.0
@@ -190,19 +190,19 @@ class Deployment:
         return total
 
     def transferred_bytes(self, context: int) -> int:
-        """Return the bytes of a sequence that continue it elsewhere: KV within the windows, and state."""
+        """Return the bytes to transfer to continue a sequence elsewhere: KV within the windows, and state."""
         kept = (
             layer.tokens_read(context) * layer.token_bytes(self.kv_dtype, 1) for layer in self.shape.attention
         )
         return sum(kept) + self.state_bytes
 
     def users_max(self, context: int) -> int:
-        """Return how many sequences of that length all replicas hold at the same time."""
+        """Return how many sequences of that length fit into all replicas at the same time."""
         usable = self.kv_room - self.kv_bytes_per_token_per_gpu * self.block_size
         return max(0, int(usable // self.sequence_bytes(context))) * self.replicas
 
     def context_max(self, users: int) -> int:
-        """Return the longest context, in whole blocks, that memory allows so many users at once; 2^31 at most."""
+        """Return the longest context, in whole blocks, that fits into memory for `users` at once; 2^31 at most."""
         low, high = 0, 2**31 // self.block_size
         while low < high:
             middle = (low + high + 1) // 2
@@ -239,16 +239,16 @@ class Deployment:
         return max(reading, flops / (self.gpu.flops * self.flops_share * self.tensor_parallel))
 
     def decode_tokens_per_second(self, batch: int, context: int) -> float:
-        """Return the decode rate over all replicas, each with that batch."""
+        """Return the decode rate of all replicas together, each with that batch."""
         return self.replicas * batch / self.step_seconds(batch, context)
 
     def prefill_seconds(self, tokens: int, cached: int = 0) -> float:
-        """Return the prefill time of one prompt on one replica; links between GPUs cost nothing here."""
+        """Return the prefill time of one prompt on one replica, without the cost of links between GPUs."""
         flops = prefill_flops(self.shape, tokens, cached)
         return flops / (self.gpu.flops * self.flops_share * self.tensor_parallel)
 
     def prefill_tokens_per_second(self, tokens: int) -> float:
-        """Return the prefill rate over all replicas, for prompts of that length."""
+        """Return the prefill rate of all replicas together, for prompts of that length."""
         return self.replicas * tokens / self.prefill_seconds(tokens)
 
     def ttft_seconds(

@@ -1,4 +1,4 @@
-"""Reading values of a config.json, with the defaults of those that a family's published files leave out."""
+"""Reads values of a config.json, with defaults for those that a family's published files leave out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ FAMILY_DEFAULTS: Mapping[str, Config] = {
     "qwen3_5_text": _QWEN_HYBRID,
     "qwen3_5_moe_text": _QWEN_HYBRID,
 }
-"""By model_type: what transformers' configuration class of the family fills in."""
+"""By model_type: the defaults in transformers' configuration class of the family."""
 
 
 class ShapeUnknown(ValueError):

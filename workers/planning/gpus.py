@@ -1,9 +1,9 @@
-"""GPUs by their data sheets: memory, bandwidth, dense bfloat16 rate.
+"""The memory, bandwidth and dense bfloat16 rate of GPUs, from their data sheets.
 
-Makers print tensor rates "with sparsity": twice the dense rate, reached only by weights of which two in four are
-zero. Language models are not stored so, and every rate here is the dense one: 989 TFLOP/s for an H100, not 1,979.
-Memory and bandwidth are decimal, as on the data sheet. A card has a little more memory than its name says (an H200
-reports 140 GiB, which is 151 GB), so what fits by this table fits.
+Makers print tensor rates "with sparsity": twice the dense rate, reached only if two of every four weights are zero.
+Language models are not stored in that form, so every rate here is dense: 989 TFLOP/s for an H100, not 1,979. Memory
+and bandwidth are decimal, as on the data sheet. A card has a little more memory than its name says (an H200 reports
+140 GiB, which is 151 GB), so what fits by this table fits.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Gpu:
     flops: float
     """Dense bfloat16 FLOP per second."""
     source: str
-    """Where the figures are from."""
+    """The source of these values."""
 
 
 def _gpu(name: str, gigabytes: float, terabytes_a_second: float, teraflops: float, source: str) -> Gpu:

@@ -1,4 +1,4 @@
-"""The attention of one layer: what it caches for a token or a sequence, and the FLOP that it takes.
+"""The attention of one layer: the bytes that it caches for a token or a sequence, and its FLOP.
 
     heads     keys and values of key-value heads     2 * kv_heads * head_dim numbers for each token in the window
     latent    one vector, shared by all heads        rank + rope_dim numbers for each token
@@ -22,11 +22,11 @@ CONVOLUTION_BYTES = 2
 
 
 class LayerAttention(Protocol):
-    """What a plan needs to know about the attention of one layer. `gpus` are those of one replica."""
+    """What a plan needs to know about the attention of one layer. `gpus`: the GPUs of one replica."""
 
     @property
     def heads(self) -> int:
-        """Query heads, or value heads of a linear layer: tensor parallelism must divide them."""
+        """Number of query heads, or of value heads in a linear layer, which tensor parallelism must divide."""
         ...
 
     def token_bytes(self, dtype: str, gpus: int) -> int:
@@ -34,7 +34,7 @@ class LayerAttention(Protocol):
         ...
 
     def state_bytes(self, gpus: int) -> int:
-        """Return the bytes of one sequence on each GPU that do not grow with its length."""
+        """Return the bytes on each GPU for one sequence that do not depend on its length."""
         ...
 
     def tokens_read(self, context: int) -> int:
@@ -50,7 +50,7 @@ class LayerAttention(Protocol):
         ...
 
     def copied_parameters(self, hidden: int, gpus: int) -> int:
-        """Return the parameters that all GPUs together hold more than once."""
+        """Return the number of extra copies of parameters over all GPUs."""
         ...
 
 

@@ -1,9 +1,9 @@
-"""The features that an engine offers a gateway, judged by its replies; the caller does the asking.
+"""Finds the features that an engine offers a gateway in its replies. The caller sends the questions.
 
     replies --> kind_of --> diagnose --> Diagnosis: what was found, and each feature: yes, no, or unknown
 
-Where an engine does not say, a feature is unknown: nothing is concluded from a missing reply. The same long prompt
-completed twice shows something, though: whether prefixes are cached.
+A feature that the replies do not mention is unknown: a missing reply proves nothing. Completing the same long
+prompt twice shows whether prefixes are cached.
 """
 
 from collections.abc import Callable
@@ -44,18 +44,18 @@ class EngineFeature:
     name: str
     state: FeatureState
     evidence: str
-    """What the state was concluded from."""
+    """The evidence for the state."""
     consequence: str
     """What is lost without the feature."""
     flags: str = ""
     """Flags that turn the feature on."""
     advice: str = ""
-    """What else turns the feature on."""
+    """How else to turn the feature on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What was found out about an engine; None where the engine does not say."""
+    """What was found out about an engine. Values that it does not report are None."""
 
     kind: str
     version: str | None
@@ -84,7 +84,7 @@ def diagnose(replies: Replies, kind: str) -> Diagnosis:
 
 
 class _Examination:
-    """The replies of an engine, and what several features are judged by."""
+    """The replies of an engine, and values from them that several features need."""
 
     def __init__(self, replies: Replies, kind: str) -> None:
         self.replies = replies

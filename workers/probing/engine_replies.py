@@ -1,7 +1,7 @@
-"""The replies of an engine that was asked about itself, and what they say; the caller does the asking.
+"""The replies of an engine to questions about itself, and what they say. The caller sends the questions.
 
-The formats are those of SGLang 0.5.23, vLLM 0.32 and the embedded engine. What an engine does not say is None, or
-empty.
+The formats are those of SGLang 0.5.23, vLLM 0.32 and the embedded engine. Values that an engine does not report are
+None, or empty.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 PROBED_PATHS = ("version", "server_info", "kv_event_sources", "v1/loads")
 """Paths to GET after v1/models.
 
-Also get_server_info where there is no server_info, and metrics after the completions.
+get_server_info is asked too if there is no server_info, and metrics after the completions.
 """
 
 FIRST_COMPLETION, REPEATED_COMPLETION, PRIORITY_COMPLETION = (
@@ -21,7 +21,7 @@ FIRST_COMPLETION, REPEATED_COMPLETION, PRIORITY_COMPLETION = (
     "the same again",
     "a completion with a priority",
 )
-"""Keys of the replies to completions: twice the same prompt, then (vLLM only) one with a priority."""
+"""Keys of the replies to completions: the same prompt twice, then (vLLM only) one with a priority."""
 
 KINDS = ("sglang", "vllm", "embedded", "llamacpp", "lmdeploy", "ollama", "tgi", "trtllm", "openai")
 
@@ -65,7 +65,7 @@ def models_of(replies: Replies) -> tuple[str, ...]:
 
 
 def kind_of(replies: Replies) -> str:
-    """Return the kind of the engine by its replies; `openai` if only its API is known."""
+    """Return the kind of engine that the replies show; `openai` if they show only its API."""
     owners = {str(entry.get("owned_by")) for entry in _model_entries(replies)}
     info = server_info_of(replies)
     if "radixgate" in owners and "instance_id" in info:
@@ -123,7 +123,7 @@ def vllm_caches(replies: Replies) -> Iterator[dict[str, str]]:
 
 
 def whole_number(value: object) -> int | None:
-    """Return a whole number, also one in a string; None for anything else."""
+    """Return a whole number, which may be in a string; None for anything else."""
     if isinstance(value, str) and value.isdigit():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Finds out what serves at an address: the kind of engine, its models, its cache, and what it tells a gateway.
+"""Identifies the engine at an address: its kind, models and cache, and what it reports to a gateway.
 
 ask_kind      a few small requests: enough to choose the adapter
 find_engine   the adapter's own probe as well, and whether the engine tokenizes prompts
@@ -17,14 +17,14 @@ from workers.probing.engine_replies import EngineReply, kind_of
 
 IDENTIFYING_PATHS = ("v1/models", "server_info", "get_server_info")
 OTHER_PATHS = ("info", "api/version")
-"""Paths by which TGI and Ollama are known, asked of a server whose list of models names no engine."""
+"""Paths that identify TGI and Ollama, requested if the list of models names no engine."""
 DESCRIBING_PATHS = ("version", "metrics")
 DEFAULT_BLOCK_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundEngine:
-    """An engine that was found at an address; None where the engine does not say."""
+    """An engine that was found at an address. Values that it does not report are None."""
 
     kind: str
     version: str | None
@@ -44,7 +44,7 @@ class FoundEngine:
 
 
 async def ask_kind(target: WorkerTarget) -> str:
-    """Return the kind of the engine at an address; `openai` if only its API is known. Raises WorkerUnreachable."""
+    """Return the kind of engine at an address; `openai` if only its API is known. Raises WorkerUnreachable."""
     http = HttpWorker(target)
     try:
         return kind_of(await _identified(http, IDENTIFYING_PATHS))
@@ -53,7 +53,7 @@ async def ask_kind(target: WorkerTarget) -> str:
 
 
 async def find_engine(target: WorkerTarget) -> FoundEngine:
-    """Return everything that an engine says about itself. Raises WorkerUnreachable."""
+    """Return everything that an engine reports about itself. Raises WorkerUnreachable."""
     http = HttpWorker(target)
     try:
         replies = await _identified(http, (*IDENTIFYING_PATHS, *DESCRIBING_PATHS))
@@ -81,7 +81,7 @@ async def find_engine(target: WorkerTarget) -> FoundEngine:
 
 
 async def _identified(http: HttpWorker, paths: tuple[str, ...]) -> dict[str, EngineReply]:
-    """GET these paths, and further ones where they do not show the kind. Raises WorkerUnreachable."""
+    """GET these paths, and further ones if they do not show the kind. Raises WorkerUnreachable."""
     replies = await _replies(http, paths)
     return {**replies, **await _replies(http, OTHER_PATHS)} if kind_of(replies) == "openai" else replies
 

@@ -1,6 +1,6 @@
-"""What an installed engine can do, judged by its source code.
+"""Finds the abilities of an installed engine in its source code.
 
-Version numbers do not tell: forks and builds from source count them differently.
+Version numbers do not show them, since forks and builds from source number differently.
 """
 
 import logging
@@ -35,7 +35,7 @@ class EngineAbilities:
 
 
 def abilities_of(engine: str, python: str) -> EngineAbilities:
-    """Return the abilities of the engine in the environment of a Python interpreter; none if it cannot be read.
+    """Return the abilities of the engine that a Python interpreter has; none if its source cannot be read.
 
     The source is read, not imported.
     """
@@ -54,7 +54,7 @@ def abilities_of(engine: str, python: str) -> EngineAbilities:
 
 
 def abilities_in(engine: str, source: str) -> EngineAbilities:
-    """Return the abilities of an engine by the source text of its module of KV events."""
+    """Return the abilities that the source text of an engine's KV events module shows."""
     return EngineAbilities(
         binds=_BINDS[engine].search(source) is not None,
         load_feed=engine == "sglang" and "load_publish_endpoint" in source,

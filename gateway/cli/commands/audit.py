@@ -30,7 +30,7 @@ def list_(
         ),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option(help="Only changes of what has this name.", show_default=False)
+        str | None, typer.Option(help="Only changes of the subject with this name.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option(help="Largest number of entries to show.", min=1, max=100_000)] = 100,
     json: JsonOption = False,

@@ -57,11 +57,11 @@ def bench(
         float, typer.Option(help="Sessions per second of a generated workload.", min=0.001, max=100_000)
     ] = 1.0,
     prompt_tokens_max: Annotated[
-        int, typer.Option(help="Prompts are cut to this number of tokens; 0: not at all.", min=0, max=10**7)
+        int, typer.Option(help="Prompts are cut to this number of tokens; 0: no limit.", min=0, max=10**7)
     ] = 0,
     output_tokens_max: Annotated[
         int,
-        typer.Option(help="Answers are limited to this number of tokens; 0: not at all.", min=0, max=10**7),
+        typer.Option(help="Answers are limited to this number of tokens; 0: no limit.", min=0, max=10**7),
     ] = 0,
     callers_file: Annotated[
         Path | None,
@@ -82,7 +82,7 @@ def bench(
     ] = None,
     endpoint: Annotated[Endpoint, typer.Option(help="Endpoint to call.")] = Endpoint.CHAT,
     body: Annotated[
-        str, typer.Option(help="JSON object with further fields of every request.")
+        str, typer.Option(help="JSON object with further fields for every request.")
     ] = '{"temperature": 0, "ignore_eos": true}',
     ttft_ms: Annotated[
         float, typer.Option(help="Goodput counts answers with at most this TTFT.", min=0)
@@ -101,7 +101,9 @@ def bench(
     ] = 5000,
     seed: Annotated[
         int,
-        typer.Option(help="Seed of the texts, and of send times within a time bucket of the trace.", min=0),
+        typer.Option(
+            help="Seed of the texts, and of the send times within a time bucket of the trace.", min=0
+        ),
     ] = 0,
     json_file: Annotated[
         Path | None,
@@ -117,9 +119,9 @@ def bench(
 ) -> None:
     """Measure a server with a trace or workload.
 
-    The figures are TTFT, TPOT, ITL, E2E, goodput and cache hits. Requests are sent when they are due, whatever is
-    still running (open loop). Equal blocks of the trace become equal text, so that the server's prefix cache gets
-    the same hits as with the recorded prompts. Any server with the OpenAI API can be measured.
+    The results are TTFT, TPOT, ITL, E2E, goodput and cache hits. Requests are sent when they are due, even if
+    earlier ones are still running (open loop). Equal blocks of the trace become equal text, so that the server's
+    prefix cache gets the same hits as with the recorded prompts. Any server with the OpenAI API can be measured.
     """
     if problem := "expected http:// or https://" if "://" not in url else url_problem(url):
         raise CommandError(f"{url}: {problem}", 2)

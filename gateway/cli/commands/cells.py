@@ -28,8 +28,8 @@ def cells(
 ) -> None:
     """List living cells, or name the cell of organisations.
 
-    The cell follows from the names of the cells that are alive, by the rule that gateways follow: of these, the one
-    with the largest XXH3-64 of its name, a zero byte and the name of the organisation.
+    As in gateways, the cell of an organisation is the living cell with the largest XXH3-64 of: the name of the
+    cell, a zero byte, and the name of the organisation.
     """
     settings = find_deployment(config, set_, ("cells",)).settings
     if settings.cells is None:

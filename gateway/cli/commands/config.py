@@ -39,7 +39,7 @@ def explain_config(
 
 
 def schema() -> None:
-    """Print the JSON schema of the settings file, by which editors complete and check it."""
+    """Print the JSON schema of the settings file, with which editors complete and check it."""
     print(msgspec.json.format(msgspec.json.encode(settings_schema()), indent=2).decode())
 
 

@@ -41,7 +41,7 @@ def upgrade(
 ) -> None:
     """Create the tables, or upgrade them to the version of this radixgate.
 
-    Later tables on which it serves stay as they are.
+    Tables of a later version on which it can serve are not changed.
     """
 
     async def work(database: Database) -> str:
@@ -71,7 +71,7 @@ def downgrade(
 ) -> None:
     """Downgrade the tables to those of an older radixgate. Data that only later tables have is deleted.
 
-    Not needed to go back by one release, which serves on the tables of the next.
+    Going back by one release does not need this: each release serves on the tables of the next.
     """
     _confirm(f"Delete what tables later than {to} have added?", yes)
 
@@ -96,7 +96,7 @@ def check(config: ConfigFile = None, set_: Assignments = None) -> int:
 def backup(
     file: Annotated[Path, typer.Argument(help="File to write; - is standard output.")],
     stored: Annotated[
-        bool, typer.Option("--stored", help="Also what clients have stored: responses, files, batches.")
+        bool, typer.Option("--stored", help="Also write what clients have stored: responses, files, batches.")
     ] = False,
     config: ConfigFile = None,
     set_: Assignments = None,
@@ -122,7 +122,7 @@ def restore(
 ) -> None:
     """Restore a backup into an empty database, SQLite or PostgreSQL, and upgrade its tables.
 
-    Stop the gateways before.
+    Stop the gateways first.
     """
 
     async def work(database: Database) -> dict[str, int]:

@@ -35,7 +35,7 @@ NAMES = {**ENGINE_NAMES, "openai": "unknown"}
 
 def doctor(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Address of the engine, as http://10.0.0.1:30000.")
+        str, typer.Argument(metavar="URL", help="Address of the engine, such as http://10.0.0.1:30000.")
     ],
     kind: Annotated[
         str | None,

@@ -79,7 +79,7 @@ def show(
     """Draw the tree of the index.
 
     Each node shows its blocks, counted from the start of the prompt, its age, and the workers that have the blocks
-    with their numbers. Blocks are known by hashes: prompts cannot be read from the index.
+    with their numbers. The index contains only hashes of blocks, from which prompts cannot be read.
     """
     settings = _settings(config, set_)
     print(
@@ -99,13 +99,13 @@ def verify(
     set_: Assignments = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Remove what is wrong; where that is not enough, clear the namespace."),
+        typer.Option("--repair", help="Remove wrong entries; if that is not enough, clear the namespace."),
     ] = False,
 ) -> int:
     """Check the index in Redis for errors: exit code 0 if there are none, else 1 and a line for each error.
 
-    Gateways may run meanwhile. With --repair the exit code is 0 if nothing is wrong afterwards. The index only
-    records what workers have cached: no answer depends on it, and what is removed is learnt again.
+    Gateways may keep running. With --repair the exit code is 0 if nothing is wrong afterwards. Repair is safe: the
+    index only records what workers have cached, no answer depends on it, and removed entries are learnt again.
     """
     return _run(_verify(_settings(config, set_), repair))
 

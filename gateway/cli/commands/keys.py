@@ -171,7 +171,7 @@ def list_(
 def rotate(
     identity: Annotated[str, typer.Argument(help="Public id of the key.", metavar="ID")],
     grace: Annotated[
-        str, typer.Option(help="How long the old key stays valid, as 90s, 30m, 24h, 7d.")
+        str, typer.Option(help="How long the old key stays valid, such as 90s, 30m, 24h or 7d.")
     ] = "24h",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the key.")] = False,
     config: ConfigFile = None,
@@ -263,10 +263,10 @@ def _without_hash(key: ApiKeySettings) -> ApiKeySettings:
 
 
 def _seconds(text: str) -> float:
-    """Parse a duration as 90s, 30m, 24h or 7d into seconds. Raises CommandError."""
+    """Parse a duration such as 90s, 30m, 24h or 7d into seconds. Raises CommandError."""
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None:
-        raise CommandError(f"--grace {text}: expected a duration, as 90s, 30m, 24h or 7d", 2)
+        raise CommandError(f"--grace {text}: expected a duration such as 90s, 30m, 24h or 7d", 2)
     return int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[found[2]]
 
 

@@ -27,10 +27,10 @@ def queue(
 ) -> None:
     """Show waiting requests and tenants' shares.
 
-    For all gateways together it shows which requests wait, for how long and why, and the share of work that each
-    tenant received. Work is measured in cost units and decays by half in 30 seconds. A share is due to tenants that
-    had requests waiting in the last minute; evenness is Jain's index of the work that those tenants received over
-    their weights.
+    For all gateways together, the command shows which requests wait, for how long and why, and the share of work
+    that each tenant received. Work is measured in cost units and decays by half in 30 seconds. Tenants with
+    requests waiting in the last minute are entitled to a share. Evenness is Jain's index of their received work
+    over their weights.
     """
     admin = find_admin_api(config, set_, url, token)
     found = admin.call("queue")

@@ -55,7 +55,7 @@ def simulate(
         ),
     ] = None,
     all_policies: Annotated[
-        bool, typer.Option("--all", help="Run all policies, rules of other gateways included.")
+        bool, typer.Option("--all", help="Run all policies, including those of other gateways.")
     ] = False,
     limits: Annotated[
         bool,
@@ -77,7 +77,7 @@ def simulate(
     speeds: Annotated[
         str,
         typer.Option(
-            help="Speed of each engine relative to its step times, as 0.5,1,1; the last one holds for the rest.",
+            help="Speed of each engine relative to its step times, such as 0.5,1,1; the last applies to the rest.",
             show_default="all alike",
         ),
     ] = "",
@@ -121,7 +121,7 @@ def simulate(
     cells: Annotated[
         int,
         typer.Option(
-            help="Cells that the gateways form, equally many in each. A tenant belongs to one of them, and "
+            help="Number of cells, with the same number of gateways in each. A tenant belongs to one of them, and "
             "cells tell each other loads late, as gateways do. Implies --queue.",
             min=1,
             max=1000,
@@ -156,21 +156,19 @@ def simulate(
         bool,
         typer.Option(
             "--classes",
-            help="Hold requests to the targets of their service classes (field `service_class` of the trace), as a "
+            help="Apply the targets of service classes to requests (field `service_class` of the trace), as a "
             "gateway does by default. Implies --queue.",
         ),
     ] = False,
     isolate_tenants: Annotated[
         bool,
-        typer.Option(
-            "--isolate-tenants", help="Let tenants share no cached blocks, as isolated ones do not."
-        ),
+        typer.Option("--isolate-tenants", help="Isolate the tenants: they share no cached blocks."),
     ] = False,
     restart_every: Annotated[
         float, typer.Option(help="Seconds between kills of a worker; 0: no kills.", min=0, max=1e6)
     ] = 0.0,
     restart_seconds: Annotated[
-        float, typer.Option(help="Seconds until a killed worker is back.", min=0, max=1e6)
+        float, typer.Option(help="Seconds until a killed worker is available again.", min=0, max=1e6)
     ] = 30.0,
     seeds: Annotated[
         int,
@@ -180,7 +178,8 @@ def simulate(
     ] = 1,
     seed: Annotated[int, typer.Option(help="First seed.", min=0, max=2**31)] = 0,
     processes: Annotated[
-        int, typer.Option(help="Number of processes that simulate; 0: one for each core.", min=0, max=1024)
+        int,
+        typer.Option(help="Number of processes for the simulation; 0: one for each core.", min=0, max=1024),
     ] = 0,
     json_file: Annotated[
         Path | None,
@@ -188,7 +187,9 @@ def simulate(
     ] = None,
     plot_file: Annotated[
         Path | None,
-        typer.Option("--plot", help="Draw the figures into this file: png, svg or pdf.", show_default=False),
+        typer.Option(
+            "--plot", help="Draw plots of the results into this file: png, svg or pdf.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Compare routing policies by simulation.

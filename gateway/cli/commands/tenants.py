@@ -62,7 +62,7 @@ MODES: dict[str, Literal["isolated", "group", "shared"]] = {
 organisations = typer.Typer(
     help="Organisations, which pay for one or several tenants.", rich_markup_mode=None
 )
-plans = typer.Typer(help="Plans, which say what tenants may use.", rich_markup_mode=None)
+plans = typer.Typer(help="Plans, which define what tenants may use.", rich_markup_mode=None)
 tenants = typer.Typer(help="Tenants, which are the projects of organisations.", rich_markup_mode=None)
 
 

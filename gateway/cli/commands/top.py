@@ -31,11 +31,12 @@ ORDER = {"down": 0, "suspect": 1, "draining": 2}
 
 
 def top(
-    every: Annotated[float, typer.Option(help="Seconds between two pictures.", min=0.5)] = 2.0,
+    every: Annotated[float, typer.Option(help="Seconds between updates.", min=0.5)] = 2.0,
     lines: Annotated[
-        int | None, typer.Option(help="Lines of each table.", min=1, show_default="as fit on the screen")
+        int | None,
+        typer.Option(help="Number of lines of each table.", min=1, show_default="as fit on the screen"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, once.")] = False,
     url: AdminUrl = None,
     token: AdminToken = None,

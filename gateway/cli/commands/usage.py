@@ -43,10 +43,10 @@ def usage(
     ] = "tenant,model",
     since: Annotated[
         str | None,
-        typer.Option(help="First day, or the moment at which the time begins.", show_default=False),
+        typer.Option(help="First day, or the time of the beginning.", show_default=False),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Last day, or the moment at which the time ends.", show_default=False)
+        str | None, typer.Option(help="Last day, or the time of the end.", show_default=False)
     ] = None,
     tenant: Only = None,
     organisation: Only = None,
@@ -58,7 +58,8 @@ def usage(
     tag: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only requests with this metadata, as NAME=VALUE. May be repeated.", show_default=False
+            help="Only requests with this metadata, in the form NAME=VALUE. May be repeated.",
+            show_default=False,
         ),
     ] = None,
     export: Annotated[
@@ -79,7 +80,7 @@ def usage(
 ) -> None:
     """Show sums of usage, or export single requests (--export).
 
-    Costs are in the currency of your prices; `saved` is what cached tokens would have cost more.
+    Costs are in the currency of your prices; `saved` is how much more the cached tokens would have cost uncached.
     """
     filters = {
         "since": since,

@@ -61,16 +61,16 @@ def worker(
         str | None,
         typer.Option(
             envvar="RADIXGATE_WORKER_KEY",
-            help="Key that the embedded engine requires as a bearer token, but for probes and metrics.",
+            help="Key that the embedded engine requires as a bearer token, except for probes and metrics.",
             show_default=False,
         ),
     ] = None,
     page_size: Annotated[
-        int, typer.Option(help="Tokens of a page of the KV cache; a launched vllm has 32 by default.", min=1)
+        int, typer.Option(help="Tokens per page of the KV cache; a launched vllm has 32 by default.", min=1)
     ] = 16,
     kv_tokens: Annotated[
         int | None,
-        typer.Option(help="Size of the KV cache in tokens; by default as much as memory allows.", min=1),
+        typer.Option(help="Size of the KV cache in tokens; by default as large as memory allows.", min=1),
     ] = None,
     max_running_requests: Annotated[
         int, typer.Option(help="Largest number of sequences in one batch.", min=1)
@@ -153,10 +153,10 @@ def worker(
     ] = None,
     speculative_exit_layer: Annotated[
         int | None,
-        typer.Option(help="Number of first layers that draft tokens with early_exit.", show_default=False),
+        typer.Option(help="Number of leading layers that draft tokens with early_exit.", show_default=False),
     ] = None,
     speculative_disable_by_batch_size: Annotated[
-        int, typer.Option(help="No draft tokens while more sequences than this decode.")
+        int, typer.Option(help="Number of decoding sequences above which no tokens are drafted.")
     ] = 32,
     tool_call_parser: Annotated[
         str,
@@ -213,7 +213,7 @@ def worker(
     python: Annotated[
         str | None,
         typer.Option(
-            help="Launched engine: Python interpreter that has it; by default the one of this command.",
+            help="Launched engine: Python interpreter that has it installed; by default that of this command.",
             show_default=False,
         ),
     ] = None,
@@ -226,7 +226,7 @@ def worker(
         ),
     ] = None,
     start_seconds: Annotated[
-        float, typer.Option(help="Launched engine: seconds within which it has to answer first.", min=1)
+        float, typer.Option(help="Launched engine: seconds until its first answer, at most.", min=1)
     ] = 1800.0,
     silent_seconds: Annotated[
         float,

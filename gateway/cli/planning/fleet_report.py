@@ -53,7 +53,7 @@ def parts_table(plan: FleetPlan, machines: FleetMachines) -> Table:
 
 
 def fleet_notes(plan: FleetPlan, smallest: FleetPlan) -> Iterator[str]:
-    """Yield what breaks first, and the smallest layout that bears the load."""
+    """Yield what breaks first, and the smallest layout that handles the load."""
     first, rate = plan.first, plan.demand.requests_per_second
     if first.share > 1:
         yield f"This layout does not bear {rate:,.0f} requests/s. {_breaks(first)}; what helps: {first.remedy}."

@@ -38,7 +38,7 @@ def plan(
         Path | None, typer.Option(help="config.json of a model, or its directory.", show_default=False)
     ] = None,
     gpu: Annotated[
-        str, typer.Option(help="GPU, one of --list-gpus; the three options below replace its figures.")
+        str, typer.Option(help="GPU, one of --list-gpus; the three options below override its values.")
     ] = "h100",
     gpu_memory_gb: Annotated[
         float | None, typer.Option(help="Memory of one GPU, 10^9 bytes.", min=0.001, max=FIGURE_MAX)
@@ -67,7 +67,7 @@ def plan(
     parameters: Annotated[
         float | None,
         typer.Option(
-            help="Number of parameters, for a dense model that has others than its architecture.",
+            help="Number of parameters, if a dense model has more or fewer than its architecture implies.",
             min=1,
             max=FIGURE_MAX,
         ),

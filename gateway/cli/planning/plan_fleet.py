@@ -74,10 +74,11 @@ def plan_fleet(
         typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
     ] = None,
 ) -> None:
-    """Calculate what gateways and Redis bear.
+    """Calculate the load that gateways and Redis can handle.
 
     Scripts, commands, bytes and deliveries of index changes, CPU and memory of each part, the part that breaks
-    first, and the smallest layout that bears the load. The costs of one request were counted by `make bench-fleet`.
+    first, and the smallest layout that handles the load. The costs of one request were counted by `make
+    bench-fleet`.
     """
     demand = FleetDemand(
         requests_per_second=requests_per_second,

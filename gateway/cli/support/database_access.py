@@ -35,7 +35,7 @@ LimitOption = Annotated[
     typer.Option(
         "--limit",
         metavar="UNIT=AMOUNT[/PERIOD][,OPTION=VALUE...]",
-        help="A limit, as requests=60/minute, spend=20/month,reset=calendar,alert_at=0.8, "
+        help="A limit, such as requests=60/minute, spend=20/month,reset=calendar,alert_at=0.8, "
         "concurrency=4,models=llama-*, or total_tokens=200000/hour,until=2027-01-31. Options: reset, models "
         "(several separated by spaces), mode, alert_at, until. May be repeated; replaces all present limits.",
         show_default=False,
@@ -60,14 +60,14 @@ ContextLengthOption = Annotated[
     typer.Option(
         "--context-length",
         metavar="PATTERN=LENGTH",
-        help="Largest context for some models, as llama-*=8192. May be repeated.",
+        help="Largest context for some models, such as llama-*=8192. May be repeated.",
         show_default=False,
     ),
 ]
 WeightOption = Annotated[
     float | None,
     typer.Option(
-        help="Share in the fair queue: with twice the weight a tenant gets twice the work when all wait.",
+        help="Weight in the fair queue: a tenant with twice the weight gets twice the work while all wait.",
         show_default=False,
     ),
 ]
@@ -287,7 +287,7 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def parse_moment(text: str) -> Moment:
-    """Parse a day or a moment. Raises CommandError."""
+    """Parse a day or a time. Raises CommandError."""
     try:
         return Moment(text)
     except ValueError as err:

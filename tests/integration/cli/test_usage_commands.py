@@ -144,7 +144,7 @@ def test_single_requests_are_exported_in_every_form(radixgate, tmp_path):
 def test_what_cannot_be_asked_is_refused_in_one_line(radixgate):
     for arguments, said in (
         (("--by", "colour"), "--by: unknown: 'colour'; choose from hour, day,"),
-        (("--since", "soon"), "--since: expected a day or a moment"),
+        (("--since", "soon"), "--since: expected a day or a time"),
         (("--tag", "team"), "--tag: expected NAME=VALUE"),
         (("--export", "xls"), "--export xls: there are csv, json, parquet"),
         (("--export", "parquet"), "--export parquet needs a file"),

@@ -35,7 +35,7 @@ def fit_medusa(
     ] = 4,
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=3)] = 48,
     drafts: Annotated[
-        int, typer.Option(help="Most draft tokens of the tree that is evaluated.", min=1, max=32)
+        int, typer.Option(help="Largest number of draft tokens in the evaluated tree.", min=1, max=32)
     ] = 12,
     held_out: Annotated[
         int | None,
