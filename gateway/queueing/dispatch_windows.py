@@ -84,6 +84,7 @@ class DispatchWindows:
             tokens_max=self._tokens_max,
             batch_seconds=self._batch_seconds,
             flood=self._in_sight.standing_flood(models, now),
+            workers=len(self._fleet.serving(model)),
         )
         self._kept[model] = window, now + KEPT_SECONDS
         return window

@@ -1,6 +1,6 @@
 """A dispatch window that stays as it is, whatever classes come."""
 
-from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.dispatch_window import PASSED_OVER_MAX, DispatchWindow
 
 
 class FixedWindow:
@@ -14,6 +14,7 @@ class FixedWindow:
         *,
         contended: bool = True,
         counts_own: bool = True,
+        passed_over_max: int = PASSED_OVER_MAX,
     ) -> None:
         self.window = DispatchWindow(
             narrow=narrow,
@@ -21,6 +22,7 @@ class FixedWindow:
             open=left_open,
             contended=contended,
             counts_own=counts_own,
+            passed_over_max=passed_over_max,
         )
 
     def of(self, model: str) -> DispatchWindow:

@@ -34,6 +34,7 @@ WINDOWS = (
     FixedWindow(60, WINDOW, contended=False),
     FixedWindow(60, WINDOW, 30),
     FixedWindow(60, WINDOW, 30, counts_own=False),
+    FixedWindow(60, WINDOW, passed_over_max=2),
 )
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))
