@@ -10,19 +10,19 @@ other organisation moves. The rule needs only the names of the living cells, so 
 Workers serve all cells, and each worker is at home in one of them by the same rule. What cells know of each
 other's loads is late, so that all of them would choose the worker that was idle a moment ago. So a cell counts more
 tokens as queued on the workers that are at home elsewhere (away_tokens): it takes one of its own, and another one
-where its own have much to do. These tokens are less than half of a window: a cell whose own workers are full takes
-others, also where the others fill its own, of which it counts their fair part.
+where its own have much to do. These tokens are less than the others' fair part of a window: a cell whose own
+workers are full takes others, also where the others fill its own, of which it counts that part.
 """
 
 from collections.abc import Collection
 
 from xxhash import xxh3_64_intdigest
 
-AWAY_TOKENS = 7000
+AWAY_TOKENS = 12_000
 """The most tokens that a cell counts as queued in addition on a worker that is at home in another cell."""
 
-AWAY_SHARE = 0.45
-"""Share of a worker's window that these tokens are at most: below a half, the least that others count."""
+AWAY_SHARE = 0.95
+"""Share that these tokens are at most of what a cell counts of the others on a worker that they fill."""
 
 
 def owner_of(organisation: str, cells: Collection[str]) -> str | None:
@@ -42,13 +42,13 @@ def fair_part(window_tokens: int, others: int) -> int:
     return window_tokens * others // (others + 1)
 
 
-def away_tokens(window_tokens: int, before: int = 0) -> int:
+def away_tokens(window_tokens: int, others: int, before: int = 0) -> int:
     """Return how many tokens count as queued in addition on a worker that is at home in another cell.
 
-    `window_tokens`: the worker's window. `before`: the number so far; small changes of the window keep it, since
-    each new number has all workers ranked anew.
+    `window_tokens`: the worker's window. `others`: how many other cells there are. `before`: the number so far;
+    small changes of the window keep it, since each new number has all workers ranked anew.
     """
-    most = min(AWAY_TOKENS, int(AWAY_SHARE * window_tokens))
+    most = min(AWAY_TOKENS, int(AWAY_SHARE * fair_part(window_tokens, others)))
     if most < 2 * before <= 2 * most:
         return before
     return most if most == AWAY_TOKENS else most * 7 // 8

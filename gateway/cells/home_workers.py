@@ -34,7 +34,7 @@ class HomeWorkers:
                 models = worker.models
                 if models not in windows:
                     windows[models] = window_of(models)
-                tokens = away_tokens(windows[models], worker.away_tokens)
+                tokens = away_tokens(windows[models], len(cells - {own}), worker.away_tokens)
             if tokens != worker.away_tokens:
                 worker.away_tokens = tokens
                 for changed in worker.load.on_change:

@@ -94,6 +94,7 @@ class DispatchWindows:
             batch_seconds=self._batch_seconds,
             flood=self._in_sight.standing_flood(models, now),
             filled=self._filled(model, demand, ms_per_token) if len(demand) > 1 else None,
+            workers=len(self._fleet.serving(model)),
         )
         self._kept[model] = window, now + KEPT_SECONDS
         return window

@@ -20,7 +20,7 @@ from policies.others_load import NO_TOTALS, LoadTotals
 from policies.simulation.gateway_view import GatewayView
 from radix_cache.match import WorkerId
 
-PERIOD_SECONDS = 0.2
+PERIOD_SECONDS = 0.1
 """As gateway/cells/cell_loads.py has it."""
 
 
@@ -81,7 +81,9 @@ class CellExchange:
     def take_window(self, cell: int, window_tokens: int) -> None:
         """Take over a worker's window: by it the cell prefers the workers that are at home there."""
         self._windows[cell] = window_tokens
-        tokens = self._away_tokens[cell] = away_tokens(window_tokens, self._away_tokens[cell])
+        tokens = self._away_tokens[cell] = away_tokens(
+            window_tokens, len(self._views) - 1, self._away_tokens[cell]
+        )
         self._views[cell].go_home(self._homes[cell], tokens)
 
     def _others(self, worker: int, own: LoadTotals, window_tokens: int) -> LoadTotals:

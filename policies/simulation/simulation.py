@@ -137,7 +137,12 @@ class Simulation:
         self._turns = (
             [
                 TurnTaking(
-                    scenario.turns, scenario.window_tokens, scenario.classes, self, large=large[0] is not None
+                    scenario.turns,
+                    scenario.window_tokens,
+                    scenario.classes,
+                    self,
+                    workers=scenario.workers,
+                    large=large[0] is not None,
                 )
                 for _ in range(scenario.cells)
             ]

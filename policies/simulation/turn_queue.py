@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
+from policies.admission.dispatch_window import PASSED_OVER_OF_FLOW_MAX, passed_over_max
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.queueing.cost_weights import CostWeights
@@ -44,8 +44,11 @@ class QueueRule:
     hold: float | None = 0.0
     """Share by which a worker may be more expensive than the best; see dispatch_window.close_enough_to_best."""
 
-    def queue(self, *, large: bool = False) -> "TurnQueue":
-        """Make an empty queue with these rules; `large`: for very many tenants. Raises PolicyError."""
+    def queue(self, *, workers: int = 0, large: bool = False) -> "TurnQueue":
+        """Make an empty queue with these rules, for so many workers; `large`: for very many tenants.
+
+        Raises PolicyError.
+        """
         by_requests = self.across == REQUESTS
         policy = queue_policy("sfq" if by_requests else self.across)
         return TurnQueue(
@@ -53,7 +56,7 @@ class QueueRule:
             tenant_order(self.within),
             self.weights,
             by_requests=by_requests,
-            passed_over_max=PASSED_OVER_MAX if self.hold is not None else 0,
+            passed_over_max=passed_over_max(workers) if self.hold is not None else 0,
             by_tag=TenantsByTag() if large and policy.name == "sfq" else None,
         )
 

@@ -12,9 +12,16 @@ Without service classes all requests are of the class `chat`, and none is refuse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Protocol
 
-from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow, dispatch_window
+from policies.admission.dispatch_window import (
+    LONG_SEARCH_MS,
+    PASSED_OVER_MAX,
+    ClosedWorkers,
+    DispatchWindow,
+    dispatch_window,
+)
 from policies.admission.filled_workers import filled_workers
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
@@ -95,19 +102,21 @@ class TurnTaking:
         classes: Mapping[str, ServiceClass],
         dispatching: Dispatching,
         *,
+        workers: int = 0,
         large: bool = False,
     ) -> None:
         """`classes`: the service classes by name; empty: all requests are of the class `chat`.
 
-        `large`: for a large fleet with very many tenants.
+        `workers`: how many there are. `large`: for a large fleet with very many tenants.
         """
-        self._interactive = rule.queue(large=large)
-        self._batch = rule.queue(large=large)
+        self._interactive = rule.queue(workers=workers, large=large)
+        self._batch = rule.queue(workers=workers, large=large)
         self._window_tokens = window_tokens
         self._classes = classes
         self._dispatching = dispatching
         self._in_sight = TrafficInSight()
         self._of: dict[int, tuple[TraceRequest, ServiceClass]] = {}
+        self._long_search_at = -inf
 
     def arrive(
         self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int, now: float
@@ -194,7 +203,7 @@ class TurnTaking:
         passed_over: set[int] = set()
         closed = ClosedWorkers()
         while (
-            len(passed_over) <= queue.passed_over_max
+            self._goes_on(len(passed_over), queue.passed_over_max, now)
             and (number := queue.next_number(now, passed_over)) is not None
         ):
             try:
@@ -208,6 +217,14 @@ class TurnTaking:
                 self._dispatching.send(number, route, now)
             else:
                 passed_over.add(number)
+
+    def _goes_on(self, passed_over: int, most: int, now: float) -> bool:
+        """Return whether a round that has passed over so many requests goes on, as may_pass_over of queue.lua."""
+        if passed_over == PASSED_OVER_MAX + 1 and most > PASSED_OVER_MAX:
+            if now < self._long_search_at + LONG_SEARCH_MS / 1000:
+                return False
+            self._long_search_at = now
+        return passed_over <= most
 
     def _route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         return self._dispatching.route(number, terms, closed, now)

@@ -1,6 +1,7 @@
 """`make bench-cells`: a large fleet in cells, beside the same gateways in one cell that knows all, by simulation.
 
     python -m tests.benchmarks.cells [--quick] [--cells N] [--workers N] [--tenants N] [--requests N] [--json FILE]
+    python -m tests.benchmarks.cells --trace FILE --parts N --seconds S     parts of a recorded trace, as tenants
 
 Each load is run twice. The mean and p95 TTFT in cells are shown as multiples of those in one cell; so is the
 evenness of what tenants received (Jain's index of received by due, max-min by weight), and `moved` is the part of
@@ -13,7 +14,7 @@ requests a second.
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule
 from policies.simulation.workloads import WorkloadParameters
 from tests.benchmarks.fairness.shares import evenness, received
 from tests.benchmarks.report import new_table, number
+from tests.benchmarks.trace_parts import trace_of_parts
 
 GATEWAYS_OF_CELL = 10
 KV_TOKENS = 1_000_000
@@ -60,11 +62,7 @@ def main() -> None:
     options = _options()
     console = Console(width=None if sys.stdout.isatty() else 150)
     runs: dict[str, dict[int, CellsRun]] = {}
-    for name in options.load or USUAL_LOADS:
-        load = WorkloadParameters(
-            requests=options.requests, rate=LOADS[name] * options.workers, tenants=options.tenants
-        )
-        trace = TraceSource(workload="mixed", load=load, isolates=True).trace(options.seed)
+    for name, trace in _traces(options):
         console.print(f"{name}: {len(trace):,} requests in {trace[-1].at:.0f} s", style="dim")
         runs[name] = _of_load(trace, options)
         _print(console, name, runs[name])
@@ -82,6 +80,18 @@ def main() -> None:
             },
         }
         options.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
+
+
+def _traces(options: argparse.Namespace) -> Iterator[tuple[str, list[TraceRequest]]]:
+    """Yield each load by its name."""
+    if options.trace is not None:
+        yield options.trace.stem, trace_of_parts(options.trace, options.parts, options.seconds, options.seed)
+        return
+    for name in options.load or USUAL_LOADS:
+        load = WorkloadParameters(
+            requests=options.requests, rate=LOADS[name] * options.workers, tenants=options.tenants
+        )
+        yield name, TraceSource(workload="mixed", load=load, isolates=True).trace(options.seed)
 
 
 def _of_load(trace: list[TraceRequest], options: argparse.Namespace) -> dict[int, CellsRun]:
@@ -180,6 +190,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--load", action="append", choices=LOADS, help="may be repeated; low and high by default"
     )
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="a recorded trace in place of these loads")
+    parser.add_argument("--parts", type=int, default=50, help="tenants that a recorded trace is cut into")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each part")
     parser.add_argument("--quick", action="store_true", help="a tenth of everything but the cells")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """A dispatch window that stays as it is, whatever classes come."""
 
-from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.dispatch_window import PASSED_OVER_MAX, DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
 
 
@@ -16,6 +16,7 @@ class FixedWindow:
         contended: bool = True,
         counts_own: bool = True,
         filled: FilledWorkers | None = None,
+        passed_over_max: int = PASSED_OVER_MAX,
     ) -> None:
         self.window = DispatchWindow(
             narrow=narrow,
@@ -24,6 +25,7 @@ class FixedWindow:
             contended=contended,
             counts_own=counts_own,
             filled=filled,
+            passed_over_max=passed_over_max,
         )
 
     def of(self, model: str) -> DispatchWindow:

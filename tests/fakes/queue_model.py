@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.queue_store import CellState, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
-    PASSED_OVER_MAX,
     PASSED_OVER_OF_FLOW_MAX,
     ClosedWorkers,
     DispatchWindow,
@@ -192,7 +191,7 @@ class QueueModel:
             )
             if route is not None:
                 return id, route
-            if self.hold is None or len(round.passed_over) == PASSED_OVER_MAX:
+            if self.hold is None or len(round.passed_over) == self.window.passed_over_max:
                 return None
             round.passed_over.append(id)
         return None

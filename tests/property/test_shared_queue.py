@@ -38,6 +38,7 @@ WINDOWS = (
     FixedWindow(60, WINDOW, 30, counts_own=False),
     FixedWindow(40, 60, 20, contended=False, filled=FILLED),
     FixedWindow(40, 60, 20, filled=FILLED),
+    FixedWindow(60, WINDOW, passed_over_max=2),
 )
 LEASE_MS, LATER_MS = 10_000_000, 100_000_000
 GATEWAYS = tuple(f"{number:016x}" for number in range(3))

@@ -337,7 +337,7 @@ class QueueStore:
         if self._is_divided is not None and any(map(self._is_divided, queues)):
             flags += 2
         head: list[CommandArgument] = [self.gateway, window.narrow, window.wide, left_open, flags]
-        head += [int(window.counts_own), hold, _filled(window), len(queues), *queues]
+        head += [int(window.counts_own), hold, _filled(window), window.passed_over_max, len(queues), *queues]
         return self._scripts.call(LIBRARY[verb], self.keys.of(queues), [*head, *arguments], urgent=urgent)
 
 

@@ -10,7 +10,7 @@ request.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gateway.fleet.loads import Loads
 from gateway.queueing.shared.queue_store import CellState
@@ -47,6 +47,13 @@ class ShardsInStep:
         """Forget what the shards have told: another gateway visits them."""
         self._told.clear()
 
+    async def ask(self) -> CellState:
+        """Return the state of all shards together, and tell them nothing."""
+        self._told = {
+            shard: await shard.exchange_with_cells(None, {}, BOUNDS_MS) for shard in self._queue.shards
+        }
+        return _of_all(self._told.values())
+
     async def visit(self, others: Loads, progress: Sequence[Mapping[str, QueueProgress]]) -> CellState:
         """Tell each shard what the others have, and return the state of all together.
 
@@ -69,10 +76,7 @@ class ShardsInStep:
             told[shard] = await shard.exchange_with_cells(dict(all_loads), bounds, BOUNDS_MS)
             _add(all_loads, told[shard].loads)
         self._told = told
-        return CellState(
-            loads=sum_of_loads(state.loads for state in told.values()),
-            progress=_progress_of_all(state.progress for state in told.values()),
-        )
+        return _of_all(told.values())
 
     def _bounds(self, own: CellState, others: Sequence[Mapping[str, QueueProgress]]) -> dict[str, TurnBounds]:
         """Return the bounds of one shard's turns, by queue."""
@@ -107,6 +111,14 @@ class ShardVisits:
                 continue
             found = await self._shards.visit({}, ())
             await asyncio.sleep(PERIOD_SECONDS if found.loads else IDLE_SECONDS)
+
+
+def _of_all(states: Collection[CellState]) -> CellState:
+    """Return the state of several shards together."""
+    return CellState(
+        loads=sum_of_loads(state.loads for state in states),
+        progress=_progress_of_all(state.progress for state in states),
+    )
 
 
 def sum_of_loads(several: Iterable[Loads]) -> dict[WorkerId, LoadTotals]:

@@ -1,60 +1,37 @@
 """Two cells with queues in Redis and one worker: what each tenant receives does not depend on its cell."""
 
-from collections import Counter
-
 import pytest
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
 from policies.cell_turns import QueueProgress, turn_bounds
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
+from tests.fakes.greedy_tenants import GreedyTenants
 
 WINDOW, COST, LEASE_MS = 400, 100, 600_000
 WORKER = WorkerId("w")
 
 
-class Cell:
-    """The queue of one cell, all of whose tenants ask for more than they get."""
+class Cell(GreedyTenants):
+    """The queue of one cell."""
 
     def __init__(self, scripts, name, weights):
-        self.name, self.weights = name, weights
-        self.store = QueueStore(scripts, QueueKeys(name), name * 16, FixedWindow(WINDOW))
-        self.sent, self.served, self.number = [], Counter(), 0
+        super().__init__(QueueStore(scripts, QueueKeys(name), name * 16, FixedWindow(WINDOW)), weights, COST)
         self.progress = QueueProgress(0.0, 0.0)
-        self.told = {}
 
     async def ask(self, tenant):
-        self.number += 1
-        ticket = SharedTicket(
-            id=f"{self.store.gateway}:{self.number}",
-            queue="m",
-            tenant=tenant,
-            weight=self.weights[tenant],
-            cost=COST,
-            kv_tokens=1,
-        )
-        self.note(tenant, ticket.id, await self.store.admit(ticket, [SharedRoute(WORKER, COST, 0.0)]))
-
-    def note(self, tenant, id, reply):
-        self.told[id] = tenant
-        if reply.outcome == 1:
-            self.begin(id)
-
-    def begin(self, id):
-        self.sent.append(id)
-        self.served[self.told[id]] += 1
+        ticket = self.ticket(tenant)
+        if (await self.store.admit(ticket, [SharedRoute(WORKER, COST, 0.0)])).outcome == 1:
+            self.begin(ticket.id)
 
     async def claim(self, scripts):
         """Take the turns that were given."""
-        for _, fields in await scripts.ask("XRANGE", self.store.keys.turns, "-", "+"):
-            id = fields[1].decode()
-            if fields[0] == b"turn" and id not in self.sent:
-                self.begin(id)
-                await self.store.claim(["m"], id, None, [SharedRoute(WORKER, COST, 0.0)])
-        await scripts.ask("DEL", self.store.keys.turns)
+        for id in await self.take_turns(scripts):
+            self.begin(id)
+            await self.store.claim(["m"], id, None, [SharedRoute(WORKER, COST, 0.0)])
 
     async def exchange(self, other):
         bounds = turn_bounds(self.progress, [other.progress], WINDOW)
@@ -83,7 +60,7 @@ async def test_tenants_receive_their_weights_share_of_a_worker_whichever_cell_th
         if cell.sent:
             id = cell.sent.pop(0)
             await cell.store.end(["m"], id, 0.0)
-            await cell.ask(cell.told[id])
+            await cell.ask(cell.tenant_of[id])
         if turn % 4 == 0:
             for at, each in enumerate(cells):
                 await each.exchange(cells[1 - at])

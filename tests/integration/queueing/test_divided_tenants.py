@@ -1,16 +1,16 @@
 """One model's tenants in several shards of the queue, and one worker: shares are those of one queue."""
 
 from collections import Counter
-from itertools import count
 
 import pytest
 
 from gateway.queueing.shared.keys import QueueKeys
-from gateway.queueing.shared.queue_store import CellState, QueueStore, SharedRoute, SharedTicket
+from gateway.queueing.shared.queue_store import CellState, QueueStore, SharedRoute
 from gateway.queueing.shared.shards_in_step import ShardsInStep
 from radix_cache.match import WorkerId
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
+from tests.fakes.greedy_tenants import GreedyTenants
 
 WINDOW, COST, LEASE_MS = 800, 100, 600_000
 WORKER = WorkerId("w")
@@ -18,49 +18,30 @@ WEIGHTS = [{"alone": 1.0}, {"b1": 1.0, "b2": 1.0, "heavy": 3.0}, {"c1": 2.0, "c2
 TURNS, BETWEEN_VISITS = 1300, 2
 
 
-class Shard:
-    """One shard of the queue, all of whose tenants ask for more than they get."""
+class Shard(GreedyTenants):
+    """One shard of the queue."""
 
     def __init__(self, scripts, number, weights, known):
-        self.weights = weights
         keys = QueueKeys("rg", f"queue:{number}")
-        self.store = QueueStore(
-            scripts, keys, f"{number}" * 16, FixedWindow(WINDOW), None, lambda queue: True
-        )
-        self.sent, self.served, self.told, self._numbers = [], Counter(), {}, count()
+        store = QueueStore(scripts, keys, f"{number}" * 16, FixedWindow(WINDOW), None, lambda queue: True)
+        super().__init__(store, weights, COST)
         self._known = known
 
     def routes(self):
         return [SharedRoute(WORKER, COST, 0.0, queued_tokens=self._known())]
 
     async def ask(self, tenant):
-        ticket = SharedTicket(
-            id=f"{self.store.gateway}:{next(self._numbers)}",
-            queue="m",
-            tenant=tenant,
-            weight=self.weights[tenant],
-            cost=COST,
-            kv_tokens=1,
-        )
-        self.told[ticket.id] = tenant
+        ticket = self.ticket(tenant)
         if (await self.store.admit(ticket, self.routes())).outcome == 1:
             self.begin(ticket.id)
 
-    def begin(self, id):
-        self.sent.append(id)
-        self.served[self.told[id]] += 1
-
     async def claim(self, scripts):
         """Take the turns that were given."""
-        for _, fields in await scripts.ask("XRANGE", self.store.keys.turns, "-", "+"):
-            id = fields[1].decode()
-            if fields[0] != b"turn" or id in self.sent:
-                continue
+        for id in await self.take_turns(scripts):
             if (await self.store.claim(["m"], id, None, self.routes())).outcome == 1:
                 self.begin(id)
             else:
-                await self.ask(self.told[id])  # It came too late.
-        await scripts.ask("DEL", self.store.keys.turns)
+                await self.ask(self.tenant_of[id])  # It came too late.
 
     async def exchange_with_cells(self, others, bounds, lease_ms) -> CellState:
         return (await self.store.cells(["m"], others, bounds, LEASE_MS))[1]
@@ -101,7 +82,7 @@ async def test_tenants_receive_their_weights_share_whichever_shard_decides_and_t
             shard = busy[turn % len(busy)]
             id = shard.sent.pop(0)
             await shard.store.end(["m"], id, 0.0)
-            await shard.ask(shard.told[id])
+            await shard.ask(shard.tenant_of[id])
         if turn % BETWEEN_VISITS == 0:
             await in_step.visit({}, ())
         for each in shards:

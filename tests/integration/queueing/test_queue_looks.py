@@ -1,13 +1,20 @@
 """Which waiting requests the shared queue examines when it gives turns, and what that costs the server."""
 
+import asyncio
 import itertools
 
 import pytest
 import redis.asyncio as redis
+from msgspec.structs import replace
 
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.queue_store import QueueStore, SharedRoute, SharedTicket
-from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
+from policies.admission.dispatch_window import (
+    LONG_SEARCH_MS,
+    PASSED_OVER_MAX,
+    PASSED_OVER_OF_FLOW_MAX,
+    passed_over_max,
+)
 from radix_cache.redis.scripts import ScriptCaller
 from tests.fakes.fixed_window import FixedWindow
 
@@ -20,7 +27,8 @@ class Queue:
     """The calls of one gateway, with requests of equal cost; `served` lists the requests in the order of turns."""
 
     def __init__(self, scripts, prefix, hold=0.0):
-        self.store = QueueStore(scripts, QueueKeys(prefix), GATEWAY, FixedWindow(WINDOW), hold)
+        self.windows = FixedWindow(WINDOW)
+        self.store = QueueStore(scripts, QueueKeys(prefix), GATEWAY, self.windows, hold)
         self._scripts = scripts
         self._numbers = itertools.count()
 
@@ -32,6 +40,16 @@ class Queue:
 
     async def ends(self, number):
         return await self.store.end(["m"], f"{GATEWAY}:{number}", 0.0)
+
+    async def looks_of_two_searches(self):
+        """How many requests are looked at in each of two searches, one soon after the other."""
+        looks = []
+        for _ in range(2):
+            await self._scripts.ask("CONFIG", "RESETSTAT")
+            await self.store.expire(["m"])
+            stats = (await self._scripts.ask("INFO", "commandstats")).decode()
+            looks.append(int(stats.split("cmdstat_hget:calls=")[1].split(",")[0]) - 1)
+        return tuple(looks)
 
     async def served(self):
         entries = await self._scripts.ask("XRANGE", self.store.keys.turns, "-", "+")
@@ -56,6 +74,24 @@ async def test_behind_eight_who_wait_for_their_worker_one_is_looked_at(queue, ea
     assert await queue.asks("ninth", FREE) == 1
     assert await queue.asks("also ninth", FULL) == 0
     assert await queue.asks("tenth", FREE) == 0
+
+
+async def test_in_a_large_fleet_more_of_those_who_wait_for_their_worker_are_passed_over(queue):
+    for at in range(20):
+        assert await queue.asks(f"t{at}", FULL) == 0
+    assert await queue.asks("behind", FREE) == 0
+    queue.windows.window = replace(queue.windows.window, passed_over_max=passed_over_max(500))
+    await queue.store.expire(["m"])
+    assert await queue.served() == [21]
+
+
+async def test_long_searches_are_far_apart(queue):
+    queue.windows.window = replace(queue.windows.window, passed_over_max=64)
+    for at in range(40):
+        assert await queue.asks(f"t{at}", FULL) == 0
+    async with asyncio.timeout(60):
+        while await queue.looks_of_two_searches() != (40, PASSED_OVER_MAX + 1):
+            await asyncio.sleep(2 * LONG_SEARCH_MS / 1000)
 
 
 async def test_of_a_tenant_no_more_than_four_are_looked_at(queue):

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.cell_ownership import AWAY_SHARE, AWAY_TOKENS, away_tokens, owner_of
+from policies.cell_ownership import AWAY_SHARE, AWAY_TOKENS, away_tokens, fair_part, owner_of
 
 NAMES = st.text(alphabet="abcdefgh-0123", min_size=1, max_size=12)
 CELLS = st.sets(NAMES, min_size=1, max_size=12)
@@ -41,17 +41,21 @@ def test_without_a_cell_there_is_no_owner():
     assert owner_of("acme", ()) is None
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20))
-def test_a_worker_away_never_counts_as_much_as_a_full_one(windows):
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.integers(1, 50))
+def test_an_idle_worker_away_never_counts_as_much_as_one_that_others_have_filled(windows, others):
     tokens = 0
     for window in windows:
-        tokens = away_tokens(window, tokens)
-        assert 0 <= tokens <= min(AWAY_TOKENS, AWAY_SHARE * window)
+        tokens = away_tokens(window, others, tokens)
+        assert 0 <= tokens <= min(AWAY_TOKENS, AWAY_SHARE * fair_part(window, others))
+
+
+def test_the_more_cells_share_a_worker_the_more_counts_on_it_away():
+    assert away_tokens(16_384, 1) < away_tokens(16_384, 3) < away_tokens(16_384, 9) == AWAY_TOKENS
 
 
 @given(st.integers(100, 10**6), st.lists(st.floats(0.8, 1.0), max_size=20))
 def test_a_window_that_moves_by_a_fifth_changes_what_counts_on_workers_away_once_at_most(window, moves):
-    counted = [away_tokens(window)]
+    counted = [away_tokens(window, 9)]
     for move in moves:
-        counted.append(away_tokens(int(window * move), counted[-1]))
+        counted.append(away_tokens(int(window * move), 9, counted[-1]))
     assert len(set(counted)) <= 2

@@ -47,7 +47,8 @@
 --       7 share by which a worker may cost more than the best one; '': any worker with room will do
 --       8 the filled workers (policies/admission/filled_workers.py): their window in tokens, the least TTFT target of
 --         patient classes in seconds, and the last open worker, with spaces between; '': none is filled
---       9 number of queues, their names; then the arguments of the verb
+--       9 requests that are passed over at most before the search for one that has room ends
+--       10 number of queues, their names; then the arguments of the verb
 -- Returns {outcome, ms to the next deadline or -1, gateways, ...}; outcome -2: the gateway has no lease, and joins.
 --
 -- Every verb may be repeated with the same result. Loops are bounded by the constants below.
@@ -59,12 +60,16 @@ local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local UNPACKED_MAX, WEIGHED_MAX = 256, 16
 -- As in policies/admission/dispatch_window.py.
-local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS, PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 10, 1, 4, 8, 4
+local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS = 10, 1, 4
+local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 8, 4, 20
 -- As in policies/admission/filled_workers.py.
 local SPARE_SHARE = 0.1
 
 -- Records that `look` has unpacked, by their packed form, from call to call; and how many.
 local unpacked, unpacked_count = {}, 0
+
+-- When a queue last passed over more than PASSED_OVER_MAX requests, in ms, by its key `meta`.
+local long_search_at = {}
 
 -- When ids that have ended were last removed from `ended`, in ms.
 local ended_swept = 0
@@ -85,20 +90,21 @@ local function begin(keys, args)
   gateways, loads, places, owned, grants, ended, turns = unpack(keys, 1, 7)
   local flags = tonumber(args[5])
   terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = flags % 2 == 1,
-    divided = flags >= 2, counts_own = args[6] == '1', hold = tonumber(args[7])}
+    divided = flags >= 2, counts_own = args[6] == '1', hold = tonumber(args[7]),
+    passed_over_max = tonumber(args[9])}
   if args[8] ~= '' then
     local tokens, target, last_open = string.match(args[8], '^(%S+) (%S+) (.*)$')
     terms.filled, terms.patient_target, terms.last_open = tonumber(tokens), tonumber(target), last_open
   end
   queues, more, known_loads, seen, in_step = {}, false, {}, {}, false
-  local count = tonumber(args[9])
+  local count = tonumber(args[10])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
-    local queue = {name = args[9 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
-      tickets = keys[k + 4], finishes = {}, background = string.sub(args[9 + i], -6) == '#batch'}
+    local queue = {name = args[10 + i], meta = keys[k + 1], active = keys[k + 2], finish = keys[k + 3],
+      tickets = keys[k + 4], finishes = {}, background = string.sub(args[10 + i], -6) == '#batch'}
     queues[i], queues[queue.name] = queue, queue
   end
-  next_at = 10 + count
+  next_at = 11 + count
   return call('ZSCORE', gateways, args[1])
 end
 
@@ -390,6 +396,17 @@ local function first_waiting(queue, round)
   end
 end
 
+-- Returns whether a round that has found no room for one more request goes on behind it.
+local function may_pass_over(queue, round)
+  if not terms.hold or round.count >= terms.passed_over_max then return false end
+  if round.count == PASSED_OVER_MAX then
+    local last = long_search_at[queue.meta]
+    if last and last <= now and now < last + LONG_SEARCH_MS then return false end
+    long_search_at[queue.meta] = now
+  end
+  return true
+end
+
 -- Gives a turn to the first request that some worker with room is good enough for. `round`: how many
 -- requests were passed over so far, by tenant, and the workers that they wait for; none of them is looked at twice.
 local function grant_one(queue, mine, round)
@@ -401,7 +418,7 @@ local function grant_one(queue, mine, round)
     route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
       is_ahead(queue, start))
     if not route then
-      if not terms.hold or round.count == PASSED_OVER_MAX then return false end
+      if not may_pass_over(queue, round) then return false end
       round.count = round.count + 1
       round.passed_over[record.tenant] = (round.passed_over[record.tenant] or 0) + 1
     end
@@ -690,7 +707,7 @@ end
 --   lease in ms
 -- Outcome 1 {{gateways whose lease is over}, {worker, tokens queued, streams, KV tokens, ...}}
 function verbs.beat(keys, args)
-  local lease = tonumber(args[10 + tonumber(args[9])])
+  local lease = tonumber(args[11 + tonumber(args[10])])
   if not begin(keys, args) then return {-2, -1, 0} end
   if lease == 0 then
     drop_all_of(args[1])

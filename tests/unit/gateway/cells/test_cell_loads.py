@@ -34,9 +34,10 @@ class StubQueue:
     """A cell's queue, of one gateway, with so many streams on a worker."""
 
     def __init__(self):
-        self.gateway, self.shards, self.streams = "g1", [self], 1
+        self.gateway, self.shards, self.streams, self.visits = "g1", [self], 1, 0
 
     async def exchange_with_cells(self, others, bounds, lease_ms):
+        self.visits += others is not None
         return CellState(loads={"w": LoadTotals(10, self.streams, 100)})
 
 
@@ -70,13 +71,19 @@ def loads(monkeypatch):
         queue.streams += 1
 
     monkeypatch.setattr(cell_loads, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": begin_streams}))
-    return SimpleNamespace(rounds=rounds, scripts=scripts)
+    return SimpleNamespace(rounds=rounds, scripts=scripts, queue=queue)
 
 
 async def test_a_request_sent_between_two_rounds_is_told_in_the_next_one(loads):
     with pytest.raises(Ended):
         await loads.rounds.run()
     assert loads.scripts.told == [[], [2], [3], [4]]
+
+
+async def test_the_queue_is_visited_once_in_each_round(loads):
+    with pytest.raises(Ended):
+        await loads.rounds.run()
+    assert loads.queue.visits == len(loads.scripts.told)
 
 
 async def test_a_gateway_that_stands_by_tells_nothing(loads):

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from gateway.cells.home_workers import HomeWorkers
-from policies.cell_ownership import AWAY_TOKENS, home_of
+from policies.cell_ownership import away_tokens, home_of
 
 CELLS = ("east", "north", "west")
 WINDOW = 16_384
@@ -27,7 +27,7 @@ def test_workers_that_are_at_home_elsewhere_count_as_busier_until_their_cell_is_
     workers, registry = fleet(noted), SimpleNamespace(cell="east", cells=dict.fromkeys(CELLS, ()))
     homes = HomeWorkers(registry)
     homes.mark(workers, lambda _: WINDOW)
-    away = [worker for worker in workers if worker.away_tokens == AWAY_TOKENS]
+    away = [worker for worker in workers if worker.away_tokens == away_tokens(WINDOW, 2)]
     assert [worker.id for worker in away] == [w.id for w in workers if home_of(w.id, CELLS) != "east"]
     assert 0 < len(away) < len(workers)
     assert len(noted) == len(away)
@@ -45,7 +45,7 @@ def test_before_any_cell_is_known_and_for_providers_nothing_counts():
     workers[0].provider = object()
     homes._living.cells = {"west": ()}
     homes.mark(workers, lambda _: WINDOW)
-    assert [worker.away_tokens for worker in workers] == [0] + [AWAY_TOKENS] * 29
+    assert [worker.away_tokens for worker in workers] == [0] + [away_tokens(WINDOW, 1)] * 29
 
 
 def test_where_windows_are_small_less_counts_so_that_full_workers_are_left_for_others():

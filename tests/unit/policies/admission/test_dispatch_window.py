@@ -10,12 +10,13 @@ from policies.admission.dispatch_window import (
     dispatch_window,
     fits_window,
     leaves_one_open,
+    passed_over_max,
     worth_ranking_again,
 )
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 
-def window_of(targets, ms_per_token=0.02, *, contended=False, flood=NONE_WAITING):
+def window_of(targets, ms_per_token=0.02, *, contended=False, flood=NONE_WAITING, workers=0):
     return dispatch_window(
         targets,
         contended=contended,
@@ -23,6 +24,7 @@ def window_of(targets, ms_per_token=0.02, *, contended=False, flood=NONE_WAITING
         tokens_max=16_384,
         batch_seconds=2.0,
         flood=flood,
+        workers=workers,
     )
 
 
@@ -153,3 +155,10 @@ def test_a_worker_that_a_crowding_request_waits_for_is_closed_to_crowding_reques
 )
 def test_a_flood_of_long_prompts_has_half_the_window_of_one_of_short_prompts(flood, narrow):
     assert window_of({0.5}, contended=True, flood=flood).narrow == narrow
+
+
+@pytest.mark.parametrize(("workers", "passed_over"), [(0, 8), (200, 8), (1000, 40), (2000, 64), (10_000, 64)])
+def test_in_a_large_fleet_more_requests_that_wait_for_their_worker_are_passed_over(workers, passed_over):
+    assert passed_over_max(workers) == passed_over
+    for targets in ((1.0,), (1.0, 5.0)):
+        assert window_of(targets, workers=workers).passed_over_max == passed_over

@@ -100,13 +100,13 @@ def test_every_worker_is_at_home_in_one_cell_and_counts_as_busier_in_the_others(
     tenants = TenantCells(4)
     homes = [tenants.homes(cell, WORKERS) for cell in range(4)]
     assert all(sum(home[at] for home in homes) == 1 for at in range(len(WORKERS)))
-    view = GatewayView(WORKERS, replace(SCENARIO, cells=4))
-    exchange = CellExchange([view], homes[:1])
+    views = [GatewayView(WORKERS, replace(SCENARIO, cells=4)) for _ in range(4)]
+    view, exchange = views[0], CellExchange(views, homes)
     for window in (RELEASE_WINDOW_TOKENS, 2000):
         exchange.take_window(0, window)
         tokens = Counter(view.snapshot(at, 0.0).tokens_queued for at in range(len(WORKERS)))
-        assert tokens == {0: sum(homes[0]), away_tokens(window): len(WORKERS) - sum(homes[0])}
-    assert away_tokens(RELEASE_WINDOW_TOKENS) > away_tokens(2000)
+        assert tokens == {0: sum(homes[0]), away_tokens(window, 3): len(WORKERS) - sum(homes[0])}
+    assert away_tokens(RELEASE_WINDOW_TOKENS, 3) > away_tokens(2000, 3)
 
 
 def test_cells_route_about_as_well_as_one_cell():

@@ -84,5 +84,15 @@ async def test_a_gateway_that_begins_asks_each_shard_before_it_tells_any():
     assert not one.others
 
 
+async def test_shards_that_were_asked_are_told_what_they_had_then():
+    visited = []
+    one, two = Shard(visited, 1), Shard(visited, 20)
+    shards = in_step(one, two)
+    assert (await shards.ask()).loads == {W: LoadTotals(21, 2, 20)}
+    assert not visited
+    await shards.visit({}, ())
+    assert (one.others[W].tokens_queued, two.others[W].tokens_queued) == (20, 1)
+
+
 def test_loads_of_several_parts_are_added_by_worker():
     assert sum_of_loads([{W: LoadTotals(1, 2, 3)}, {}, {W: LoadTotals(4, 5, 6)}]) == {W: LoadTotals(5, 7, 9)}
