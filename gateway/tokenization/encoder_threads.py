@@ -13,17 +13,29 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.domain.errors import TenantQueueFull
 
-WAITING_MAX = 32
-"""The most long prompts of one tenant that may wait; each is held in memory."""
+WAITING_MIN = 32
+"""Long prompts of one tenant that may always wait, however long."""
+WAITING_CHARACTERS_MAX = 8 * 1024**2
+"""Characters of one tenant's long prompts that may wait beyond WAITING_MIN: they are held in memory. So many are a
+stampede of a hundred prompts of 16,000 tokens."""
 
 RETRY_SECONDS = 1.0
 """After how long a refused client may try again."""
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """A prompt that waits for its tenant's thread."""
+
+    given: asyncio.Future[None]
+    characters: int
 
 
 class EncoderThreads:
@@ -32,14 +44,14 @@ class EncoderThreads:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         # For every tenant that holds a thread, its prompts that wait for that thread.
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[_Turn]] = {}
 
-    async def run(self, tenant: str, work: Callable[[], Result]) -> Result:
+    async def run(self, tenant: str, characters: int, work: Callable[[], Result]) -> Result:
         """Run `work` in a thread once no other work of the tenant is running, and return its result.
 
-        Raises TenantQueueFull.
+        `characters` is the length of what it encodes. Raises TenantQueueFull.
         """
-        await self._wait_for_turn(tenant)
+        await self._wait_for_turn(tenant, characters)
         loop = asyncio.get_running_loop()
 
         def done(_: object) -> None:
@@ -54,19 +66,20 @@ class EncoderThreads:
         running.add_done_callback(done)
         return await asyncio.wrap_future(running)
 
-    async def _wait_for_turn(self, tenant: str) -> None:
+    async def _wait_for_turn(self, tenant: str, characters: int) -> None:
         waiting = self._waiting.get(tenant)
         if waiting is None:
             self._waiting[tenant] = deque()
             return
-        if len(waiting) >= WAITING_MAX:
+        length = characters + sum(turn.characters for turn in waiting)
+        if len(waiting) >= WAITING_MIN and length > WAITING_CHARACTERS_MAX:
             raise TenantQueueFull(RETRY_SECONDS)
-        turn = asyncio.get_running_loop().create_future()
+        turn = _Turn(asyncio.get_running_loop().create_future(), characters)
         waiting.append(turn)
         try:
-            await turn
+            await turn.given
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if not turn.given.cancelled():
                 self._start_next(tenant)  # The turn came at the same moment; the next prompt takes it.
             elif turn in waiting:
                 waiting.remove(turn)
@@ -77,7 +90,7 @@ class EncoderThreads:
         waiting = self._waiting[tenant]
         while waiting:
             turn = waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            if not turn.given.done():
+                turn.given.set_result(None)
                 return
         del self._waiting[tenant]

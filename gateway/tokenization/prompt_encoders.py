@@ -273,10 +273,11 @@ class TokenizerEncoder:
             if characters <= INLINE_CHARACTERS_MAX:
                 return encode()
             if characters <= PROCESS_CHARACTERS_MIN or self._process_job is None:
-                return await self._threads.run(tenant.id, encode)
+                return await self._threads.run(tenant.id, characters, encode)
             job = self._process_job(list(texts), special=special, tokens_max=tokens_max, together=together)
             try:
-                return await self._threads.run(tenant.id, partial(_encode_in_process_or_here, job, encode))
+                work = partial(_encode_in_process_or_here, job, encode)
+                return await self._threads.run(tenant.id, characters, work)
             except asyncio.CancelledError:
                 job.abandon()
                 raise

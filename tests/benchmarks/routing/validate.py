@@ -5,7 +5,7 @@
 * NVIDIA's mock engine and router (package ai-dynamo-runtime) replay the whole trace offline. `round_robin` is the
   same rule on both sides and thus compares the engines; `dynamo` is this project's version of that router's rule.
 * Real processes: a gateway with each policy before mock engines that take the simulator's step times in real time,
-  and the client of `radixgate bench`, on four kinds of traffic. This takes as long as the traffic, once for each
+  and the client of `radixgate bench`, on five kinds of traffic. This takes as long as the traffic, once for each
   policy. The last columns are measured over simulated; beyond 15 % a line below the table says how far.
 
 No figure fails the build.
@@ -54,6 +54,7 @@ REAL = {
     "claude code": TraceSource(path=CLAUDE_CODE, speed=2.0),
     "teams": TraceSource(workload="teams", load=WorkloadParameters(rate=0.7)),
     "giant": TraceSource(workload="giant", load=WorkloadParameters(rate=20.0)),
+    "stampede": TraceSource(workload="stampede", load=WorkloadParameters(rate=6.0)),
 }
 """The traffic that is sent to real processes, by name."""
 FLEETS = {

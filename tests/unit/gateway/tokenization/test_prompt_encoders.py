@@ -250,7 +250,9 @@ def test_a_message_that_the_template_refuses_is_the_clients_mistake(encoder):
 async def test_a_long_prompt_does_not_hold_up_the_loop(encoder, monkeypatch):
     gate, run = LoopGate(), encoder._threads.run
     monkeypatch.setattr(
-        encoder._threads, "run", lambda tenant, work: run(tenant, lambda: (gate(), work())[1])
+        encoder._threads,
+        "run",
+        lambda tenant, characters, work: run(tenant, characters, lambda: (gate(), work())[1]),
     )
     long = complete("many words in a row " * 20_000)
     await asyncio.gather(encoder.encode(long, ACME, None), gate.open())
@@ -395,9 +397,9 @@ def threads():
 
 async def test_a_tenant_holds_one_thread_and_another_one_finds_the_other_free(threads):
     hands = [Hand() for _ in range(3)]
-    big = [asyncio.create_task(threads.run("acme", hand)) for hand in hands]
+    big = [asyncio.create_task(threads.run("acme", 100, hand)) for hand in hands]
     await begun(hands[0])
-    assert await asyncio.wait_for(threads.run("globex", lambda: "small"), 60) == "small"
+    assert await asyncio.wait_for(threads.run("globex", 100, lambda: "small"), 60) == "small"
     assert not hands[1].begun.is_set()
     for hand in hands:
         await begun(hand)
@@ -408,7 +410,7 @@ async def test_a_tenant_holds_one_thread_and_another_one_finds_the_other_free(th
 
 async def test_who_leaves_while_it_waits_for_a_thread_frees_its_place(threads):
     first, gone, last = Hand(), Hand(), Hand()
-    tasks = [asyncio.create_task(threads.run("acme", hand)) for hand in (first, gone, last)]
+    tasks = [asyncio.create_task(threads.run("acme", 100, hand)) for hand in (first, gone, last)]
     await begun(first)
     tasks[1].cancel()
     await asyncio.gather(tasks[1], return_exceptions=True)
@@ -421,11 +423,11 @@ async def test_who_leaves_while_it_waits_for_a_thread_frees_its_place(threads):
 
 async def test_who_leaves_while_its_thread_runs_holds_it_until_it_is_done(threads):
     first, second = Hand(), Hand()
-    leaver = asyncio.create_task(threads.run("acme", first))
+    leaver = asyncio.create_task(threads.run("acme", 100, first))
     await begun(first)
     leaver.cancel()
     await asyncio.gather(leaver, return_exceptions=True)
-    task = asyncio.create_task(threads.run("acme", second))
+    task = asyncio.create_task(threads.run("acme", 100, second))
     await asyncio.sleep(0.02)
     assert not second.begun.is_set()
     first.end.set()
@@ -436,22 +438,29 @@ async def test_who_leaves_while_its_thread_runs_holds_it_until_it_is_done(thread
 
 
 async def test_long_prompts_of_one_tenant_that_may_wait_are_bounded(threads, monkeypatch):
-    monkeypatch.setattr(encoder_threads, "WAITING_MAX", 2)
+    monkeypatch.setattr(encoder_threads, "WAITING_MIN", 2)
+    monkeypatch.setattr(encoder_threads, "WAITING_CHARACTERS_MAX", 299)
     hands = [Hand() for _ in range(3)]
-    tasks = [asyncio.create_task(threads.run("acme", hand)) for hand in hands]
+    tasks = [asyncio.create_task(threads.run("acme", 100, hand)) for hand in hands]
     await begun(hands[0])
     with pytest.raises(TenantQueueFull):
-        await threads.run("acme", Hand())
+        await threads.run("acme", 100, Hand())
     for hand in hands:
         hand.end.set()
     await asyncio.gather(*tasks)
+
+
+async def test_a_stampede_of_one_tenants_long_prompts_is_encoded_whole(encoder):
+    prompts = [f"{number} " + "a b c d " * 1000 for number in range(64)]
+    found = await asyncio.gather(*(encoder.encode(complete([each]), ACME, None) for each in prompts))
+    assert [len(each) for each in found] == [1] * 64
 
 
 async def test_many_prompts_in_one_request_are_no_work_for_the_loop(encoder, threads):
     encoder._threads = threads
     turns = []
     run = threads.run
-    threads.run = lambda of, work: (turns.append(of), run(of, work))[1]
+    threads.run = lambda of, long, work: (turns.append(of), run(of, long, work))[1]
     got = await encoder.encode(complete([f"prompt {n} " * 100 for n in range(50)]), ACME, None)
     assert len(got) == 50
     assert turns == ["acme"]
