@@ -180,7 +180,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         prices = ctx.model.prices
         if pending.attempt is not None:
             prices = pending.attempt.placement.prices(ctx.model)
-        # An error that is kept knows the frames that it passed through, and they know this request.
+        # A kept error holds its traceback, whose frames hold this request: clear it to avoid a reference cycle.
         pending.failed_workers.clear()
         dispatch.reservations.settle(ctx, lease, progress, prices)
 

@@ -1,7 +1,8 @@
 """The operators' API, /admin/v1, with its authorization, browser login and OpenAPI document.
 
 - Which operations are there? keys.py, operators.py, resources.py (organisations, plans, tenants), workers.py,
-  queues.py, reports.py (usage, audit log), route_explanation.py
+  queues.py, index_view.py, requests.py, reports.py (usage, audit log), route_explanation.py, policy_comparison.py;
+  settings_view.py shows the settings, which only the settings file and a reload change
 - What is an operation, and how is it reached? operation.py, routes.py, openapi.py, problems.py
 - Which principal sends a request, with which role? authorization.py, principal.py, issuer_tokens.py
 - How do operators log in with a browser? login.py, sessions.py, ended_sessions.py, signed_cookies.py

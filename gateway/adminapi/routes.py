@@ -11,7 +11,7 @@ from gateway.adminapi import (
     keys,
     openapi,
     operators,
-    policies,
+    policy_comparison,
     queues,
     reports,
     requests,
@@ -114,7 +114,7 @@ def all_operations(services: AdminApiServices) -> list[Operation]:
         *route_explanation.operations(services.gateway_services, services.decode),
         *queues.operations(services.queues),
         *index_view.operations(services.replica),
-        *policies.operations(services.activity, services.in_force),
+        *policy_comparison.operations(services.activity, services.in_force),
         *settings_view.operations(services.in_force),
         *(requests.operations(services.explorer) if services.explorer is not None else ()),
     ]

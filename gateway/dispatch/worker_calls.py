@@ -7,7 +7,7 @@ import msgspec
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.domain.request import Surface
-from gateway.relay.stream_aggregator import has_faithful_stream
+from gateway.relay.faithful_streams import has_faithful_stream
 from workers.adapter import WorkerCall
 
 ROOT_SURFACES = frozenset({Surface.TOKENIZE, Surface.DETOKENIZE})
@@ -18,10 +18,11 @@ PATHS = {surface: surface.value if surface in ROOT_SURFACES else f"v1/{surface.v
 NO_FIELDS: frozenset[str] = frozenset()
 
 SAMPLES_LEARNT = 64
-"""First tokens of a worker after which its speed is known well enough to do without more."""
+"""After this many measured first tokens of a worker, whole answers are streamed only while requests wait, or as
+samples."""
 
 SAMPLED_EVERY = 16
-"""Beyond that one whole answer in so many is streamed all the same: a worker's speed changes."""
+"""Then one whole answer in this many may still be streamed, as a sample of the speed."""
 
 SAMPLE_SECONDS = 0.1
 """A worker is asked for no more than one such stream in this time: its speed does not change that fast."""
@@ -77,7 +78,7 @@ class WorkerCalls:
             )  # Its first byte comes after its last token.
         if prompt.output_tokens_max is not None:
             fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
-        # Of a pair the handoff says which rank computes, and the decode worker chooses its rank by itself.
+        # For a prefill/decode pair, the handoff names the prefill rank; the decode worker picks its own.
         rank = placement.rank
         if rank is not None and not (placement.prefill_worker is worker and request.generates):
             rank = None

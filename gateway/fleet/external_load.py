@@ -1,6 +1,6 @@
 """The load of an engine that no gateway sent: the least that it lately had beyond the gateways' own requests.
 
-readings             3  4 | 2  2  5 | 4 ...   a single reading may fall between a request's end here and there
+readings             3  4 | 2  2  5 | 4 ...   a reading may fall between a request's end at engine and gateway
 least of each window   3  |    2    |  4
 external load             2         2         the lesser of the last two windows
 """

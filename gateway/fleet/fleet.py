@@ -230,7 +230,7 @@ class Fleet(WorkerLookup):
         if slept != report.asleep:
             self._routable.clear()
             self._slept_or_woke(worker)
-        worker.load.reported(report.load)
+        worker.load.update_from_probe(report.load)
         for changed in worker.load.on_change:
             changed()
         self._speeds.joined(worker.models, worker.learnt)

@@ -137,9 +137,9 @@ class LoadFeeds:
         """Take over one reading of the rank of this number."""
         rank, now = feed.ranks[number], self.clock()
         rank.load, rank.heard_at = reading.load, now
-        self.ranks.heard(worker.id, number, reading.load, worker.ranks)
+        self.ranks.update_from_feed(worker.id, number, reading.load, worker.ranks)
         if all(one.heard_at is not None and now - one.heard_at < SILENT_SECONDS for one in feed.ranks):
-            worker.load.heard(sum((one.load for one in feed.ranks), NO_LOAD))
+            worker.load.update_from_feed(sum((one.load for one in feed.ranks), NO_LOAD))
         if rank.rate.read(reading.prefilled_tokens, reading.prefill_us):
             rates = [one.rate.ms_per_token for one in feed.ranks if one.rate.ms_per_token is not None]
             self.reported_speed(worker, min(rates))

@@ -22,12 +22,12 @@ from workers.load_reports.engine_loads import NO_LOAD, EngineLoad
 from workers.load_reports.load_subscriber import SILENT_SECONDS
 from workers.worker import Speed
 
-EXTERNAL_SECONDS = 1.0
-"""For this long after a request began or ended at another gateway, its news may not have reached this one."""
+EXTERNAL_WINDOW_SECONDS = 1.0
+"""Length of a window of ExternalLoad: by then this gateway has the news of requests at other gateways."""
 
 
 REPORT_AHEAD_SECONDS = 0.01
-"""A dispatch is in the loads that Redis reports up to so long before it is announced.
+"""Redis may report a dispatch up to this long before its announcement arrives.
 
 Measured with four gateways on one Valkey, on a busy machine of two cores: 14 ms (median; 4 ms at least, 12 ms with
 eight requests at once) from the call for a place on a worker to the moment that Redis has the announcement. The
@@ -39,7 +39,10 @@ Loads = Mapping[WorkerId, LoadTotals]
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """The work under way on one worker, as this gateway knows it. See WorkerSnapshot for the three sums."""
+    """The work under way on one worker, as this gateway knows it.
+
+    See WorkerSnapshot for `tokens_queued`, `streams` and `kv_tokens`.
+    """
 
     tokens_queued: int = 0
     streams: int = 0
@@ -114,15 +117,15 @@ class WorkerLoad:
         for changed in self.on_change:
             changed()
 
-    def reported(self, load: EngineLoad | None) -> None:
+    def update_from_probe(self, load: EngineLoad | None) -> None:
         """Take over the load that a probe reports, unless a load feed knows better."""
         if not self.is_heard:
             self._update_external(load, self.clock(), 0.0)
 
-    def heard(self, load: EngineLoad) -> None:
+    def update_from_feed(self, load: EngineLoad) -> None:
         """Take over the load that the worker's load feed reports for all ranks together."""
         self.heard_at = self.clock()
-        self._update_external(load, self.heard_at, EXTERNAL_SECONDS)
+        self._update_external(load, self.heard_at, EXTERNAL_WINDOW_SECONDS)
 
     def _update_external(self, load: EngineLoad | None, now: float, window_seconds: float) -> None:
         self._external.update(self._beyond_gateways(load), now, window_seconds)

@@ -26,7 +26,7 @@ from workers.load_reports.load_subscriber import SILENT_SECONDS
 BLOCKS_MAX = 131_072
 """Blocks that are remembered of one worker: about 15 MB."""
 
-EXTERNAL_SECONDS = 0.25
+RANK_EXTERNAL_WINDOW_SECONDS = 0.25
 """For this long after a request has ended here, its rank may still report it."""
 
 
@@ -147,14 +147,14 @@ class Ranks:
         at = self._workers.get(worker)
         return at.all_loads(self._clock()) if at is not None else []
 
-    def heard(self, worker: WorkerId, rank: int, load: EngineLoad, ranks: int) -> None:
+    def update_from_feed(self, worker: WorkerId, rank: int, load: EngineLoad, ranks: int) -> None:
         """Take over the whole load that a rank's feed reports; the worker has `ranks` of them."""
         if ranks > 1 and worker not in self._workers:
             self._workers[worker] = _RankedWorker(ranks)
         if (at := self._at(worker, rank)) is not None:
             own, now = at.loads[rank], self._clock()
             beyond = load.excess_over(own.streams, own.tokens_queued, 0)
-            at.external[rank].update(beyond, now, EXTERNAL_SECONDS)
+            at.external[rank].update(beyond, now, RANK_EXTERNAL_WINDOW_SECONDS)
             at.heard_at[rank] = now
 
     def stored(self, worker: WorkerId, rank: int, hashes: Hashes, ranks: int) -> None:

@@ -14,91 +14,25 @@ Not every server reports why an answer ended. A stream that ends with `[DONE]` i
 null then, as it is for a client that streams. A stream without either has broken off.
 
 Unknown fields are merged by the same rules, and empty fields that streams leave out are filled in from the shape of
-the worker's whole answers (gateway/fleet/response_shape.py). A stream is asked for only if every field of the
-request is known to leave a stream complete (STREAMABLE_FIELDS), and only from workers with complete streams.
-
-Requests with tools are left out. Engines parse tool calls of a stream with another parser than those of a whole
-text, and with other results: for a call that is cut off or is not JSON, and for the text beside a call.
+the worker's whole answers (gateway/fleet/response_shape.py). faithful_streams.py says for which requests a stream
+is asked for.
 """
 
-import re
 from typing import Any
 
 import msgspec
 
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
-from gateway.domain.request import InferenceRequest, Surface
+from gateway.domain.request import Surface
 from gateway.fleet.response_shape import ObjectShape
 from gateway.relay.chunk_template import ChunkTemplate, chunk_template, only_text_field
 from gateway.relay.worker_errors import read_error
 
-STREAMABLE_FIELDS = frozenset(
-    {
-        "add_generation_prompt",
-        "cache_control",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "ebnf",
-        "frequency_penalty",
-        "function_call",
-        "functions",
-        "guided_choice",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
-        "ignore_eos",
-        "include_stop_str_in_output",
-        "json_schema",
-        "length_penalty",
-        "logit_bias",
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "messages",
-        "metadata",
-        "min_p",
-        "min_tokens",
-        "model",
-        "n",
-        "no_stop_trim",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "prompt",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "regex",
-        "repetition_penalty",
-        "response_format",
-        "safety_identifier",
-        "seed",
-        "separate_reasoning",
-        "service_tier",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "stop",
-        "stop_token_ids",
-        "store",
-        "stream",
-        "structured_outputs",
-        "temperature",
-        "thinking",
-        "tool_choice",
-        "tools",
-        "top_k",
-        "top_logprobs",
-        "top_p",
-        "user",
-        "verbosity",
-    }
-)
 """Fields of a request that ask for nothing that a stream leaves out."""
 
 CONSTANT_TEXTS = frozenset({"role", "id", "type", "name"})
 """Texts that are not joined: they are whole in the first chunk, or in each."""
 
-TOOLS = ("tools", "functions")
-_NO_TOOLS = re.compile(rb"\s*(?:null|\[\s*\])\s*")
 
 FINAL_TEXTS = frozenset({"finish_reason", "stop_reason", "matched_stop"})
 """Texts that are not joined: the last one holds."""
@@ -116,14 +50,6 @@ INDEXED_MAX = 128
 
 VALUE_BYTES = 64
 """Memory of a value in an answer beside its text, as Python's objects: rounded up for most."""
-
-
-def has_faithful_stream(request: InferenceRequest) -> bool:
-    """Return whether a stream of the answer would carry everything that the whole answer would."""
-    fields = request.fields
-    if not request.generates or not fields.keys() <= STREAMABLE_FIELDS:
-        return False
-    return not any(name in fields and not _NO_TOOLS.fullmatch(fields[name]) for name in TOOLS)
 
 
 class StreamAggregator:
@@ -227,7 +153,7 @@ class _TextPieces(list[str]):
 
 
 def _merge(into: dict[str, Any], more: dict[str, Any], depth: int) -> int:
-    """Merge an object of a chunk into what came before, and return the memory that it takes, about.
+    """Merge an object of a chunk into what came before, and return roughly how much memory it takes.
 
     Raises StreamInterrupted for too deep a nesting, and for too many items with an `index`.
     """

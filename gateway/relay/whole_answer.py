@@ -5,9 +5,10 @@ from gateway.domain.request import InferenceRequest
 from gateway.fleet.response_shape import ResponseShapes
 from gateway.relay.answer_failure import fail
 from gateway.relay.answer_memory import AnswerMemory
+from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.frame_filter import FrameFilter
 from gateway.relay.sse_payloads import SsePayloadReader
-from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
+from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.request_record import Progress
 from workers.adapter import FailureKind, StreamBroken, WorkerAnswer, WorkerUnreachable
 

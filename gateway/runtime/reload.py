@@ -50,8 +50,8 @@ RELOADABLE_SETTINGS = (
 )
 """The settings that a reload changes.
 
-Other settings take effect at the next start, as do `queueing.whole_from_streams`, `queueing.tenant_shards` and
-what makes the blocks of a model that is served already.
+Other settings take effect at the next start, as do `queueing.whole_from_streams`, `queueing.tenant_shards` and the
+tokenizer and block size of a model that is already served.
 """
 
 DIRECTORY = "gateways"

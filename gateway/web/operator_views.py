@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.adminapi.index_view import IndexShown, index_shown
-from gateway.adminapi.policies import PoliciesCompared, policies_compared
+from gateway.adminapi.policy_comparison import PoliciesCompared, policies_compared
 from gateway.adminapi.problems import Problem
 from gateway.adminapi.query_parameters import check_names, number
 from gateway.adminapi.requests import RequestList, request_list

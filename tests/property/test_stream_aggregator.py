@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from gateway.domain.errors import RefusedByWorker, StreamInterrupted
 from gateway.domain.memory_budget import MemoryBudget, MemoryLease
 from gateway.domain.request import Surface
+from gateway.relay.faithful_streams import has_faithful_stream
 from gateway.relay.relay import relay
-from gateway.relay.stream_aggregator import StreamAggregator, has_faithful_stream
+from gateway.relay.stream_aggregator import StreamAggregator
 from gateway.telemetry.request_record import Progress
 from gateway.web.openai.inference_requests import decode_request
 from workers.adapter import StreamBroken, WorkerUnreachable

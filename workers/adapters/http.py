@@ -23,10 +23,10 @@ from workers.adapter import (
 from workers.adapters.body_buffers import Buffers, total_bytes
 from workers.adapters.connection import (
     ConnectionBroken,
-    ConnectionPool,
     ConnectionTimedOut,
     PoolTraffic,
 )
+from workers.adapters.connection_pool import ConnectionPool
 from workers.adapters.retry_after import retry_after_seconds
 from workers.carrier import AnswerReader, RequestTransport
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.web.exchange import HttpExchange
 from tests.fakes.scripted_worker import ScriptedWorker
-from workers.adapters.connection import ConnectionPool
+from workers.adapters.connection_pool import ConnectionPool
 
 SOON = 1.0
 """Ten times the 100 ms that are promised: these machines are noisy."""

@@ -4,7 +4,7 @@
 --   admit --- room, and no request waits -------------------> placed --first--> answering --end--> gone
 --     +--> waiting --turn: load is taken, its owner told--> granted --claim--^
 --             ^                                                |
---             +--- the owner has asked anew <--- 250 ms over --+
+--             +--- its owner asks again <--- 250 ms over ----+
 --
 -- A queue whose name ends in "#batch" gives turns only while no request waits in the other queues that a call names.
 -- The request that goes first waits until a worker that it accepts has room: smaller requests do not pass it there, but
@@ -689,7 +689,8 @@ function verbs.progress(keys, args)
   return reply(1, loads_of(record.worker and {record.worker} or {}))
 end
 
--- expire: turns that were not claimed go to the next request.
+-- expire: drops tickets whose turn was not claimed, gives their load and cost back, and gives the room to the next
+-- requests.
 --   ms by which the clock is ahead: 0
 function verbs.expire(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end

@@ -63,36 +63,36 @@ def test_first_tokens_of_other_gateways_count_too(load, clock):
 def test_what_the_feed_says_for_long_enough_and_no_gateway_sent_is_foreign(load, clock):
     LoadShare(load, uncached_tokens=100, kv_tokens=150)
     for streams in (4, 5, 3, 6):
-        load.heard(EngineLoad(streams=streams, tokens_queued=400, kv_tokens=1150))
+        load.update_from_feed(EngineLoad(streams=streams, tokens_queued=400, kv_tokens=1150))
         clock.advance(0.3)
     assert load.external == NO_LOAD
-    load.heard(EngineLoad(streams=9, tokens_queued=300, kv_tokens=1150))
+    load.update_from_feed(EngineLoad(streams=9, tokens_queued=300, kv_tokens=1150))
     assert load.external == EngineLoad(streams=2, tokens_queued=200, kv_tokens=1000)
 
 
 def test_what_another_gateway_sent_is_not_foreign_though_it_is_heard_of_it_late(load, clock):
     for _ in range(3):
-        load.heard(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
+        load.update_from_feed(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
         clock.advance(0.3)
     load.update_others(LoadTotals(500, 1, 600))
     for _ in range(10):
-        load.heard(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
+        load.update_from_feed(EngineLoad(streams=1, tokens_queued=500, kv_tokens=600))
         assert load.external == NO_LOAD
         clock.advance(0.3)
 
 
 def test_a_worker_is_believed_when_it_is_asked_only_while_its_feed_is_silent(load, clock):
     for _ in range(2):
-        load.heard(EngineLoad(streams=2))
+        load.update_from_feed(EngineLoad(streams=2))
         clock.advance(1.0)
-    load.reported(EngineLoad(streams=7))
-    load.reported(EngineLoad(streams=7))
+    load.update_from_probe(EngineLoad(streams=7))
+    load.update_from_probe(EngineLoad(streams=7))
     assert (load.is_heard, load.external.streams) == (True, 2)
     clock.advance(SILENT_SECONDS)
-    load.reported(EngineLoad(streams=7))
-    load.reported(EngineLoad(streams=7))
+    load.update_from_probe(EngineLoad(streams=7))
+    load.update_from_probe(EngineLoad(streams=7))
     assert (load.is_heard, load.external.streams) == (False, 7)
-    load.heard(EngineLoad(streams=1))
+    load.update_from_feed(EngineLoad(streams=1))
     assert (load.is_heard, load.external.streams) == (True, 1)
 
 

@@ -120,7 +120,7 @@ BUSY = EngineLoad(streams=40, tokens_queued=5000)
 
 def heard(ranks, clock, rank, load, readings=3):
     for _ in range(readings):
-        ranks.heard(WORKER, rank, load, 4)
+        ranks.update_from_feed(WORKER, rank, load, 4)
         clock.advance(1.0)
 
 

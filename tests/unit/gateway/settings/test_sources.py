@@ -7,7 +7,7 @@ import pytest
 
 from gateway.settings.sources import load_settings
 from gateway.settings.types import Secret, SettingsProblem
-from workers.adapters.connection import ConnectionPool
+from workers.adapters.connection_pool import ConnectionPool
 
 SMALLEST = "workers: [{id: a, kind: openai, url: 'http://localhost:1'}]\n"
 TENANT = """

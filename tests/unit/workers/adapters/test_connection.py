@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from workers.adapters import connection as module
-from workers.adapters.connection import ConnectionBroken, ConnectionPool, ConnectionTimedOut
+from workers.adapters import connection_pool
+from workers.adapters.connection import ConnectionBroken, ConnectionTimedOut
+from workers.adapters.connection_pool import ConnectionPool
 
 pytestmark = pytest.mark.any_loop
 
@@ -313,7 +314,7 @@ async def test_being_cancelled_hangs_up():
 
 
 async def test_idle_connections_are_let_go(monkeypatch):
-    monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.04)
+    monkeypatch.setattr(connection_pool, "KEEPALIVE_SECONDS", 0.04)
     async with Peer(says(SIZED)) as peer:
         await peer.ask()
         assert len(peer.pool._idle) == 1
@@ -323,7 +324,7 @@ async def test_idle_connections_are_let_go(monkeypatch):
 
 
 async def test_a_reader_that_is_slow_stops_the_worker(monkeypatch):
-    monkeypatch.setattr(module, "BUFFERED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(connection_pool, "BUFFERED_BYTES_MAX", 10_000)
     sent = 0
 
     async def flood(writer):

@@ -1,6 +1,6 @@
 """The fields that workers get from tenants: never one of the gateway's own."""
 
-from gateway.relay.stream_aggregator import STREAMABLE_FIELDS
+from gateway.relay.faithful_streams import STREAMABLE_FIELDS
 from gateway.web.openai.inference_requests import GATEWAY_OWNED
 from workers.adapters.request_fields import FIELDS
 

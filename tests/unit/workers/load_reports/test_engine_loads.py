@@ -46,16 +46,16 @@ def test_metrics_without_gauges_tell_nothing(metrics):
 def test_what_no_gateway_has_sent_is_foreign_once_two_reports_have_it():
     load = WorkerLoad()
     LoadShare(load, uncached_tokens=100, kv_tokens=150)
-    load.reported(EngineLoad(streams=5, tokens_queued=400, kv_tokens=1150))
+    load.update_from_probe(EngineLoad(streams=5, tokens_queued=400, kv_tokens=1150))
     assert load.external == NO_LOAD
-    load.reported(EngineLoad(streams=3, tokens_queued=50, kv_tokens=650))
+    load.update_from_probe(EngineLoad(streams=3, tokens_queued=50, kv_tokens=650))
     assert load.external == EngineLoad(streams=2, tokens_queued=0, kv_tokens=500)
-    load.reported(EngineLoad(streams=1, tokens_queued=50, kv_tokens=150))
+    load.update_from_probe(EngineLoad(streams=1, tokens_queued=50, kv_tokens=150))
     assert load.external == NO_LOAD
 
 
 def test_an_engine_that_says_nothing_has_nothing_foreign():
     load = WorkerLoad()
     for told in (EngineLoad(streams=5), EngineLoad(streams=5), None):
-        load.reported(told)
+        load.update_from_probe(told)
     assert load.external == NO_LOAD
