@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from workers.adapters import connection, connection_pool
+from workers.adapters import connection_pool
 from workers.adapters.connection import ConnectionBroken, ConnectionTimedOut
 from workers.adapters.connection_pool import ConnectionPool
 
@@ -324,7 +324,7 @@ async def test_idle_connections_are_let_go(monkeypatch):
 
 
 async def test_a_reader_that_is_slow_stops_the_worker(monkeypatch):
-    monkeypatch.setattr(connection, "BUFFERED_BYTES_MAX", 10_000)
+    monkeypatch.setattr("workers.adapters.connection.BUFFERED_BYTES_MAX", 10_000)
     sent = 0
 
     async def flood(writer):
