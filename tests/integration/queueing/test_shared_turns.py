@@ -109,7 +109,7 @@ async def test_cold_prompts_at_one_moment_spread_through_two_gateways_as_through
 @pytest.mark.parametrize("count", [1, 2])
 async def test_who_waits_for_the_worker_that_has_its_prompt_lets_others_go_to_the_free_one(gateway, count):
     """Of the same tenant too, and whichever gateway they came to."""
-    text, rules = "a prompt that is sent twice " * 600, {"queueing.release_window_tokens": "500"}
+    text, rules = "a prompt that is sent twice " * 1800, {"queueing.release_window_tokens": "500"}
     async with AsyncExitStack() as stack:
         warm, cold = [await stack.enter_async_context(ScriptedWorker()) for _ in range(2)]
         gateways = [await stack.enter_async_context(gateway(warm, cold, **rules)) for _ in range(count)]
