@@ -5,7 +5,7 @@
     tokens    t t t t | d0 d1 d2 d3 d0 d1 d2 d3 ... | t t               the medium's digest in place of its tokens
 
 Only the worker knows the tokens of a medium. With placeholders, everything before the first medium is matched
-exactly, by the engine's KV events. What follows cannot be, only by earlier answers: equal media give equal tokens,
+exactly, by the engine's KV events. What follows is matched only by earlier answers: equal media give equal tokens,
 different media never do. The real number of tokens depends on the medium's size and the model's processor;
 MEDIA_TOKENS is an estimate, which the worker's reported usage corrects.
 """

@@ -227,7 +227,7 @@ class WorkerSettings(Branch, frozen=True, kw_only=True):
         Meta(
             description="Requests that the engine runs at a time (vLLM's --max-num-seqs times its ranks), for "
             "engines that do not report it. While the slots of all workers of a model are known, batch work "
-            "and chats fill those that more urgent classes leave."
+            "and chats fill the workers that more urgent classes leave."
         ),
     ] = None
     provider: Annotated[

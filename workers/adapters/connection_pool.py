@@ -2,8 +2,7 @@
 
     pool.send(request) --> Connection: head, then pieces of the body as they arrive --> back to the pool, or closed
 
-The pool does not limit the connections in use, since the queue limits the requests at a worker; it keeps at most
-IDLE_CONNECTIONS_MAX idle ones.
+The pool does not limit the connections in use; each request has one. It keeps up to IDLE_CONNECTIONS_MAX idle ones.
 
 A connection that died in the pool fails no request: if a reused connection breaks before a byte has come back, the
 request is sent once more on a new one. (Workers close idle connections after seconds; the pool closes them

@@ -4,7 +4,7 @@
 --   admit --- room, and no request waits -------------------> placed --first--> answering --end--> gone
 --     +--> waiting --turn: load is taken, its owner told--> granted --claim--^
 --             ^                                                |
---             +--- its owner asks again <--- 250 ms over ----+
+--             +--- its owner asks again <--- 250 ms over ------+
 --
 -- A queue whose name ends in "#batch" gives turns only while no request waits in the other queues that a call names.
 -- The request that goes first waits until a worker that it accepts has room: smaller requests do not pass it there, but
