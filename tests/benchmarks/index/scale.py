@@ -1,6 +1,6 @@
 """Millions of blocks of a thousand workers: written to Redis, loaded by a starting gateway, one worker forgotten.
 
-python -m tests.benchmarks.index.scale [BLOCKS]             alone, on a Valkey of its own; five million without BLOCKS
+python -m tests.benchmarks.index.scale [BLOCKS]             alone, on a Valkey of its own; BLOCKS: five million
 python -m tests.benchmarks.index.scale URL PREFIX SHAPE     the process that loads the tree
 
 Fifty million blocks take about 2 GB of memory, and a minute to write.
