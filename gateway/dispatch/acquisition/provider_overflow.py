@@ -25,7 +25,7 @@ AT_LIMIT_SECONDS = 1.0
 """The shortest time after which a provider that was at a limit is asked again."""
 
 REFUSALS = (NoWorker, Overloaded, TenantQueueFull, AdmissionTimeout, TargetMissed)
-"""What a request is refused with for want of room here."""
+"""Errors of a request that the workers here have no room for."""
 
 
 class OverflowDue(Exception):
