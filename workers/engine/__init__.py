@@ -8,7 +8,7 @@ Three rules keep it small: the scheduler touches no tensor, the runner takes no 
 global. The packages, from the top down; each imports only what is below it:
 
 async_engine        the engine behind an event loop
-ablation            measures what each idea of the engine brings
+ablation            measures the gain of each technique, one at a time
 disaggregation      prefill on one engine, decode on another
 engine              submits requests, computes steps, returns outputs
 engine_parts        builds the parts of an engine from a checkpoint
@@ -19,5 +19,5 @@ model, attention    the decoder-only transformer
 kv                  blocks of keys and values, shared by a prefix tree
 sampling, grammar   from logits to tokens, in a grammar's bounds
 tokenization        text to tokens and back
-checkpoint, config  what a checkpoint says, and the settings
+checkpoint, config  the model's description, and the settings
 """

@@ -1,1 +1,1 @@
-"""What a checkpoint directory in Hugging Face's layout says about its model, read from its JSON files."""
+"""The model's description in the JSON files of a checkpoint directory, in Hugging Face's layout."""
