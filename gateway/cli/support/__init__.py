@@ -1,1 +1,1 @@
-"""What the commands share: options, tables, and access to settings, the database, Redis and the admin API."""
+"""Shared code of the commands: options, tables, and access to settings, the database, Redis and the admin API."""
