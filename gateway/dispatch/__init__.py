@@ -1,4 +1,4 @@
-"""Finds a worker for a request and gets its answer.
+"""Dispatch: finds a worker for a request and gets its answer.
 
 Read: reservations (quota is reserved and settled here), acquisition/ (from the ranking to a placement), placement,
 attempts (sending, retries), hedged_opening. charged_tokens says what a request is charged for: the worker's count,

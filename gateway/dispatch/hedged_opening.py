@@ -1,4 +1,4 @@
-"""The first bytes of a hedged request: one attempt, and after a while a second one beside it."""
+"""The opening of a hedged request: one attempt, and after a while a second one beside it, up to the first byte."""
 
 from collections.abc import Callable
 

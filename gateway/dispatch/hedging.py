@@ -1,4 +1,4 @@
-"""One request on two workers at once: the worker with the first byte answers, and the other is hung up on.
+"""Hedging: one request on two workers at once; the worker with the first byte answers, the other is cancelled.
 
     first    |-- no first byte ----------------|--------- ... ---->  answers, or is cancelled
     second                 after so long -> |-----|--------- ... ->  is cancelled, or answers

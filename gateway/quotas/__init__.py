@@ -1,4 +1,4 @@
-"""What a tenant may use: reserved before a request, settled after it.
+"""Quotas of tenants: reserved before a request, settled after it.
 
 Requests come here by way of gateway/dispatch/reservations.py. Read in this order: limit, quota_store (the
 contract), redis_layout, redis_store, counter_recovery, local_store, failover_store, escrow_account, escrow, leases.

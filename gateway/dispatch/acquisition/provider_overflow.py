@@ -1,4 +1,4 @@
-"""Where a request goes that no worker of ours takes: to an outside provider, if its tenant consents.
+"""Provider overflow: a request that no worker here takes goes to an outside provider, if its tenant consents.
 
     waits for a worker  --too long, refused, no worker up------>  the cheapest provider that is up
     workers failed at it before the first byte  ------------->  the same

@@ -1,4 +1,4 @@
-"""How a request gets its placement on a worker: ranked, in its turn, at this gateway or at all of them together.
+"""Worker acquisition: how a request gets its placement, in its turn at this gateway or at all of them together.
 
     own turn     rank --- room, and no request waits ---> placement    waiting room: ranked again in its turn
     shared turn  rank --- Redis says when and where ----> placement    ranked again when its turn has come
