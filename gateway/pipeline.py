@@ -128,6 +128,9 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     A failure before the first byte concerns this model only: `serve` may then let another model answer.
     """
     dispatch = services.dispatch
+    reservations, attempts, calls = dispatch.reservations, dispatch.attempts, dispatch.worker_calls
+
+    # Encode the prompt: its tokens, and the blocks that are looked up in the index of caches.
     if ctx.request.accepts_shorter_answers:
         ctx = with_context_length(ctx, dispatch.fleet)
     prompt = await services.prompt_hasher.blocks(ctx)
@@ -137,18 +140,22 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
     exchange.set_prompt_tokens(prompt.prompt_tokens, prompt.output_tokens_max)
     if progress.trace is not None:
         progress.mark("tokenise")
-    lease = await dispatch.reservations.reserve(ctx, prompt, progress)
-    attempts, aggregates = dispatch.attempts, dispatch.worker_calls.aggregates_streams
+
+    # Reserve quota for the prompt and the longest answer.
+    lease = await reservations.reserve(ctx, prompt, progress)
+
     pending = attempts.pending_request(ctx, prompt, progress)
-    make_call = partial(dispatch.worker_calls.make, pending)
+    make_call = partial(calls.make, pending)
     headers = openai_headers(lease.limit_statuses) if lease.limit_statuses else {}
     keep_alive = None
     if ctx.request.stream and exchange.queue_headers.comment_seconds is not None:
         keep_alive = partial(send_comments, exchange, exchange.queue_headers.comment_seconds)
     try:
+        # Each round is one attempt: it waits for a placement on a worker, and frees it at its end.
         while True:
             await attempts.begin(pending, keep_alive)
             try:
+                # Send the request to the worker, and relay its answer. Hang up on it on every ending.
                 try:
                     worker_answer = await attempts.open(pending, lease, make_call)
                     assert pending.attempt is not None
@@ -160,7 +167,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
                         progress,
                         headers,
                         reports_cached_tokens=worker.adapter.isolates or not ctx.tenant.group,
-                        response_shapes=worker.response_shapes if aggregates else None,
+                        response_shapes=worker.response_shapes if calls.aggregates_streams else None,
                         running_usage=worker.adapter.reports_running_usage,
                     )
                 finally:
@@ -177,12 +184,13 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
             finally:
                 attempts.end(pending)
     finally:
+        # Settle the quota: charge what was used, at the prices of the worker or provider that answered.
         prices = ctx.model.prices
         if pending.attempt is not None:
             prices = pending.attempt.placement.prices(ctx.model)
         # A kept error holds its traceback, whose frames hold this request: clear it to avoid a reference cycle.
         pending.failed_workers.clear()
-        dispatch.reservations.settle(ctx, lease, progress, prices)
+        reservations.settle(ctx, lease, progress, prices)
 
 
 def with_context_length(ctx: RequestContext, fleet: Fleet) -> RequestContext:

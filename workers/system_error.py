@@ -1,4 +1,4 @@
-"""The words of the operating system for a failed call."""
+"""The operating system's message for a failed call."""
 
 import os
 

@@ -6,5 +6,5 @@
 - What is an operation, and how is it reached? operation.py, routes.py, openapi.py, problems.py
 - Which principal sends a request, with which role? authorization.py, principal.py, issuer_tokens.py
 - How do operators log in with a browser? login.py, sessions.py, ended_sessions.py, signed_cookies.py
-- How are these parts built? services.py
+- How are these parts built, and the parameters of views read? services.py, query_parameters.py
 """

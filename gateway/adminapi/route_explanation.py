@@ -3,7 +3,7 @@
 It is for operators only: it shows which worker holds how much of a tenant's prompt in its cache.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,6 +14,7 @@ from gateway.adminapi.problems import Problem
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import prefill_worker_of
 from gateway.domain.errors import GatewayError, ModelNotAllowed
+from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
@@ -119,6 +120,43 @@ def operations(services: Services, decode: Decode) -> list[Operation]:
 
 async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -> RouteExplained:
     """Return the ranking of the workers for a request. Raises GatewayError, UnknownKey, DirectoryUnavailable."""
+    dispatch = services.dispatch
+    ctx = _context(services, decode, asked)
+    prompt = await services.prompt_hasher.blocks(ctx)
+    output_tokens = dispatch.estimates.expected(ctx)
+    decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
+
+    # First the candidates, best first; then the providers; then the workers that cannot serve the request.
+    window = dispatch.window.of(ctx.model.name).wide
+    ranked = [
+        _ranked(rank, route, decision, prompt.prompt_tokens, window)
+        for rank, route in enumerate(decision.routes, start=1)
+    ]
+    provider_routes = _provider_routes(services, asked, ctx, prompt, output_tokens)
+    for route in provider_routes:
+        ranked.append(_provider(len(ranked) + 1, dispatch.fleet[route.worker], route))
+    shown = {route.worker for route in provider_routes}
+    for route in decision.routes:
+        shown |= {route.worker, prefill_worker_of(route)}
+    ranked += [_out(worker, ctx, dispatch.fleet.now()) for worker in dispatch.fleet if worker.id not in shown]
+
+    rooms = dispatch.rooms.all()
+    return RouteExplained(
+        tenant=ctx.tenant.id,
+        asked=ctx.request.model,
+        model=ctx.model.name,
+        policy=dispatch.router.policy_name,
+        prompt_tokens=prompt.prompt_tokens,
+        exact=prompt.exact,
+        blocks=len(prompt.hashes),
+        output_tokens=output_tokens,
+        waiting=len(rooms[ctx.model.name]) if ctx.model.name in rooms else 0,
+        workers=ranked,
+    )
+
+
+def _context(services: Services, decode: Decode, asked: RouteAsked) -> RequestContext:
+    """Return the request as the pipeline would dispatch it: with the model that would answer."""
     tenant = tenant_named(services.authentication.directory, asked.tenant)
     request = decode(Surface(asked.api), msgspec.json.encode(asked.body))
     model = services.catalogue.find(request.model, tenant.id)
@@ -130,48 +168,27 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     )
     if not services.model_selection.is_served(model.name, tenant):
         ctx = next(services.model_selection.fallbacks(ctx), ctx)
-    prompt = await services.prompt_hasher.blocks(ctx)
-    dispatch = services.dispatch
-    output_tokens = dispatch.estimates.expected(ctx)
-    decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
-    window = dispatch.window.of(model.name).wide
-    ranked = [
-        _ranked(rank, route, decision, prompt.prompt_tokens, window)
-        for rank, route in enumerate(decision.routes, start=1)
-    ]
-    taking_part = {worker for route in decision.routes for worker in (route.worker, prefill_worker_of(route))}
+    return ctx
+
+
+def _provider_routes(
+    services: Services, asked: RouteAsked, ctx: RequestContext, prompt: PromptBlocks, output_tokens: int
+) -> Sequence[Route]:
+    """Return the routes to providers that would be asked once no worker takes the request."""
+    overflow = services.dispatch.provider_overflow
     pending = PendingRequest(
         ctx,
         prompt,
         Progress(ctx.id, asked.api, services.clock, services.wall),
-        dispatch.acquisition.limits,
+        services.dispatch.acquisition.limits,
         sequence=0,
         output_tokens=output_tokens,
         session=None,
         by_shadow=False,
     )
-    overflow = dispatch.provider_overflow
     waits = overflow.waits_seconds(pending)
     why = f"asked if no worker here takes the request within {(waits or 0) * 1000:.0f} ms"
-    for route in overflow.routes(pending, why):
-        taking_part.add(route.worker)
-        ranked.append(_provider(len(ranked) + 1, dispatch.fleet[route.worker], route))
-    rooms = dispatch.rooms.all()
-    others = [
-        _out(worker, ctx, dispatch.fleet.now()) for worker in dispatch.fleet if worker.id not in taking_part
-    ]
-    return RouteExplained(
-        tenant=tenant.id,
-        asked=request.model,
-        model=ctx.model.name,
-        policy=dispatch.router.policy_name,
-        prompt_tokens=prompt.prompt_tokens,
-        exact=prompt.exact,
-        blocks=len(prompt.hashes),
-        output_tokens=output_tokens,
-        waiting=len(rooms[ctx.model.name]) if ctx.model.name in rooms else 0,
-        workers=ranked + others,
-    )
+    return overflow.routes(pending, why)
 
 
 def _ranked(

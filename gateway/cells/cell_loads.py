@@ -1,4 +1,4 @@
-"""What cells have under way on the workers that they share, and how far their turns are: each tells it, by lease.
+"""Loads of cells: each cell publishes its load on the shared workers, and the progress of its turns, by lease.
 
     queue of this cell --its state--> Redis that all cells share --states of the other cells--> queue of this cell
 

@@ -1,4 +1,4 @@
-"""The report of one cell to the others: its loads on workers, and how far its queues have come with their turns."""
+"""The report of one cell to the others: its loads on workers, and the progress of its queues."""
 
 import logging
 from collections.abc import Iterable

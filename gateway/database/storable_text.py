@@ -1,4 +1,4 @@
-"""Which texts a database can store."""
+"""The check of texts that a database cannot store."""
 
 
 def is_storable(text: str) -> bool:

@@ -1,7 +1,21 @@
-"""Finds a worker for a request and gets its answer.
+"""Dispatch: finds a worker for a request and gets its answer.
 
-Read: reservations (quota is reserved and settled here), acquisition/ (from the ranking to a placement), placement,
-attempts (sending, retries), hedged_opening. charged_tokens says what a request is charged for: the worker's count,
-or the gateway's own for an answer that was cut or abandoned; costs turns tokens into amounts of quota. dispatch
-holds all parts.
+Read in this order:
+
+reservations         quota is reserved and settled here; output_estimates and costs say how much
+acquisition/         from the ranking to a placement: at once, in a turn, by preemption, at a provider
+placement            the chosen worker, and what is reserved on it; prefill_decode_pairs: on two workers
+pending_request      the notes that dispatch keeps on a request
+attempts             sending, retries; hedged_opening and hedging: a second worker beside the first
+worker_calls         the call that a worker gets
+attempt_reports      the outcome of each attempt, for the fleet and the index
+charged_tokens       the tokens that a request is charged: the worker's count, or the gateway's own for an answer
+                     that was cut or abandoned
+preemption           batch requests that may have to give up their placement
+refusals             the errors of requests that a limit or every worker refuses
+idempotency          repeats under a client's own key
+provider_quota       the limits of outside providers
+dispatch             holds all parts; dispatch_limits has their bounds, dispatch_follows_fleet what they do when the
+                     fleet changes
+queue_report         the report of waiting requests for operators
 """

@@ -1,4 +1,4 @@
-"""What becomes of each attempt, reported to all that learn from it: the fleet, the index and the placements.
+"""Reports the outcome of each attempt to the parts that learn from it: the fleet, the index and the placements.
 
 begin_attempt   the index's feedback notes what was known of the worker's cache
 answered        the first bytes came: the worker is up, and the prompt's blocks are computed

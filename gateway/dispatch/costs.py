@@ -1,4 +1,4 @@
-"""What a request costs of its quota: the expected cost, which is reserved, and the actual one, which is settled."""
+"""The cost of a request for its tenant's quota: the expected one, which is reserved, and the actual one."""
 
 from gateway.domain.request_context import RequestContext
 from gateway.domain.token_usage import ChargedTokens

@@ -1,4 +1,4 @@
-"""What finds a worker for a request, put together for one gateway."""
+"""Dispatch: the parts of one gateway that find a worker for a request, in one value."""
 
 from dataclasses import dataclass
 

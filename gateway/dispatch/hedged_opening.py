@@ -1,10 +1,10 @@
-"""The first bytes of a hedged request: one attempt, and after a while a second one beside it."""
+"""The opening of a hedged request: one attempt, and after a while a second one beside it, up to the first byte."""
 
 from collections.abc import Callable
 
 from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
-from gateway.dispatch.hedging import Hedging, OpeningStream, bears_twice, first_of
+from gateway.dispatch.hedging import Hedging, OpeningStream, first_of, fits_twice
 from gateway.dispatch.pending_request import Attempt, PendingRequest
 from gateway.dispatch.placement import Placement
 from gateway.dispatch.worker_calls import MakeCall
@@ -46,7 +46,7 @@ class HedgedOpenings:
             or pending.background
             or pending.prompt.prompt_tokens > rules.prompt_tokens_max
             or len(pending.failed_workers) + 2 > pending.limits.attempts_max
-            or not bears_twice(lease)
+            or not fits_twice(lease)
         ):
             return None
         if rules.after_seconds is not None:

@@ -1,12 +1,12 @@
-"""One request on two workers at once: the worker with the first byte answers, and the other is hung up on.
+"""Hedging: one request on two workers at once; the worker with the first byte answers, the other is cancelled.
 
     first    |-- no first byte ----------------|--------- ... ---->  answers, or is cancelled
     second                 after so long -> |-----|--------- ... ->  is cancelled, or answers
 
 Hedging is for requests that a slow worker would keep waiting, and costs a second prefill. So it is off unless the
 settings say otherwise, and spends the same budget as retries. Long prompts and background requests are not hedged,
-nor are requests of a tenant whose limits would not bear the same request twice. A second attempt never goes past a
-waiting request, of any model of the worker and at any gateway; batch work that waits does not count.
+nor are requests of a tenant whose limits have no room for the same request twice. A second attempt never goes past
+a waiting request, of any model of the worker and at any gateway; batch work that waits does not count.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class Hedging:
     """How often each of OUTCOMES came about."""
 
 
-def bears_twice(lease: Lease) -> bool:
-    """Return whether the tenant's limits would admit the same request twice; it is charged once all the same."""
+def fits_twice(lease: Lease) -> bool:
+    """Return whether the tenant's limits have room for the same request twice; it is charged once all the same."""
     needs = dict(zip(UNITS, lease.reservation.cost.units, strict=True))
     return all(
         status.remaining >= needs.get(status.unit, 1)

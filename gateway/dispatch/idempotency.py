@@ -1,4 +1,4 @@
-"""Requests that their client may repeat under an `Idempotency-Key`, as SDKs send it with their retries.
+"""Idempotency keys: requests that their client may repeat, as SDKs send `Idempotency-Key` with their retries.
 
 Refused are a repeat that comes while another is being answered, one with another content, and one too many. Each
 attempt is computed anew, and charged for what was computed: at one price for all, the key would be a discount.

@@ -1,4 +1,4 @@
-"""How many output tokens to reserve and to expect: by the client's bound and the mean of the tenant's answers."""
+"""Estimates of output tokens, to reserve and to expect: the client's bound and the mean of the tenant's answers."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

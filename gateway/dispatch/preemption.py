@@ -1,4 +1,4 @@
-"""Batch requests that may have to give up their placement while they wait for their first byte.
+"""Preemption: batch requests may have to give up their placement while they wait for their first byte.
 
 The gateway hangs up on the worker, which stops; the batch request waits for another turn, and its charge is taken
 back. Of a prefill/decode pair the room is the prefill worker's, and both workers are hung up on. The request that

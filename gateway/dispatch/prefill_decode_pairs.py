@@ -1,4 +1,4 @@
-"""One request on two workers: a prefill worker computes its prompt, a decode worker its answer.
+"""Prefill/decode pairs: one request on two workers, of which one computes its prompt, the other its answer.
 
     dispatch                                first token                end
     prefill   |-- tokens_queued, prompt's KV ----|

@@ -1,4 +1,7 @@
-"""The call that a worker gets for a request: the client's fields, and those that the gateway owns."""
+"""The worker's call: the body, path and headers that a worker gets for a request.
+
+Its fields are the client's, as far as the worker's kind knows them, and those that the gateway owns.
+"""
 
 from collections.abc import Callable, Collection
 
@@ -32,7 +35,7 @@ MakeCall = Callable[[Placement], WorkerCall]
 
 
 class WorkerCalls:
-    """Makes the calls that workers get."""
+    """Makes the call that a worker gets for a request."""
 
     def __init__(
         self,
@@ -61,28 +64,33 @@ class WorkerCalls:
 
     def make(self, pending: PendingRequest, placement: Placement) -> WorkerCall:
         """Return the request as the placement's worker gets it."""
-        ctx, prompt, progress, worker = pending.ctx, pending.prompt, pending.progress, placement.worker
-        request = ctx.request
-        fields, stream = request.fields, request.stream
-        path = PATHS[request.surface]
+        ctx, prompt, worker = pending.ctx, pending.prompt, placement.worker
+        request, trace = ctx.request, pending.progress.trace
+
+        # The client's fields, as far as this kind of worker knows them.
+        path, fields, stream = PATHS[request.surface], request.fields, request.stream
         known = worker.adapter.request_fields.get(path, NO_FIELDS)
         if not fields.keys() <= known:
             known |= self._pass_fields
             fields = {name: value for name, value in fields.items() if name in known}
-        if not stream and self.aggregates_streams and self._is_worth_streaming(pending, placement):
-            fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
-        seconds_max = self.first_byte_seconds_max
-        if not stream and (request.generates or request.form is not None):
-            seconds_max = max(
-                seconds_max, self.whole_seconds_max
-            )  # Its first byte comes after its last token.
         if prompt.output_tokens_max is not None:
             fields = {**fields, "max_tokens": msgspec.Raw(b"%d" % prompt.output_tokens_max)}
-        # For a prefill/decode pair, the handoff names the prefill rank; the decode worker picks its own.
+
+        # A stream in place of a whole answer, where it is worth its price.
+        if not stream and self.aggregates_streams and self._is_worth_streaming(pending, placement):
+            fields, stream = {**fields, "stream": msgspec.Raw(b"true")}, True
+
+        # A whole answer's first byte comes after its last token.
+        first_byte_seconds_max = self.first_byte_seconds_max
+        if not stream and (request.generates or request.form is not None):
+            first_byte_seconds_max = max(first_byte_seconds_max, self.whole_seconds_max)
+
+        # The data-parallel rank. For a prefill/decode pair, the handoff names the prefill rank; the decode worker
+        # picks its own.
         rank = placement.rank
         if rank is not None and not (placement.prefill_worker is worker and request.generates):
             rank = None
-        trace = progress.trace
+
         return WorkerCall(
             id=ctx.id,
             path=path,
@@ -90,15 +98,15 @@ class WorkerCalls:
             model=ctx.model.name,
             stream=stream,
             cache_salt=self._cache_salt(ctx.tenant.group),
-            traceparent=trace.to_worker(progress.attempts) if trace is not None else None,
+            traceparent=trace.to_worker(pending.progress.attempts) if trace is not None else None,
             tracestate=trace.tracestate if trace is not None else "",
-            first_byte_seconds_max=seconds_max,
+            first_byte_seconds_max=first_byte_seconds_max,
             idle_seconds_max=self.idle_seconds_max,
             priority=ctx.service_class.level if worker.priority else None,
             rank=rank.number if rank is not None else None,
             prompt_ids=prompt.ids,
             form=request.form,
-            on_sent=progress.mark_dispatched,
+            on_sent=pending.progress.mark_dispatched,
             carrier=ctx.carrier,
         )
 

@@ -1,4 +1,4 @@
-"""Counts what came of an answer, for one that ends before its worker reports the usage of it.
+"""The tally of an answer's output, for an answer that ends before its worker reports its usage.
 
     running usage   data: {"choices":[{"index":1,..}],"usage":{"completion_tokens":40,..}}     by vLLM, SGLang;
                     data: {"choices":[{"index":0,..}],"usage":{"completion_tokens":38,..}}     each has its own

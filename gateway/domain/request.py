@@ -1,4 +1,4 @@
-"""What a client asks for: the API that was called, what the headers ask of the queue, and the decoded request."""
+"""A client's request: the API that was called, the headers for the queue, and the decoded body."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -2,5 +2,6 @@
 
 Envoy transfers the bytes, and calls the gateway about each request over gRPC. A request passes the same pipeline as
 any other (gateway/pipeline.py); only its exchange and its transport to the worker are Envoy's. Read
-envoy_request.py first.
+envoy_request.py first (the messages), then picker.py, envoy_exchange.py (the request for the pipeline),
+envoy_carrier.py (the way to the worker), buffered_body.py and listener.py (the gRPC server).
 """

@@ -1,11 +1,16 @@
 """The workers of this gateway.
 
-`fleet` has them all and probes them, `worker_lookup` finds those of a model, `worker` is one of them;
-`circuit_breaker` has the states of its health, which take it out of rotation and bring it back.
+fleet              all of them, and their probes; worker_lookup finds those of a model, model_groups the models that
+                   share workers
+worker             one of them; provider: the terms of an outside provider
+circuit_breaker    the states of its health, which take it out of rotation and bring it back; stalls: workers that
+                   keep their connections open and send nothing
+loads, ranks       how busy a worker and its data-parallel ranks are
+load_feeds         what engines report of their load and speed (prefill_rate); external_load keeps what no gateway
+                   sent
+response_shape     the fields of a worker's whole answers
 
-`loads` and `ranks` are how busy a worker is. `load_feeds` hears what engines report, of which `external_load` keeps
-what no gateway sent; of other gateways the sums
-come with the shared queue (gateway/queueing/shared/membership.py), single requests through `announced_dispatches`,
-and the loads of other cells through gateway/cells/cell_loads.py. Of many workers policies/load_order keeps the
-order.
+The loads that other gateways cause come as sums with the shared queue (gateway/queueing/shared/membership.py), as
+single requests through `announced_dispatches`, from other cells through gateway/cells/cell_loads.py. Of many
+workers policies/load_order keeps the order.
 """

@@ -1,4 +1,4 @@
-"""What predictions in the prefix index tell of other gateways: their dispatches to workers, and the ends of these.
+"""Dispatches of other gateways to workers, and their ends, learnt from predictions in the prefix index.
 
 Redis reports the sums of all loads with each of its replies; between two reports, and where the queue is not kept
 in Redis, predictions are the only news of what other gateways have sent (policies/others_load.py).

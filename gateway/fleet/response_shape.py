@@ -1,4 +1,4 @@
-"""What a worker's whole answers have that its streams leave out: fields that are null or empty, and their order.
+"""The shape of a worker's whole answers: fields that streams leave out, being null or empty, and their order.
 
     whole   {"id": "a", "choices": [{"message": {"content": "Hi", "refusal": null}}], "service_tier": null}
     stream  {"id": "a", "choices": [{"delta": {"content": "Hi"}}]}

@@ -1,1 +1,1 @@
-"""Imports models, workers, tenants and keys from LiteLLM's config file and from the tables of its database."""
+"""Imports models and tenants from LiteLLM: its config file (config) and tables (tables), to an import_result."""

@@ -1,1 +1,5 @@
-"""Calculates what requests cost Redis and the gateways, and which layout of a fleet can handle them."""
+"""Calculates what requests cost Redis and the gateways, and which layout of a fleet can handle them.
+
+`demand` describes load and layout, `costs` has the measured costs of one request, `traffic` the load on Redis, and
+`fleet_plan` the load of each part and the smallest layout.
+"""

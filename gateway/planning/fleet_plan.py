@@ -1,4 +1,4 @@
-"""Calculates the load of each part of a fleet, the part that breaks first, and the smallest sufficient layout."""
+"""Calculates the load of each part of a fleet, its bottleneck, and the smallest layout that handles the load."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class FleetPlan:
 
     @property
     def first(self) -> PartLoad:
-        """The part that breaks first when the load grows."""
+        """The bottleneck: the part that is overloaded first when the load grows."""
         return max(self.parts, key=lambda part: part.share)
 
 
@@ -86,7 +86,9 @@ def smallest_layout(
                 plan = fleet_plan(demand, _enough_gateways(demand, tried, machines, costs), machines, costs)
                 if plan.first.share <= 1:
                     return plan
-    raise NoLayout(f"no layout bears this load: {plan.first.name} has {plan.first.share:.1f} times its bound")
+    raise NoLayout(
+        f"no layout handles this load: {plan.first.name} has {plan.first.share:.1f} times its bound"
+    )
 
 
 def share_of_busiest(units: int, primaries: int) -> float:

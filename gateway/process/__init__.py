@@ -2,6 +2,8 @@
 
 `children` starts child processes and restarts those that die; `multiprocess` uses it to run several gateway
 processes on one port. `embedded_valkey` runs a private Valkey server. `loop_supervisor` restarts background loops
-that crash. `drain_state` tells whether the gateway still accepts requests. `file_locks` locks files for the life of
-a process, and `secrets` reads or makes the deployment secret.
+that crash. `drain_state` tells whether the gateway still accepts requests, `settings_in_force` which settings it
+has. `file_locks` locks files for the life of a process, `secrets` reads or makes the deployment secret, and
+`running_gateways` lists the gateways of this machine for commands. `watched_socket` sets TCP keepalive,
+`memory_return` the C library's allocator.
 """

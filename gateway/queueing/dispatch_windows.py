@@ -1,4 +1,4 @@
-"""How many uncached prompt tokens may be ahead of each worker: of all gateways together, and of this one."""
+"""Dispatch windows: how many uncached prompt tokens may be ahead of each worker, of all gateways or of this one."""
 
 from collections.abc import Callable, Mapping
 from itertools import islice

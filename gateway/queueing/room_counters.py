@@ -1,4 +1,4 @@
-"""What the tenants of a waiting room have received, as its queue policy counts it.
+"""Counters of a waiting room: the work that its tenants have received, as its queue policy counts it.
 
     arrives --> counters --next--> turn --granted--> counters --correct--> counters
                    ^                                               |

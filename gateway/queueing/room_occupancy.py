@@ -1,4 +1,4 @@
-"""How many requests wait in a waiting room, and of which tenants."""
+"""The occupancy of a waiting room: how many requests wait in it, and of which tenants."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Where requests wait for a worker with room: one bounded room per model, and one for its batch work.
+"""The waiting room: requests wait for a worker with room, in one bounded room per model, and one for batch work.
 
     arrive --- room on a worker, none waits ------------------------------------> placement
        |                                                                             ^

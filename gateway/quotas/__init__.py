@@ -1,7 +1,9 @@
-"""What a tenant may use: reserved before a request, settled after it.
+"""Quotas of tenants: reserved before a request, settled after it.
 
 Requests come here by way of gateway/dispatch/reservations.py. Read in this order: limit, quota_store (the
-contract), redis_layout, redis_store, counter_recovery, local_store, failover_store, escrow_account, escrow, leases.
+contract), redis_layout, redis_store, counter_recovery, local_store, failover_store, escrow_account, escrow_policy,
+escrow, leases. Beside them: prices (money for tokens), events (alerts), gateway_count (each gateway's share while
+Redis is away), headers (rate limit headers), limit_report (what is left), limit_text (limits in error messages).
 
 The functions of redis_store that run in Redis are in lua/: `windows` (what is used of a limit, and its correction),
 `leases`, `decisions` (whether a cost fits), and one file for each function: `reserve`, `finish`,

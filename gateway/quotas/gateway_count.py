@@ -1,4 +1,4 @@
-"""How many gateways share the limits, so that each knows its part while Redis is away.
+"""The number of gateways that share the limits, so that each knows its part while Redis is away.
 
 Each gateway writes its name to Redis again and again, and learns how many there are. While Redis is away the last
 number holds. A smaller number holds once no larger one was heard for GONE_MS: in a Redis that has lost its data the

@@ -1,4 +1,4 @@
-"""Limits: so much of one unit per window, for some models or for all; and scopes, the accounts with limits."""
+"""Limits: an amount of one unit per window, for some models or for all; and scopes, the accounts with limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is left of a tenant's limits now, for its operator and the tenant itself."""
+"""The report of a tenant's limits: how much of each is left now, for its operator and the tenant itself."""
 
 import msgspec
 

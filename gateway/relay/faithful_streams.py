@@ -1,4 +1,4 @@
-"""Says for which requests a stream carries everything that a whole answer would.
+"""Faithful streams: the requests for which a stream carries everything that a whole answer would.
 
 Every field of the request has to be known to leave a stream complete (STREAMABLE_FIELDS); and only workers with
 complete streams are asked (`streams_whole` of their adapter).

@@ -1,4 +1,4 @@
-"""A second routing policy beside the first one: what it would have chosen, and what its choice would have cost.
+"""The shadow policy: a second routing policy, compared with the first by its choices and what they would cost.
 
 It ranks every request that is dispatched, on the same candidates at the same moment, and only figures come of it:
 how often it would have chosen another worker, and what its choice would have cost in predicted time to first token

@@ -1,6 +1,8 @@
 """A gateway that serves: its listeners, its certificates, and its settings when they are read again.
 
-`server` opens the listeners and serves until it is told to stop; a `serving_gateway` is what it has opened. `drain`
-ends that without losing a stream. `reload` swaps settings while the gateway serves. `certificates` renews the TLS
-certificates of the listeners when their files change.
+`server` opens the listeners and serves until it is told to stop; a `serving_gateway` is what it has opened.
+`tenant_app_setup` makes the application for tenants from a gateway's parts, `picker_listener` opens the listener
+for Envoy, `cell_setup` joins the other cells, and `listen_error` is the error of an address that is taken. `drain`
+ends the serving without losing a stream. `reload` swaps settings while the gateway serves. `certificates` renews
+the TLS certificates of the listeners when their files change; `certificate_expiry` reads when they expire.
 """

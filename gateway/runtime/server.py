@@ -9,16 +9,16 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.app import Gateway, running
-from gateway.batches.claimer_setup import batch_claimer_of, row_bytes_max
+from gateway.batches.claimer_setup import batch_claimer_of
 from gateway.process.memory_return import return_freed_memory
 from gateway.process.multiprocess import GatewayProcess
 from gateway.runtime.cell_setup import join_cells, open_cell_relay
@@ -28,23 +28,16 @@ from gateway.runtime.listen_error import ListenAddressUnavailable
 from gateway.runtime.picker_listener import open_picker
 from gateway.runtime.reload import Reloader, registered_for_reload
 from gateway.runtime.serving_gateway import ServingGateway
+from gateway.runtime.tenant_app_setup import object_stores, open_background_responses, tenant_app_of
 from gateway.settings.listeners import AdminSettings, ListenSettings
 from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
-from gateway.web.client_address import address_finder
 from gateway.web.error_response import error_response
 from gateway.web.middleware.connection_limits import ConnectionLimiter
-from gateway.web.middleware.cors import CrossOriginPolicy
 from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answers
-from gateway.web.stored.background_responses import BackgroundResponses
-from gateway.web.stored.object_stores import ObjectStores
-from gateway.web.tenant_app import tenant_app
 from workers.system_error import reason_of
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -120,46 +113,18 @@ async def serving(
         gateway = await stack.enter_async_context(
             running(loaded, process.index_memory if process is not None else None)
         )
-        bounds, records, batch_claimer = settings.requests, gateway.records, batch_claimer_of(gateway)
+
+        # Background work: batches, and responses that clients fetch later.
+        batch_claimer = batch_claimer_of(gateway)
         if batch_claimer is not None:
             stack.push_async_callback(batch_claimer.close)
             gateway.supervisor.start("batches", batch_claimer.run)
-        background_responses = None
-        if records.responses is not None and records.background is not None:
-            background_responses = BackgroundResponses(records.responses, records.background)
-            stack.push_async_callback(background_responses.close)
-        listen, directory = settings.listen, gateway.services.authentication.directory
-        cells = open_cell_relay(gateway, stack)
+        background_responses = open_background_responses(gateway, stack)
+
+        # The applications for tenants and for operators.
+        stores = object_stores(gateway, batch_claimer, background_responses)
         tenants = _runner(
-            tenant_app(
-                gateway.services,
-                gateway.drain_state,
-                memory=gateway.memory,
-                body_bytes_max=bounds.body_bytes_max,
-                body_seconds_max=bounds.body_seconds_max,
-                # A unix socket is out of a browser's reach, and its clients name hosts as they like.
-                local_names_only=lambda: listen.unix_socket is None and not directory.requires_keys,
-                cors=(
-                    CrossOriginPolicy(listen.origins, lambda: directory.requires_keys)
-                    if listen.origins
-                    else None
-                ),
-                access_log=gateway.access_log,
-                find_address=address_finder(listen.trusted_proxies),
-                cells=cells,
-                explorer=gateway.explorer,
-                stores=ObjectStores(
-                    responses=records.responses,
-                    conversations=records.conversations,
-                    background_responses=background_responses,
-                    tenant_files=records.tenant_files,
-                    batches=records.batches,
-                    unfinished_max=settings.batches.tenant_unfinished_max,
-                    rows_max=settings.batches.rows_max,
-                    row_bytes_max=row_bytes_max(settings),
-                    wake=batch_claimer.wake if batch_claimer is not None else lambda: None,
-                ),
-            ),
+            tenant_app_of(gateway, stores, open_cell_relay(gateway, stack)),
             error_response,
             drain_seconds=settings.drain.seconds,
         )
@@ -167,29 +132,53 @@ async def serving(
         for runner in (tenants, admin):
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
+
+        # The listeners: for tenants, for Envoy, for operators.
         certificates = _certificates(settings, gateway)
         gateway.metrics.register(StateCollector([certificate_family(certificates)]))
-        if listen.unix_socket is not None:
-            url = await _open_socket(tenants, Path(listen.unix_socket), stack)
-        else:
-            tenants.bound = ConnectionLimiter(listen.connections_per_address_max, listen.trusted_proxies)
-            url = await _open(tenants, listen, certificates.get("listen"), shared_port=process is not None)
+        tenant_url = await _open_tenant_listener(tenants, settings.listen, certificates, process, stack)
         picker = await open_picker(gateway, stack, shared_port=process is not None)
         await join_cells(gateway)
         yield ServingGateway(
             gateway=gateway,
-            tenant_url=url,
-            admin_url=(
-                await _open(admin, settings.admin, certificates.get("admin"))
-                if process is None or process.number == 0
-                else await _open_socket(admin, process.admin_socket(process.number), stack)
-            ),
+            tenant_url=tenant_url,
+            admin_url=await _open_admin_listener(admin, settings.admin, certificates, process, stack),
             runner=tenants,
             certificates=tuple(certificates.values()),
             batch_claimer=batch_claimer,
             background_responses=background_responses,
             endpoint_picker=picker,
         )
+
+
+async def _open_tenant_listener(
+    runner: "_Runner",
+    listen: ListenSettings,
+    certificates: Mapping[str, ServerTls],
+    process: GatewayProcess | None,
+    stack: AsyncExitStack,
+) -> str:
+    """Listen for tenants and return the URL. Raises ListenAddressUnavailable."""
+    if listen.unix_socket is not None:
+        return await _open_socket(runner, Path(listen.unix_socket), stack)
+    runner.bound = ConnectionLimiter(listen.connections_per_address_max, listen.trusted_proxies)
+    return await _open(runner, listen, certificates.get("listen"), shared_port=process is not None)
+
+
+async def _open_admin_listener(
+    runner: "_Runner",
+    admin: AdminSettings,
+    certificates: Mapping[str, ServerTls],
+    process: GatewayProcess | None,
+    stack: AsyncExitStack,
+) -> str:
+    """Listen for operators and return the URL. Raises ListenAddressUnavailable.
+
+    Of several gateway processes the first one has the port; it asks the others through their unix sockets.
+    """
+    if process is None or process.number == 0:
+        return await _open(runner, admin, certificates.get("admin"))
+    return await _open_socket(runner, process.admin_socket(process.number), stack)
 
 
 def _raise_descriptor_limit() -> None:

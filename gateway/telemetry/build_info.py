@@ -1,4 +1,4 @@
-"""The metric that says which version runs."""
+"""The metric with the version that runs."""
 
 import platform
 

@@ -1,5 +1,12 @@
 """Builds the parts of a gateway from their branches of the settings; `gateway/app.py` has the order.
 
-`stores`, `fleet_parts` and `telemetry_parts` build the three groups that app.py joins, with the help of the other
-modules. `gauges` lists the metrics of the present state, from one module for each subject.
+app.py joins three groups of parts:
+
+stores             `quotas`, `records` (tenants, usage, responses, files, batches), `cells`
+fleet_parts        `fleet` (workers), `dispatch`, `shared_queue`
+telemetry_parts    `telemetry`
+
+`identity` makes the verifiers of tokens. `gauges` lists the metrics of the present state, from one module for each
+subject: `worker_gauges`, `dispatch_gauges`, `index_gauges`, `quota_gauges`, `record_gauges`, `cell_gauges`;
+`gauge_kinds` has the usual kinds.
 """

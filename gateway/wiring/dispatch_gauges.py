@@ -17,6 +17,11 @@ CLASSES = tuple(each.name for each in (VOICE, CODE, CHAT, BATCH))
 
 def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
     """Return the gauges of a gateway's dispatch. `models`: those that are shown also without a waiting request."""
+    return (*_waiting_room_gauges(dispatch, models), *_attempt_gauges(dispatch), *_shadow_gauges(dispatch))
+
+
+def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
+    """Return the gauges of requests that wait, and of the order in which they go."""
 
     def waiting() -> list[Reading]:
         # Models and classes without waiting requests are shown with 0: an autoscaler takes no series for no answer.
@@ -38,12 +43,6 @@ def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) ->
             return [*unused, *(((queue,), read(room)) for queue, room in rooms.items())]
 
         return Gauge(name=name, text=text, labels=("queue",), read=read_all)
-
-    def shadow_gauge(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> Gauge:
-        def read_it() -> list[Reading]:
-            return [((), read(second))] if (second := dispatch.router.shadow) is not None else []
-
-        return Gauge(name=name, text=text, read=read_it, counter=True)
 
     return (
         Gauge(
@@ -72,6 +71,12 @@ def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) ->
             lambda: dispatch.queue.shared,
         ),
         single_gauge("queue_gateways", "Live gateways, this one included.", lambda: dispatch.queue.gateways),
+    )
+
+
+def _attempt_gauges(dispatch: Dispatch) -> tuple[Gauge, ...]:
+    """Return the counters of preempted, retried and hedged requests."""
+    return (
         single_gauge(
             "preemptions",
             "Batch requests that gave up their placement before a first token, for a request of another class.",
@@ -98,6 +103,19 @@ def dispatch_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]]) ->
             read=lambda: [((name,), float(dispatch.hedging.outcomes[name])) for name in OUTCOMES],
             counter=True,
         ),
+    )
+
+
+def _shadow_gauges(dispatch: Dispatch) -> tuple[Gauge, ...]:
+    """Return the counters of the shadow policy; they have no value where there is none."""
+
+    def shadow_gauge(name: str, text: str, read: Callable[[ShadowPolicy], float]) -> Gauge:
+        def read_it() -> list[Reading]:
+            return [((), read(second))] if (second := dispatch.router.shadow) is not None else []
+
+        return Gauge(name=name, text=text, read=read_it, counter=True)
+
+    return (
         shadow_gauge("shadow_compared", "Requests that the shadow policy ranked.", lambda s: s.compared),
         shadow_gauge(
             "shadow_differed",

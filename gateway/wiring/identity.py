@@ -1,4 +1,4 @@
-"""Makes what verifies the tokens of identity providers: those of tenants and those of operators."""
+"""Makes the verifiers of identity providers' tokens: those of tenants and those of operators."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

@@ -20,6 +20,15 @@ def index_gauges(
     fleet: Fleet, dispatch: Dispatch, index: SharedIndexParts, event_feeds: KvEventFeeds
 ) -> tuple[Gauge, ...]:
     """Return the gauges of a gateway's copy of the prefix index, and of the events that it receives."""
+    return (
+        *_event_gauges(fleet, event_feeds),
+        *_content_gauges(dispatch, index),
+        *_replica_gauges(index),
+    )
+
+
+def _event_gauges(fleet: Fleet, event_feeds: KvEventFeeds) -> tuple[Gauge, ...]:
+    """Return the gauges of the KV events of each worker."""
 
     def feed_gauge(
         name: str, text: str, read: Callable[[RankEventFeed], float], *, counter: bool = False
@@ -32,10 +41,6 @@ def index_gauges(
             ]
 
         return Gauge(name=name, text=text, labels=("worker",), read=read_all, counter=counter)
-
-    def group_blocks() -> list[Reading]:
-        largest = nlargest(GROUPS_MAX, dispatch.index_quota.blocks_by_group().items(), key=itemgetter(1))
-        return [((group,), float(blocks)) for group, blocks in largest]
 
     return (
         feed_gauge(
@@ -81,6 +86,17 @@ def index_gauges(
             counter=True,
         ),
         feed_gauge("worker_pages", "KV pages that the worker reports to hold.", lambda f: len(f.follower)),
+    )
+
+
+def _content_gauges(dispatch: Dispatch, index: SharedIndexParts) -> tuple[Gauge, ...]:
+    """Return the gauges of what the index contains, and what it takes."""
+
+    def group_blocks() -> list[Reading]:
+        largest = nlargest(GROUPS_MAX, dispatch.index_quota.blocks_by_group().items(), key=itemgetter(1))
+        return [((group,), float(blocks)) for group, blocks in largest]
+
+    return (
         single_gauge("index_blocks", "Blocks in the prefix index.", lambda: index.index.replica.blocks),
         single_gauge(
             "index_memory_bytes",
@@ -106,6 +122,12 @@ def index_gauges(
             "Predictions in the prefix index of what workers are about to cache, of all gateways.",
             lambda: index.index.replica.predictions,
         ),
+    )
+
+
+def _replica_gauges(index: SharedIndexParts) -> tuple[Gauge, ...]:
+    """Return the gauges of how this gateway's copy of the index follows the one in Redis."""
+    return (
         single_gauge(
             "index_up",
             "Copy of the prefix index: 1 if it follows Redis, 0 if it stands still.",

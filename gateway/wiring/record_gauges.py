@@ -22,6 +22,11 @@ def record_gauges(
     access_log: AccessLog | None,
 ) -> tuple[Gauge, ...]:
     """Return the gauges of a gateway's stores; None stands for a store that the settings do not ask for."""
+    return (*_tenant_gauges(database, issuers), *_usage_gauges(ledger, access_log), *_batch_gauges(batches))
+
+
+def _tenant_gauges(database: SqlDirectory | None, issuers: "Sequence[Issuer[Any]]") -> tuple[Gauge, ...]:
+    """Return the gauges of what tenants are authenticated against: the database, and the token issuers."""
 
     def of_issuers(read: "Callable[[Issuer[Any]], float]") -> Callable[[], Iterable[Reading]]:
         """Read each issuer once: of an issuer that tenants and operators share, the lower value counts."""
@@ -60,6 +65,12 @@ def record_gauges(
             "API keys of the database in this gateway's memory.",
             lambda: database.keys if database is not None else 0,
         ),
+    )
+
+
+def _usage_gauges(ledger: Ledger | None, access_log: AccessLog | None) -> tuple[Gauge, ...]:
+    """Return the gauges of the usage journal, the webhooks and the access log."""
+    return (
         single_gauge(
             "usage_journal_bytes",
             "Bytes of the usage journal that are not in the database yet.",
@@ -95,6 +106,12 @@ def record_gauges(
             lambda: access_log.dropped if access_log is not None else 0,
             counter=True,
         ),
+    )
+
+
+def _batch_gauges(batches: BatchCounts) -> tuple[Gauge, ...]:
+    """Return the gauges of batches, and of their rows."""
+    return (
         single_gauge("batches_running", "Batches that this gateway is running.", lambda: batches.batches),
         single_gauge(
             "batch_rows_running", "Rows of batches that this gateway is running.", lambda: batches.rows

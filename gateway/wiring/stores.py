@@ -1,4 +1,4 @@
-"""What a gateway keeps outside of its process: Redis, the database, the quotas of its tenants, its cell."""
+"""The stores outside of a gateway's process: Redis, the database, the quotas of tenants, the cell."""
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass

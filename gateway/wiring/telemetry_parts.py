@@ -1,4 +1,4 @@
-"""What a gateway tells of its requests: metrics, traces, the access log, finished requests in detail."""
+"""The observers of requests: metrics, traces, the access log, finished requests in detail."""
 
 import asyncio
 import time

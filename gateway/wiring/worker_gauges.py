@@ -13,6 +13,16 @@ def worker_gauges(
     fleet: Fleet, dispatch: Dispatch, models: Callable[[], frozenset[str]]
 ) -> tuple[Gauge, ...]:
     """Return the gauges of the workers of a fleet. `models`: those that are shown also without a worker."""
+    return (
+        *_health_gauges(fleet),
+        *_load_gauges(fleet, models),
+        *_speed_gauges(fleet),
+        *_provider_gauges(fleet, dispatch),
+    )
+
+
+def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[Gauge, ...]:
+    """Return the gauges of the work that workers have."""
 
     def streams() -> list[Reading]:
         counts = dict.fromkeys(models(), 0)
@@ -21,16 +31,7 @@ def worker_gauges(
                 counts[model] = counts.get(model, 0) + each.load.streams
         return [((model,), float(count)) for model, count in counts.items()]
 
-    def health() -> list[Reading]:
-        return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
-
     return (
-        Gauge(
-            name="worker_health",
-            text="Health of the worker: 1 for its present state, 0 for the other states.",
-            labels=("worker", "state"),
-            read=health,
-        ),
         worker_gauge(
             fleet,
             "worker_streams",
@@ -69,6 +70,22 @@ def worker_gauges(
             "Source of the worker's load: 1 if its load feed is heard, 0 if it is probed or not known.",
             lambda w: w.load.is_heard,
         ),
+    )
+
+
+def _health_gauges(fleet: Fleet) -> tuple[Gauge, ...]:
+    """Return the gauges of health, failures and circuit breakers."""
+
+    def health() -> list[Reading]:
+        return [((w.id, state.value), float(w.health.health is state)) for w in fleet for state in Health]
+
+    return (
+        Gauge(
+            name="worker_health",
+            text="Health of the worker: 1 for its present state, 0 for the other states.",
+            labels=("worker", "state"),
+            read=health,
+        ),
         worker_gauge(
             fleet,
             "worker_failures",
@@ -89,6 +106,12 @@ def worker_gauges(
             lambda w: w.openings,
             counter=True,
         ),
+    )
+
+
+def _speed_gauges(fleet: Fleet) -> tuple[Gauge, ...]:
+    """Return the gauges of the speeds that were learnt of workers."""
+    return (
         worker_gauge(
             fleet,
             "worker_step_seconds",
@@ -101,6 +124,12 @@ def worker_gauges(
             "Learnt seconds of prefill per uncached prompt token on the worker.",
             lambda w: w.speed.ms_per_token / 1000,
         ),
+    )
+
+
+def _provider_gauges(fleet: Fleet, dispatch: Dispatch) -> tuple[Gauge, ...]:
+    """Return the gauges of providers: their backoff, and the limits of this gateway for them."""
+    return (
         Gauge(
             name="provider_resting",
             text="Backoff of the provider: 1 while it gets no requests after it answered 429, else 0.",

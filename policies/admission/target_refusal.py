@@ -1,4 +1,4 @@
-"""When a request is refused for its target for the first token: no worker is likely to meet it any more.
+"""Refusal for the TTFT target: a request is refused once no worker is likely to meet it any more.
 
 A request that is refused misses its target for certain, and one that is sent in vain costs only its prefill. So
 it is refused if its chance is below CHANCE_MIN. The errors of predictions are assumed to follow Laplace's

@@ -1,4 +1,4 @@
-"""What requests came lately, of which service classes and tenants: the dispatch window is set for them.
+"""Recent traffic: the service classes and tenants of the latest requests, for which the dispatch window is set.
 
 A tenant crowds if it had requests waiting when its last one came. So does a tenant that has most of the work of the
 last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines before any

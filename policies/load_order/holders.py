@@ -1,4 +1,4 @@
-"""Which of the workers that hold a part of a prompt are on its shortlist, by about what the request costs there."""
+"""The holders on a shortlist: those workers that hold a part of a prompt, by about what the request costs there."""
 
 from collections.abc import Iterator
 from typing import TypeVar

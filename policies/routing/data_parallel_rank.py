@@ -1,4 +1,4 @@
-"""Which data-parallel rank of a worker computes a prompt: each rank has a KV cache and a queue of its own.
+"""The choice of a data-parallel rank of a worker: each rank has a KV cache and a queue of its own.
 
     cost of a rank = uncached tokens ahead + STREAM_TOKENS * running streams + the prompt's uncached tokens there
 

@@ -1,4 +1,4 @@
-"""Which parts of a prompt deserve one more copy, because many requests in flight share them.
+"""Wanted copies of prefixes: parts of a prompt that deserve one more copy, as many requests in flight share them.
 
 Of a prefix that c requests have (this one, those under way at all gateways, those that wait), and that h of W
 workers hold, h S / W requests are the holders' fair part of all S requests. The others would find shorter queues

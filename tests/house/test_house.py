@@ -27,19 +27,27 @@ NAMES_FILES_OF_ENGINES = {"workers/probing/installed_engine.py"}
 MIGRATIONS = "gateway.database.migrations.versions."
 """Alembic finds these by their place."""
 
+FOLDERS_OF_LIKE_FILES = {
+    "gateway",
+    "gateway/cli/commands",
+    "gateway/cli/commands/engine",
+    "gateway/database/migrations/versions",
+}
+"""Folders with one module for each command or migration; and the top, which the map of the house describes."""
+
 MAY_CATCH_EVERYTHING = {
     "gateway/pipeline.py": "the border to the client",
     "gateway/web/middleware/error_middleware.py": "the border for requests other than inference",
     "gateway/process/loop_supervisor.py": "the supervisor of loops",
     "gateway/fleet/fleet.py": "a probe may fail in any way, and the others are probed on",
     "gateway/kv_index/worker_event_feeds.py": "whatever a publisher of KV events sends costs its own feed only",
-    "gateway/queueing/waiting_room.py": "a routing policy is anybody's: it fails who it ranks, not who makes room",
-    "gateway/queueing/shared/shared_queue.py": "so too, where the stream or the fleet has it ranked anew",
+    "gateway/queueing/waiting_room.py": "an error of a policy ends only the request that it ranks",
+    "gateway/queueing/shared/shared_queue.py": "the same, where a turn or the fleet ranks a request anew",
     "gateway/tokenization/encoder_child.py": "tokenizers raises nothing more precise",
     "gateway/tokenization/piecewise_encoding.py": "tokenizers raises and panics with nothing more precise",
-    "policies/registry.py": "a package that is broken is a matter of those who ask for its policy",
+    "policies/registry.py": "a broken package concerns only users of its policy",
     "policies/routing/checked_policy.py": "the border to policies of packages, which may raise anything",
-    "workers/chat_template.py": "a template is a stranger's code and may raise anything",
+    "workers/chat_template.py": "a template is code of another party and may raise anything",
 }
 
 
@@ -82,6 +90,18 @@ def test_every_error_stands_in_the_table():
 def test_init_files_hold_a_docstring_and_nothing_else():
     inits = [path for path in SOURCES if path.name == "__init__.py"]
     assert [module(path) for path in inits if [type(node) for node in tree(path).body] != [ast.Expr]] == []
+
+
+def test_the_docstring_of_a_package_names_each_of_its_modules():
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if not path.stem.startswith("__")
+        and not path.stem.endswith("_pb2")
+        and str(path.parent.relative_to(ROOT)) not in FOLDERS_OF_LIKE_FILES
+        and not re.search(rf"\b{path.stem}\b", ast.get_docstring(tree(path.parent / "__init__.py")) or "")
+    ]
+    assert missing == []
 
 
 def test_every_module_has_a_docstring():

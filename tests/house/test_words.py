@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from pathlib import Path
 
 from tests.house.generated import metrics
 from tests.house.sources import ROOT, SOURCES, folders, module, prose, public_classes, words_of
@@ -85,6 +86,30 @@ def test_every_folder_stands_in_the_map_of_the_house():
     named = set(re.findall(r"`([a-z_/]+)/`", section("Map of the house")))
     assert sorted(set(folders()) - named) == []
     assert sorted(named - set(folders())) == []
+
+
+def test_the_files_and_names_stand_where_the_map_says():
+    missing = []
+    for question, answer in rows("Where things happen"):
+        quoted = re.findall(r"`([^`]+)`", answer)
+        named = [word for word in quoted if word.endswith((".py", ".lua"))]
+        found: list[Path] = [
+            file for word in quoted if (ROOT / word).is_dir() for file in (ROOT / word).glob("*.py")
+        ]
+        for word in named:
+            # A file may be named without its folder after another file of that folder.
+            near = (
+                ROOT / word,
+                *(file.parent / word for file in found),
+                *ROOT.glob(f"gateway/**/lua/{word}"),
+            )
+            files = [file for file in near if file.is_file()]
+            missing += [] if files else [f"{question}: {word}"]
+            found += files[:1]
+        text = "\n".join(file.read_text(encoding="utf-8") for file in found)
+        names = [word.rpartition(".")[2] for word in quoted if re.fullmatch(r"\w+(\.\w+)?", word)]
+        missing += [f"{question}: {name}" for name in names if name not in ("py", "lua") and name not in text]
+    assert missing == []
 
 
 def test_no_class_and_no_module_has_a_name_that_the_glossary_refuses():

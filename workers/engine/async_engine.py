@@ -158,7 +158,7 @@ class AsyncEngine:
         self._thread.start()
 
     async def close(self) -> None:
-        """Stop after the running step; callers that still wait get EngineFailed."""
+        """Stop the thread after the running step; callers that still wait get EngineFailed."""
         self._inbox.put(_Stop())
         self.grammars.close()
         await asyncio.to_thread(self._thread.join)

@@ -36,7 +36,7 @@ from workers.engine.tokenization.detokenizer import Detokenizer
 _log = logging.getLogger("radixgate.engine")
 
 FAILED_STEPS_MAX = 3
-"""Steps in a row that may fail, until the engine takes the device for broken and stops."""
+"""Steps in a row that may fail, until the engine regards the device as broken and stops."""
 
 
 class HandoffSide(Protocol):

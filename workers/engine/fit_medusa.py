@@ -78,7 +78,7 @@ class _StateRecorder:
             self.tokens.setdefault(name, []).extend(tokens)
 
     def text(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the states [n, hidden] and the tokens [n] of a request, and forget them."""
+        """Return the states [n, hidden] and the tokens [n] of a request, and drop the record."""
         return torch.stack(self.states.pop(name)), torch.tensor(self.tokens.pop(name))
 
 

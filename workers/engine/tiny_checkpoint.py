@@ -1,4 +1,4 @@
-"""The builder of a tiny but complete checkpoint, so that the engine can be tried without a download.
+"""Builds a tiny but complete checkpoint, so that the engine can be tried without a download.
 
     python -m workers.engine.tiny_checkpoint DIRECTORY
 

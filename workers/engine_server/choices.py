@@ -17,7 +17,7 @@ class ChoiceDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
     def __bool__(self) -> bool:
-        """Is there anything to send? Half a character or half a marker of a tool call is not sent yet."""
+        """Return whether there is anything to send; half a character or half a marker of a call is not sent yet."""
         return bool(self.text or self.calls or self.logprobs)
 
 

@@ -1,4 +1,4 @@
-"""The control endpoints: health, identity, load, metrics, models, tokenization, aborts and cache flushes.
+"""The control endpoints of a worker: health, identity, load, metrics, models, tokenization, aborts, flushes.
 
 Shapes and names are SGLang's.
 """

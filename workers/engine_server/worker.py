@@ -1,4 +1,4 @@
-"""What all HTTP handlers share: the engine, the tokenizer, the process's identity, and the requests in progress."""
+"""The state that all HTTP handlers share: engine, tokenizer, identity of the process, requests in progress."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What a child process does between fork and exec, so that it does not outlive its parent."""
+"""The setup of a child process between fork and exec, so that it does not outlive its parent."""
 
 import ctypes
 import os

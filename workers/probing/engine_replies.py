@@ -1,4 +1,4 @@
-"""The replies of an engine to questions about itself, and what they say. The caller sends the questions.
+"""Parses the replies of an engine to questions about itself. The caller sends the questions.
 
 The formats are those of SGLang 0.5.23, vLLM 0.32 and the embedded engine. Values that an engine does not report are
 None, or empty.

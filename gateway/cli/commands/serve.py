@@ -131,7 +131,7 @@ def serve(
 
 
 class OnReady(Protocol):
-    """What is called when the gateway serves."""
+    """The function that is called when the gateway serves."""
 
     def __call__(self, url: str, admin_url: str, *, needs_key: bool) -> None:
         """Take the URLs of both listeners, and whether requests need a key."""

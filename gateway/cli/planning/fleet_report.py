@@ -1,4 +1,4 @@
-"""What `radixgate plan-fleet` prints: tables of traffic and of parts, and the layout that bears the load."""
+"""Report of `radixgate plan-fleet`: a table of the traffic, a table of the parts' load, and the smallest layout."""
 
 from collections.abc import Iterator
 
@@ -36,10 +36,8 @@ def traffic_table(plan: FleetPlan) -> Table:
 
 
 def parts_table(plan: FleetPlan, machines: FleetMachines) -> Table:
-    """Return what each part bears."""
-    drawn = _table(
-        f"What each part bears; its bound is {machines.used_max:.0%} of a core, a memory, a network"
-    )
+    """Return a table of the load of each part, beside its bound."""
+    drawn = _table(f"Load of each part; its bound is {machines.used_max:.0%} of a core, a memory, a network")
     drawn.add_column("part", no_wrap=True)
     drawn.add_column("used", justify="right", no_wrap=True)
     drawn.add_column("bound", justify="right", no_wrap=True)
@@ -53,15 +51,15 @@ def parts_table(plan: FleetPlan, machines: FleetMachines) -> Table:
 
 
 def fleet_notes(plan: FleetPlan, smallest: FleetPlan) -> Iterator[str]:
-    """Yield what breaks first, and the smallest layout that handles the load."""
+    """Yield a sentence on the bottleneck, and one on the smallest layout that handles the load."""
     first, rate = plan.first, plan.demand.requests_per_second
     if first.share > 1:
-        yield f"This layout does not bear {rate:,.0f} requests/s. {_breaks(first)}; what helps: {first.remedy}."
+        yield f"This layout cannot handle {rate:,.0f} requests/s. {_bottleneck(first)}; remedy: {first.remedy}."
     else:
-        yield f"This layout bears {rate:,.0f} requests/s. First to break: {first.name}, now at {first.share:.0%}."
+        yield f"This layout handles {rate:,.0f} requests/s. Next bottleneck: {first.name}, at {first.share:.0%}."
     part = smallest.first
     yield (
-        f"The smallest layout that bears them: {layout_text(smallest.layout)}; the part with least room is the"
+        f"The smallest layout that handles them: {layout_text(smallest.layout)}; the next bottleneck is the"
         f" {part.name}, at {part.share:.0%}."
     )
 
@@ -85,7 +83,7 @@ def fleet_figures(plan: FleetPlan) -> dict[str, float]:
 
 
 def layout_text(layout: FleetLayout) -> str:
-    """Return a layout in words."""
+    """Return a layout as text."""
     gateways = (
         f"{layout.gateways} x {layout.processes} processes" if layout.processes > 1 else f"{layout.gateways}"
     )
@@ -97,9 +95,9 @@ def layout_text(layout: FleetLayout) -> str:
     return f"{layout.deployments} deployments; gateways in all: {gateways}; {redis} in each"
 
 
-def _breaks(part: PartLoad) -> str:
+def _bottleneck(part: PartLoad) -> str:
     factor, unit = UNITS[part.unit]
-    return f"{part.name} breaks first: {part.used / factor:,.2f} of {part.bound / factor:,.2f} {unit}"
+    return f"Bottleneck: {part.name}, {part.used / factor:,.2f} of {part.bound / factor:,.2f} {unit}"
 
 
 def _slug(name: str) -> str:

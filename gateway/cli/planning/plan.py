@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import typer
 from rich.console import Console
 
 from gateway.bench.machine import machine, versions
+from gateway.cli.planning import plan_options as option
 from gateway.cli.planning.plan_explain import explain_arithmetic
 from gateway.cli.planning.plan_plot import plot_plan
 from gateway.cli.planning.plan_report import (
@@ -28,107 +28,38 @@ from workers.planning.number_formats import KV_DTYPES, WEIGHT_BYTES
 from workers.planning.pool_sizes import TargetUnreachable, Traffic, pool_sizes
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
-FIGURE_MAX = 1e15
-"""Beyond the figures of any machine; keeps infinity out of the calculation."""
 COMPARED_KV_DTYPES = ("bf16", "int8", "int4")
 
 
 def plan(
-    config_json: Annotated[
-        Path | None, typer.Option(help="config.json of a model, or its directory.", show_default=False)
-    ] = None,
-    gpu: Annotated[
-        str, typer.Option(help="GPU, one of --list-gpus; the three options below override its values.")
-    ] = "h100",
-    gpu_memory_gb: Annotated[
-        float | None, typer.Option(help="Memory of one GPU, 10^9 bytes.", min=0.001, max=FIGURE_MAX)
-    ] = None,
-    gpu_bandwidth_gb_s: Annotated[
-        float | None,
-        typer.Option(help="Memory bandwidth of one GPU, 10^9 bytes/s.", min=0.001, max=FIGURE_MAX),
-    ] = None,
-    gpu_tflops: Annotated[
-        float | None,
-        typer.Option(help="Dense 16-bit rate of one GPU, 10^12 FLOP/s.", min=0.001, max=FIGURE_MAX),
-    ] = None,
-    gpus: Annotated[int, typer.Option(help="Number of GPUs in all.", min=1, max=1_000_000)] = 1,
-    tensor_parallel: Annotated[
-        int | None,
-        typer.Option(help="Number of GPUs of one replica; by default all.", min=1, show_default=False),
-    ] = None,
-    users: Annotated[
-        int, typer.Option(help="Number of sequences at the same time.", min=1, max=10_000_000)
-    ] = 1,
-    context: Annotated[int, typer.Option(help="Tokens of each sequence.", min=1, max=100_000_000)] = 8192,
-    kv_dtype: Annotated[str, typer.Option(help=f"Type of keys and values: {', '.join(KV_DTYPES)}.")] = "bf16",
-    weight_dtype: Annotated[
-        str, typer.Option(help=f"Type of linear weights: auto (as stored), {', '.join(WEIGHT_BYTES)}.")
-    ] = "auto",
-    parameters: Annotated[
-        float | None,
-        typer.Option(
-            help="Number of parameters, if a dense model has more or fewer than its architecture implies.",
-            min=1,
-            max=FIGURE_MAX,
-        ),
-    ] = None,
-    block_size: Annotated[int, typer.Option(help="Tokens per KV block.", min=1, max=4096)] = 16,
-    utilisation: Annotated[
-        float, typer.Option(help="Share of GPU memory that the engine may take.", min=0.01, max=1)
-    ] = 0.9,
-    reserve_gb: Annotated[
-        float,
-        typer.Option(
-            help="Memory for activations and CUDA graphs on each GPU, 10^9 bytes.", min=0, max=FIGURE_MAX
-        ),
-    ] = 2.0,
-    prefill_share: Annotated[
-        float,
-        typer.Option(help="Share of the dense FLOP/s that prefill reaches, for estimates.", min=0.01, max=1),
-    ] = 0.5,
-    decode_share: Annotated[
-        float,
-        typer.Option(
-            help="Share of the memory bandwidth that decode reaches, for estimates.", min=0.01, max=1
-        ),
-    ] = 0.7,
-    cached: Annotated[
-        int, typer.Option(help="Prompt tokens that are cached and not computed.", min=0, max=100_000_000)
-    ] = 0,
-    link_gb_s: Annotated[
-        float,
-        typer.Option(
-            help="Bandwidth between prefill and decode pools, 10^9 bytes/s.", min=0.001, max=FIGURE_MAX
-        ),
-    ] = 25.0,
-    requests_per_second: Annotated[
-        float | None,
-        typer.Option(help="Also size prefill and decode pools, for this rate.", min=0.000001, max=FIGURE_MAX),
-    ] = None,
-    prompt: Annotated[
-        int, typer.Option(help="Mean prompt tokens, for --requests-per-second.", min=1, max=100_000_000)
-    ] = 2048,
-    output: Annotated[
-        int, typer.Option(help="Mean answer tokens, for --requests-per-second.", min=1, max=100_000_000)
-    ] = 256,
-    ttft_ms: Annotated[
-        float, typer.Option(help="TTFT target, for --requests-per-second.", min=0.001, max=FIGURE_MAX)
-    ] = 2000.0,
-    tpot_ms: Annotated[
-        float, typer.Option(help="TPOT target, for --requests-per-second.", min=0.001, max=FIGURE_MAX)
-    ] = 60.0,
-    plot_file: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Draw a plot into this file: png, svg or pdf.", show_default=False),
-    ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show the arithmetic, and two published errors.")
-    ] = False,
-    list_gpus: Annotated[bool, typer.Option("--list-gpus", help="Show the known GPUs.")] = False,
+    config_json: option.ConfigJson = None,
+    gpu: option.GpuName = "h100",
+    gpu_memory_gb: option.GpuMemoryGb = None,
+    gpu_bandwidth_gb_s: option.GpuBandwidthGbS = None,
+    gpu_tflops: option.GpuTflops = None,
+    gpus: option.Gpus = 1,
+    tensor_parallel: option.TensorParallel = None,
+    users: option.Users = 1,
+    context: option.Context = 8192,
+    kv_dtype: option.KvDtype = "bf16",
+    weight_dtype: option.WeightDtype = "auto",
+    parameters: option.Parameters = None,
+    block_size: option.BlockSize = 16,
+    utilisation: option.Utilisation = 0.9,
+    reserve_gb: option.ReserveGb = 2.0,
+    prefill_share: option.PrefillShare = 0.5,
+    decode_share: option.DecodeShare = 0.7,
+    cached: option.Cached = 0,
+    link_gb_s: option.LinkGbS = 25.0,
+    requests_per_second: option.RequestsPerSecond = None,
+    prompt: option.PromptTokens = 2048,
+    output: option.OutputTokens = 256,
+    ttft_ms: option.TtftMs = 2000.0,
+    tpot_ms: option.TpotMs = 60.0,
+    plot_file: option.PlotFile = None,
+    json_file: option.JsonFile = None,
+    explain: option.Explain = False,
+    list_gpus: option.ListGpus = False,
 ) -> None:
     """Calculate how many users GPUs can serve.
 
@@ -136,6 +67,8 @@ def plan(
     estimates of speed, and sizes of prefill and decode pools.
     """
     console = Console()
+
+    # What needs no model.
     if list_gpus:
         console.print(gpu_table())
     if explain:
@@ -144,6 +77,8 @@ def plan(
         if explain or list_gpus:
             return
         raise CommandError("plan: --config-json is needed", 2)
+
+    # The model on its GPUs, and the load that it has to serve.
     named_dtype = (
         None if weight_dtype == "auto" else _one_of("--weight-dtype", weight_dtype, tuple(WEIGHT_BYTES))
     )
@@ -171,12 +106,16 @@ def plan(
         decode_share=decode_share,
         link_bandwidth=link_gb_s * 1e9,
     )
+
+    # The figures of this KV type and of those that it is compared with.
     equal_sized = {kv_dtype, "bf16"} if kv_dtype == "fp16" else {kv_dtype}
     compared = [kv_dtype, *(other for other in COMPARED_KV_DTYPES if other not in equal_sized)]
     runs = {name: plan_figures(replace(deployment, kv_dtype=name), demand) for name in compared}
     console.print(report_table(deployment, demand, runs))
     for line in plan_notes(deployment, demand, runs[kv_dtype]):
         console.print(line, soft_wrap=True, highlight=False)
+
+    # The pools of prefill and decode, and the files.
     result: dict[str, Any] = {name: {"all": run} for name, run in runs.items()}
     if requests_per_second is not None:
         traffic = Traffic(

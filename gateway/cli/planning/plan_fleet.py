@@ -1,4 +1,4 @@
-"""`radixgate plan-fleet`: calculates what gateways and Redis bear, and the layout that bears a load."""
+"""`radixgate plan-fleet`: calculates the load of gateways and Redis, and the smallest layout that handles it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -74,11 +74,11 @@ def plan_fleet(
         typer.Option("--json", help="Write the figures as JSON to this file.", show_default=False),
     ] = None,
 ) -> None:
-    """Calculate the load that gateways and Redis can handle.
+    """Calculate the load of gateways and Redis, and the smallest layout that handles it.
 
-    Scripts, commands, bytes and deliveries of index changes, CPU and memory of each part, the part that breaks
-    first, and the smallest layout that handles the load. The costs of one request were counted by `make
-    bench-fleet`.
+    Prints the scripts, commands, bytes and deliveries of index changes of a request, the CPU and memory of each
+    part, the bottleneck, and the smallest layout that handles the load. The costs of one request were counted by
+    `make bench-fleet`.
     """
     demand = FleetDemand(
         requests_per_second=requests_per_second,

@@ -1,4 +1,4 @@
-"""What `radixgate plan` prints: a table of figures with a column for each KV cache type, and notes on them."""
+"""Report of `radixgate plan`: a table of figures with a column for each KV cache type, and notes on them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

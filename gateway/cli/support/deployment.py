@@ -1,4 +1,4 @@
-"""The deployment that a command speaks to: named on the command line, or that of the gateway that runs here.
+"""Finds the deployment that a command works on: named on the command line, or that of the gateway that runs here.
 
 --config, --set or RADIXGATE__... name a database, Redis, secret or state directory --> that deployment
 else one gateway runs on this machine -----------------------------------------------> that gateway's

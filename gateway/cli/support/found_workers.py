@@ -1,4 +1,4 @@
-"""Workers that are named by their addresses alone: what they say about themselves, and the settings made of it."""
+"""Workers named by their addresses alone: asks each for its kind, models and block size, and writes settings."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ def worker_urls(given: Sequence[str]) -> list[str]:
 async def find_workers(
     urls: Sequence[str], api_key: str | None, seconds_max: float, notify: Callable[[str], None]
 ) -> list[FoundWorker]:
-    """Ask the workers at these addresses about themselves, and wait for those that are starting.
+    """Ask the workers at these addresses for their kind and models, and wait for those that are starting.
 
     Args:
         urls: addresses of the workers.

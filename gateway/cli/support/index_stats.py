@@ -1,4 +1,4 @@
-"""What `radixgate index stats` prints: counts of the prefix index, as tables or as JSON."""
+"""Report of `radixgate index stats`: counts of the prefix index, as tables or as JSON."""
 
 import json as json_
 

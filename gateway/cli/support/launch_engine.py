@@ -63,7 +63,7 @@ def launch_engine(
     start_seconds: float,
     silent_seconds: float,
 ) -> int:
-    """EngineLaunch an engine with the options of `radixgate worker` and return the exit code when it has stopped.
+    """Launch an engine with the options of `radixgate worker` and return the exit code when it has stopped.
 
     Args:
         context: the command's context; words after `--` are the engine's own flags.

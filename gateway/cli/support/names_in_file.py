@@ -18,7 +18,7 @@ def names_in_file(settings: Settings, kind: Kind) -> Sequence[str]:
 
 
 def note_hidden(settings: Settings, kind: Kind, name: str) -> None:
-    """Say on standard error if a change of the database does not count yet, since the file has the same name."""
+    """Print on standard error if a change of the database has no effect yet, since the file has the same name."""
     if name in names_in_file(settings, kind):
         print(
             f"note: the settings file has the {kind.removesuffix('s')} {name} too, and wins: what the database "
@@ -28,7 +28,7 @@ def note_hidden(settings: Settings, kind: Kind, name: str) -> None:
 
 
 def note_others(settings: Settings, kind: Kind) -> None:
-    """Say on standard error which names a list of the database lacks, since they are in the settings file."""
+    """Print on standard error which names a list of the database lacks, since they are in the settings file."""
     names = names_in_file(settings, kind)
     if names:
         more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""

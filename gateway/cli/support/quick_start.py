@@ -40,7 +40,7 @@ class QuickStart:
     def find(
         cls, workers: Sequence[str], key_variable: str | None, seconds_max: float, given: Sequence[str]
     ) -> "QuickStart":
-        """Ask the workers at these addresses about themselves, and print what they say.
+        """Ask the workers at these addresses for their kind and models, and print the answers.
 
         Args:
             workers: addresses of the workers.

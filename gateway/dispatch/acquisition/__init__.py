@@ -1,4 +1,4 @@
-"""How a request gets its placement on a worker.
+"""Worker acquisition: how a request gets its placement on a worker.
 
 worker_acquisition.py is the way of a request. It ranks the workers (request_ranking.py), then takes a turn: one
 that this gateway gives by itself (own_turn_placements.py), or one that all gateways give together

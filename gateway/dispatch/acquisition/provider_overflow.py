@@ -1,4 +1,4 @@
-"""Where a request goes that no worker of ours takes: to an outside provider, if its tenant consents.
+"""Provider overflow: a request that no worker here takes goes to an outside provider, if its tenant consents.
 
     waits for a worker  --too long, refused, no worker up------>  the cheapest provider that is up
     workers failed at it before the first byte  ------------->  the same
@@ -25,7 +25,7 @@ AT_LIMIT_SECONDS = 1.0
 """The shortest time after which a provider that was at a limit is asked again."""
 
 REFUSALS = (NoWorker, Overloaded, TenantQueueFull, AdmissionTimeout, TargetMissed)
-"""What a request is refused with for want of room here."""
+"""Errors of a request that the workers here have no room for."""
 
 
 class OverflowDue(Exception):

@@ -1,4 +1,4 @@
-"""Why a request waits for a worker, in words, and which requests waited before it."""
+"""The reason for a request's wait in the queue, as text, and the requests that waited before it."""
 
 from collections import Counter
 from itertools import islice

@@ -1,4 +1,4 @@
-"""The time to first token that a service class wants: which routes meet it, and what happens if none does."""
+"""The TTFT target of a service class: which routes meet it, and what happens to a request if none does."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

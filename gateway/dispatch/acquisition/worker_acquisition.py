@@ -1,4 +1,4 @@
-"""How a request gets its placement on a worker: ranked, in its turn, at this gateway or at all of them together.
+"""Worker acquisition: how a request gets its placement, in its turn at this gateway or at all of them together.
 
     own turn     rank --- room, and no request waits ---> placement    waiting room: ranked again in its turn
     shared turn  rank --- Redis says when and where ----> placement    ranked again when its turn has come
@@ -105,26 +105,29 @@ class WorkerAcquisition:
             try:
                 return await self._take_turn(pending)
             except AskAnew:
-                continue
+                continue  # Turns are given elsewhere now.
             except OverflowDue:
                 placement = await self.at_provider(pending, "no worker here had room in time")
                 if placement is not None:
                     return placement
-            except REFUSALS as err:
-                no_worker = isinstance(err, NoWorker)
-                if no_worker or not pending.service_class.background:
-                    placement = await self.at_provider(pending, f"{err.code} here")
-                    if placement is not None:
-                        return placement
+            except NoWorker as err:
+                placement = await self.at_provider(pending, f"{err.code} here")
+                if placement is not None:
+                    return placement
                 waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
-                if no_worker and await self.first_worker.wait(pending, waiting_max):
+                if await self.first_worker.wait(pending, waiting_max):
                     continue
-                seconds = (
-                    self._overflow.back_in_seconds(pending, pending.failed_workers) if no_worker else None
-                )
+                seconds = self._overflow.back_in_seconds(pending, pending.failed_workers)
                 if seconds is not None:
                     raise Overloaded(seconds, reported_by_workers=True) from err
                 raise
+            except REFUSALS as err:
+                if pending.service_class.background:
+                    raise
+                placement = await self.at_provider(pending, f"{err.code} here")
+                if placement is None:
+                    raise
+                return placement
             except Demoted:
                 placement = await self.at_provider(pending, "no worker here in time")
                 if placement is not None:
@@ -138,7 +141,10 @@ class WorkerAcquisition:
                     self._index.leave(pending.ctx.id)
 
     async def _take_turn(self, pending: PendingRequest) -> Placement:
+        """Return a placement on a worker here, at once or in the request's turn. Raises what `acquire` handles."""
         room, tenant = self._rooms.of(pending.queue_name), pending.ctx.tenant.id
+
+        # Rank the workers, and count the request in the demand that the dispatch windows follow.
         decision = self._ranking.rank(pending)
         asked = queued_request(pending, decision.routes)
         self._window.of_all_gateways.note_request(
@@ -149,6 +155,8 @@ class WorkerAcquisition:
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
+
+        # Make room for an urgent request by preemption; refuse one that would miss its target all the same.
         preempts = (
             self.limits.preempts
             and not pending.background
@@ -158,6 +166,8 @@ class WorkerAcquisition:
             pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
         ):
             self._targets.check(pending, decision.routes, room)
+
+        # Take a turn among the requests of all gateways, or of this one.
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
         placement: Placement | None
         if (self._only or self._queue.membership_of(pending.queue_name, ticket.tenant)).shared:
@@ -170,17 +180,25 @@ class WorkerAcquisition:
             placement = room.at_once(ticket, partial(self.own_turns.place_now, pending, decision=decision))
             if placement is None:
                 self._begin_to_wait(pending, decision)
-                try:
-                    placement = await room.wait(
-                        ticket,
-                        partial(self.own_turns.place_now, pending),
-                        self._wait_end(pending, room, ticket),
-                        partial(self._estimated_anew, pending),
-                    )
-                finally:
-                    if placement is None:
-                        self._rooms.give_turns()  # Requests that stood behind this room may go now.
+                placement = await self._wait_for_own_turn(pending, room, ticket)
         pending.charged_units = pending.ticket.cost
+        return placement
+
+    async def _wait_for_own_turn(
+        self, pending: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
+    ) -> Placement:
+        """Return a placement in the request's turn among those of this gateway."""
+        placement = None
+        try:
+            placement = await room.wait(
+                ticket,
+                partial(self.own_turns.place_now, pending),
+                self._wait_end(pending, room, ticket),
+                partial(self._estimated_anew, pending),
+            )
+        finally:
+            if placement is None:
+                self._rooms.give_turns()  # Requests that stood behind this room may go now.
         return placement
 
     async def second_placement(self, pending: PendingRequest, first: Placement) -> Placement | None:

@@ -1,7 +1,13 @@
 """One queue and one account of loads for all gateways.
 
-lua/queue.lua decides in Redis which request has its turn; queue_store calls it. shared_queue gives this gateway's
-requests their turns by it, hearing of them by turn_stream; queue_shards does so in a Redis Cluster. membership
-joins the other gateways and tells them this one's loads, which local_placements sums up. preemption_requests and
-provider_backoff are what gateways ask and tell one another besides. keys names every key.
+lua/queue.lua          decides in Redis which request has its turn
+queue_store            calls it; keys names every key
+shared_queue           gives this gateway's requests their turns by it; shared_turns is its interface
+turn_stream            receives the turns that were granted
+membership             joins the other gateways, and tells them this one's loads; local_placements sums these up,
+                       queue_members is what a member has to offer
+queue_shards           the same in a Redis Cluster; shard_layout says which shard decides, shards_in_step exchanges
+                       loads and turns between the shards of one model's tenants
+preemption_requests    requests to other gateways to preempt batch work; provider_backoff: news of busy providers
+gateway_reports        reports of all gateways, gathered by one of them
 """

@@ -1,4 +1,4 @@
-"""The part of one gateway among all that share the queue: it joins them in Redis, and does without while it must.
+"""The membership of one gateway in the shared queue: it joins in Redis, and gives turns alone while Redis is away.
 
       alone ----another gateway joins----> shared <----Redis is back: join---- away
         ^                                    |  |                                ^

@@ -1,4 +1,4 @@
-"""One gateway asks the others to have batch requests of theirs make room for a request that waits.
+"""Preemption requests between gateways: one asks the others to preempt batch requests for a waiting request.
 
     asks --"preempt N needs"--> the stream of turns --> gateways that can: SET NX N --the first--> its batch
                                                                                                    requests give way

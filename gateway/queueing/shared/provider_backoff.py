@@ -1,4 +1,4 @@
-"""A provider that asks for no requests for a while: one gateway hears it, and notifies the others.
+"""Backoff of providers for all gateways: the one that a provider asks for a pause notifies the others.
 
     request --429, Retry-After--> "rest GATEWAY MS PROVIDER" --> the stream of turns --> every gateway avoids it
 

@@ -1,4 +1,4 @@
-"""Which shard of the shared queue decides on a request: by the group of its model, and perhaps by its tenant.
+"""The layout of the queue's shards: the group of a model, and perhaps the tenant, says which shard decides.
 
 group of models --hash--> one shard
 group of a model in `queueing.tenant_shards` --hash, and hash of the tenant--> one of so many shards,

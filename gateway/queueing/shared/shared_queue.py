@@ -1,4 +1,4 @@
-"""Turns that all gateways give together, for the requests of one of them. membership.py says whether they do.
+"""The shared queue: turns that all gateways give together, for the requests of one of them. See membership.py.
 
     asks --room, and no request waits-------------------------------> place --leave--> gone
       +--> waits --the stream says: its turn--> claims it ------------^

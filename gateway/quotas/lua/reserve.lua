@@ -1,4 +1,4 @@
--- Takes a cost from every limit of every scope, or nothing at all.
+-- Reserves quota: takes a cost from every limit of every scope, or nothing at all.
 --
 -- keys  1: lease; then, in any order, the meters of scopes (hash: limit name -> meter) and the running leases of
 --       limits of concurrency (zset: reservation id -> ms at which its lease ends)
@@ -16,15 +16,16 @@ verbs.reserve = function(keys, args)
   local now = now_us()
   local now_ms = math.floor(now / 1000)
   local id, lease_ms, latest_ms, fingerprint = args[1], tonumber(args[2]), tonumber(args[3]), args[4]
-  local known_ms = fingerprint ~= '' and tonumber(args[6]) or lease_ms
-  local cost, layout = cost_of(args[7]), layout_of(args[9])
+  local attempts_max, known_ms = tonumber(args[5]), fingerprint ~= '' and tonumber(args[6]) or lease_ms
+  local cost, restore_key, layout = cost_of(args[7]), keys[tonumber(args[8])], layout_of(args[9])
 
-  local lease, again, attempt = lease_of(keys[1]), false, 1
-  if lease and lease.owner == id then
+  -- Look at the lease: this call may be repeated, or another attempt under the client's key may have one.
+  local lease, attempt = lease_of(keys[1]), 1
+  local repeated = lease and lease.owner == id
+  if repeated then
     if lease.ends == 0 then
       return {-1, now_ms}
     end
-    again = true
   elseif latest_ms > 0 and now_ms > latest_ms then
     return {-1, now_ms}
   elseif lease then
@@ -32,25 +33,25 @@ verbs.reserve = function(keys, args)
       return {-3, now_ms}
     elseif lease.ends > now_ms then
       return {-2, now_ms}
-    elseif lease.attempt >= tonumber(args[5]) then
+    elseif lease.attempt >= attempts_max then
       return {-4, now_ms}
     end
     attempt = lease.attempt + 1
   end
-
-  if not again and is_lost(keys[tonumber(args[8])], layout, keys) then
+  if not repeated and is_lost(restore_key, layout, keys) then
     return {-5, now_ms}
   end
 
-  -- Nothing is written before the decision is made.
+  -- Decide, before anything is written: `refusing` is the number of the limit that refuses the cost, 0 if all have
+  -- room.
   local meters, running = meters_of(layout, keys, now), running_of(layout, keys, now_ms)
-  local worst, worst_wait, charges, shadowed = 0, 0, {}, {}
-  if not again then
-    worst, worst_wait, charges, shadowed = judge(layout, meters, running, cost, now)
+  local refusing, wait_us, charges, shadowed = 0, 0, {}, {}
+  if not repeated then
+    refusing, wait_us, charges, shadowed = judge(layout, meters, running, cost, now)
   end
 
-  local granted = worst == 0
-  if granted and not again then
+  -- Charge all limits, and keep the lease.
+  if refusing == 0 and not repeated then
     local changed = {}
     for at, limit in ipairs(layout.limits) do
       if limit.unit == CONCURRENCY and charges[2 * at - 1] > 0 then
@@ -68,7 +69,8 @@ verbs.reserve = function(keys, args)
     }, known_ms)
   end
 
-  local answer = {granted and 1 or 0, now_ms, worst, math.ceil(worst_wait), #shadowed}
+  -- Answer, with the state of each limit.
+  local answer = {refusing == 0 and 1 or 0, now_ms, refusing, math.ceil(wait_us), #shadowed}
   for _, at in ipairs(shadowed) do
     answer[#answer + 1] = at
   end

@@ -39,7 +39,7 @@ verbs.settle_and_reserve = function(keys, args)
   local stored = redis.call('MGET', unpack(keys, first + 1))
   local meters, changed, alerts = meters_of(layout, keys, now), {}, {}
 
-  -- Most leases were reserved for the same cost.
+  -- Settle the leases that ended. Most were reserved for the same cost, which is unpacked once.
   local gone, ending, packed = {}, {settles = true, age_ms = 0, cost = cost}, args[6]
   for number = 1, ended do
     local at = 3 * number + 4
@@ -60,6 +60,7 @@ verbs.settle_and_reserve = function(keys, args)
     end
   end
 
+  -- Grant the new leases until one is refused. Where all of them fit, each is charged the same, without a decision.
   local running = running_of(layout, keys, now_ms)
   local granted, added, was_idle = 0, {}, {}
   local refused = new > 0 and is_lost(keys[tonumber(args[4])], layout, keys)
@@ -95,6 +96,7 @@ verbs.settle_and_reserve = function(keys, args)
   end
   write_meters(layout, keys, meters, changed, now)
 
+  -- Answer, with the alerts that are due and the state of each limit.
   local answer = {granted, now_ms, refused and 1 or 0, #alerts / 2}
   for _, value in ipairs(alerts) do
     answer[#answer + 1] = value

@@ -1,4 +1,4 @@
-"""What the baselines without a cost estimate share: an order of the workers, and rankings made of it."""
+"""Shared code of the baselines without a cost estimate: an order of the workers, and rankings made of it."""
 
 from collections.abc import Sequence
 

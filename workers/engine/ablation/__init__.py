@@ -1,4 +1,4 @@
-"""The ladder (`radixgate ladder`): measures what each technique of the engine brings.
+"""The ladder (`radixgate ladder`): measures the gain of each technique of the engine.
 
 The same requests run on seven engines, the rungs. Each has one technique more than the one before.
 

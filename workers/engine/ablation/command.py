@@ -1,4 +1,4 @@
-"""The command line of the ladder; it needs only what the engine needs, and matplotlib to draw."""
+"""The command line of the ladder; it imports only what the engine imports, and matplotlib to draw."""
 
 import argparse
 import json
@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace, model: Path, shape: TrafficShape) -> int:
         result_of_rung, bytes_per_token = _measured(rung, arrivals)
         runs[rung.name] = values(result_of_rung, bytes_per_token)
         answers[rung.name] = result_of_rung.tokens
-        # The lowest rungs take minutes, and each line is of use by itself.
+        # The lowest rungs take minutes, so each line is printed as soon as it is known.
         print(line(rung.name, runs[rung.name], width), flush=True)
     print(f"\n{legend()}")
     equal = len(set(answers.values())) == 1

@@ -1,4 +1,4 @@
-"""The shares of the KV pool that hold tokens and that are lost, as in figure 2 of Kwon et al., SOSP 2023.
+"""Waste of KV memory: the shares of the pool that hold tokens or nothing (Kwon et al., SOSP 2023, figure 2).
 
 pool  |  used  | reserved | internal |        free         |
                                      |  external  |  rest  |

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: each has the settings of the one below it, with one setting changed.
+"""The rungs of the ladder: engines of which each has one setting more than the one below it.
 
     no KV cache            every step computes every sequence from its first token
     contiguous KV          one run of memory for each request, for all tokens that it may ever need

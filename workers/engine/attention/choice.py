@@ -23,7 +23,7 @@ CAPABILITY_MIN = (8, 0)
 
 
 def choose_backend(name: AttentionName, *, device: torch.device, kv_layout: KvLayout) -> BackendName:
-    """Return the backend of the setting `name`; "auto" takes triton on CUDA where nothing speaks against it.
+    """Return the backend of the setting `name`; "auto" takes triton on CUDA where it can run.
 
     Raises:
         ConfigInvalid: triton was asked for and cannot run here.

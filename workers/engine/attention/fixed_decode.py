@@ -68,7 +68,7 @@ class FixedDecode:
         )
 
     def fill(self, spans: Sequence[AttentionSpan]) -> None:
-        """Let the rows be those of `spans`, each of one token; all other rows become padding.
+        """Write the rows of `spans`, each of one token; all other rows become padding.
 
         Raises:
             StepFailed: there are more spans, or longer ones, than the tensors were made for.

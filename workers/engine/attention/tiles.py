@@ -21,7 +21,7 @@ PROGRAMS = 512
 """Programs of one launch that keep a device busy. A batch with fewer tiles splits its contexts."""
 SPLITS_MAX = 32
 SPLIT_KEYS_MIN = 256
-"""Keys for which a split of their own pays."""
+"""The fewest keys for which a split of their own is faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

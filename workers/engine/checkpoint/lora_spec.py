@@ -3,7 +3,7 @@
     W' = W + scale B A        A [rank, in], B [out, rank]
     scale = alpha / rank, or alpha / sqrt(rank) with `use_rslora` (Kalajdzievski 2023, arXiv 2312.03732)
 
-An adapter that changes the model in another way is refused: it would be answered with tokens of another model.
+An adapter that changes the model in another way is refused: its answers would be those of another model.
 """
 
 import math

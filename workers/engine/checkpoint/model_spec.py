@@ -1,4 +1,4 @@
-"""The shape of a model, read from its config.json.
+"""The model's specification: its sizes and variants, read from its config.json.
 
     family     biases                     other differences               sliding window
     llama      all or none                biases in the MLP, all or none  never

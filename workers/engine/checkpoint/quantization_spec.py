@@ -1,4 +1,4 @@
-"""How a quantised checkpoint stores its linear layers, read from its config.json."""
+"""The quantisation format of a checkpoint's linear layers, read from its config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The keys of a config.json that change a model in a way that this engine does not compute.
 
-A checkpoint with such a key would run, and answer with tokens of another model. A key is ignored where its value
+A checkpoint with such a key would run, and its answers would be wrong. A key is ignored where its value
 changes nothing.
 """
 

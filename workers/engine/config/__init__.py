@@ -1,1 +1,1 @@
-"""The settings of an engine, and of its speculative decoding."""
+"""The settings of an engine: engine_config, with speculation_config and lora_config."""

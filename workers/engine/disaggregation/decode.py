@@ -127,13 +127,13 @@ class DecodeSide:
         return {name: pull.state for name, pull in list(self._pulls.items())}
 
     def close(self) -> None:
-        """Break off all pulls."""
+        """Abort all pulls."""
         for pull in list(self._pulls.values()):
             _close_connection(pull)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def on_submit(self, request: Request, bootstrap: Bootstrap) -> None:
-        """Remember where to pull the request's prompt from."""
+        """Note the address that the request's prompt is pulled from."""
         sequence = self._engine.sequence(request.id)
         if sequence:
             self._pulls[request.id] = _Pull(sequence=sequence, bootstrap=bootstrap)
@@ -147,7 +147,7 @@ class DecodeSide:
                 self._threads.submit(self._run, pull, self._request(pull))
 
     def on_finished(self, sequence: Sequence) -> None:
-        """Break off the pull of a sequence that ended before its prompt was received."""
+        """Abort the pull of a sequence that ended before its prompt was received."""
         if pull := self._pulls.pop(sequence.id, None):
             self.counters.aborted += 1
             _close_connection(pull)

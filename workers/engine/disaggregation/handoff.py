@@ -1,6 +1,6 @@
 """The states of a handoff on both sides, and the leases of the prefill side.
 
-A room is the number by which the requests to the two engines find each other.
+A room is the number that pairs the requests to the two engines.
 
     prefill   QUEUED -----> READY -----> SENDING -----> RELEASED        every arrow but the first frees the blocks
               waits or      blocks are      |
@@ -13,7 +13,7 @@ A room is the number by which the requests to the two engines find each other.
                  |             +-- any failure -----> RECOMPUTING       the prompt is computed here instead
                  +-- abort ----+-- abort -----------> (gone)            the blocks are free in the same step
 
-A lease has a timeout, so that a peer that never comes cannot keep blocks. Both requests are sent at once, so the
+A lease has a timeout, so that a peer that never connects cannot keep blocks. Both requests are sent at once, so the
 decode side may ask for a room before the prompt is known here: it then waits for the room.
 """
 
@@ -28,7 +28,7 @@ from workers.engine.errors import EngineError
 from workers.engine.scheduler.plan import SampledTokens
 
 ENDED_MAX = 4096
-"""Rooms remembered after their end, so that a peer that comes late learns the reason at once."""
+"""Rooms remembered after their end, so that a peer that connects late gets the reason at once."""
 
 
 class HandoffFailed(EngineError):
@@ -157,7 +157,7 @@ class HandoffLeases:
                 if lease is None and room in self._ended:
                     raise HandoffFailed(self._ended[room])
                 if peer_left():
-                    # No other peer will come, so the blocks need not be kept for the lease's time.
+                    # No other peer will connect, so the blocks need not be kept for the lease's time.
                     self.abort(room, "the peer has left")
                     raise HandoffFailed("the peer has left")
                 if self._clock() >= end:

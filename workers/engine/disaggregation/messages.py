@@ -1,4 +1,4 @@
-"""The messages between the two sides of a handoff: JSON in frames of four bytes of length and a body.
+"""The messages of a KV handoff between two engines: JSON in frames of four bytes of length and a body.
 
     decode  -> prefill    BlockRequest    which room, for which prompt, and the first block that is missing
     prefill -> decode     Manifest        the first token and how to continue; or {"refused": reason}

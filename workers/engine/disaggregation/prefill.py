@@ -53,7 +53,7 @@ class SendCounters:
     handoffs: int = 0
     """Completed handoffs."""
     failed: int = 0
-    """Handoffs that broke off while blocks were sent."""
+    """Handoffs that failed while blocks were sent."""
     blocks: int = 0
     """Blocks sent."""
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""The capture of computations as CUDA graphs that share one memory pool, because they never run together."""
+"""The capture of computations as CUDA graphs; they share one memory pool, because they never run together."""
 
 import torch
 from torch import Tensor

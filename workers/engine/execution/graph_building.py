@@ -51,7 +51,7 @@ def capture_decode(
         device=device,
     )
     graphs = DecodeGraphs(decoder, attention, fixed, rows, CudaCapture(), device)
-    # What the runs before the captures have left.
+    # The memory that the runs before the captures have left allocated.
     torch.cuda.empty_cache()
     _log.info(
         "captured CUDA graphs of %d decode steps in %.1f s; they take %.1f MB",

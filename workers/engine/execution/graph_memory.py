@@ -3,7 +3,7 @@
 activations    of the largest bucket, once: the graphs share one pool
 results        hidden states of each bucket, which stay in the pool
 index          slots, positions and tables of all rows, on the device
-graphs         what the driver and cuBLAS keep of a captured graph: an allowance, not a formula
+graphs         memory of the driver and of cuBLAS for a captured graph: an allowance, not a formula
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """Structured output: grammars that constrain which tokens an answer may have.
 
-`grammar` is a grammar as a request brings it, `compiler` turns it into a matcher, and `matcher` is the interface by
-which the engine masks tokens.
+`grammar` is the grammar of a request, `compiler` turns it into a matcher (by llguidance, see `guidance`), and
+`matcher` is the interface by which the engine masks tokens. `queue` compiles for an event loop. `check_process`
+runs `grammar_check`, which can be killed when a grammar takes too long.
 """

@@ -1,4 +1,4 @@
-"""A grammar as a request brings it: its language and its text."""
+"""The grammar of a request: its language and its text."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Two ways to lay out KV that paging replaced, kept so that what paging brings can be measured.
+"""Baseline layouts of KV, contiguous and uncached, against which the gain of paging is measured.
 
     contiguous   [ p p p p g g . . . . | hole | p p g . . . ]
                                ^ reserved

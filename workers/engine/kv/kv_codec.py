@@ -1,4 +1,4 @@
-"""The codecs of the KV cache: how the keys, and how the values, are stored in memory.
+"""The codecs of the KV cache: number formats of stored keys and values, with quantisation to INT8 and INT4.
 
     plain   [ head_dim numbers ]                                 head_dim * itemsize bytes a head
     int8    [ head_dim x int8 | scale ]                          head_dim + 2

@@ -1,4 +1,4 @@
-"""The number of KV blocks of an engine that is started without `kv_tokens`."""
+"""The size of the KV pool: the number of blocks that `kv_tokens` names, or that fit into the memory."""
 
 import torch
 

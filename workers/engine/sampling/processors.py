@@ -1,4 +1,4 @@
-"""The logit processors: what changes logits before the temperature does.
+"""The logit processors: grammar masks, penalties and biases, applied to logits before the temperature.
 
     grammar mask -> repetition -> frequency, presence -> logit bias -> min_tokens
 

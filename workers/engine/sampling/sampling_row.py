@@ -1,4 +1,4 @@
-"""One row of a sampling batch: everything but the logits that decides which token is sampled.
+"""One row of a sampling batch: the parameters that, with the logits, decide which token is sampled.
 
     tokens   [ prompt ........ | output .... ]      num_prompt says where the output begins
     drafts                                   [ d0 d1 ]
@@ -17,7 +17,7 @@ from workers.engine.sampling.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRow:
-    """Everything but the logits that decides which token is sampled at one position of one sequence."""
+    """The parameters that, with the logits, decide which token is sampled at one position of one sequence."""
 
     params: SamplingParams
     tokens: Sequence[int] = ()

@@ -1,5 +1,5 @@
-"""Decides which tokens of which sequences the next step computes; nothing here touches a tensor.
+"""The scheduler: decides which tokens of which sequences the next step computes, without touching a tensor.
 
-Read in this order: `sequence`, `plan`, `limits`, `policy`, `scheduler`; then, for speculative decoding, `drafter`,
-`speculation`, `draft_length`, `step_cost`, `counters`.
+Read in this order: `sequence`, `plan`, `limits`, `policy`, `table_opener`, `scheduler`; then, for speculative
+decoding, `drafter`, `speculation`, `draft_length`, `step_cost`, `counters`.
 """

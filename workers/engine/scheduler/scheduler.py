@@ -1,4 +1,4 @@
-"""Plans each step. One rule, as in vLLM V1: hand out pending tokens until the token budget is spent.
+"""The scheduler plans each step by one rule, as in vLLM V1: add pending tokens until the token budget is spent.
 
                 submit                 admit: blocks for all known tokens
     refused <---------- waiting ----------------------------------> running ----> finished

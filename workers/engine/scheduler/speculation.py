@@ -2,8 +2,8 @@
 
 The number for each sequence depends on how many of its earlier drafts were accepted (`draft_length`), and on the
 time that one more row has added to the steps of this engine (`step_cost`). The more sequences decode, the less a
-step is bound by reading weights, and the more a draft token has to be worth. So drafting ends by itself where the
-batch is too large for it.
+step is bound by reading weights, and the likelier a draft token has to be accepted. So drafting ends by itself
+where the batch is too large for it.
 
 budget   [ a b c d | a' a' a' b' | e e e e e e ]       decodes, then their drafts, then prefills and new sequences
 blocks   drafts take only blocks that no running sequence was promised, they preempt no sequence, and the blocks of

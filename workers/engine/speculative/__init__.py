@@ -10,7 +10,7 @@ distribution of plain decoding with any drafter: `rejection_sampling` ensures it
 
     ngram          drafts from earlier occurrences in the same text
     model_drafter  drafts of a smaller model, or of the first layers of the model itself
-    medusa         drafts of heads on the last hidden state
+    medusa         drafts of heads on the last hidden state, in the tree of medusa_tree
     draft_kv       which positions a draft model has in its own KV
     loading        from the settings to a drafter
 

@@ -1,1 +1,1 @@
-"""Text to tokens with the checkpoint's tokenizer, and tokens back to text while they are generated."""
+"""Text to tokens by the checkpoint's `tokenizer`, and back by `detokenizer`, from each token's `token_bytes`."""

@@ -1,5 +1,5 @@
 """Tool calls in OpenAI's shape.
 
 `formats` describes how models write tool calls, `call_reader` and `call_parser` find the calls in an answer while
-it is generated, and `plan` is what one request asks of tools.
+it is generated, and `plan` decides which tools a request may call.
 """

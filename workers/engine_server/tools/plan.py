@@ -1,4 +1,4 @@
-r"""What one request asks of tools: which may be called, whether one must be called, and how the answer is read.
+r"""The tool plan of a request: which tools may be called, whether one must be, and how the answer is parsed.
 
 tool_choice    none       text only; the prompt still lists the tools, as in vLLM
                auto       text, calls or both; the model decides

@@ -623,41 +623,64 @@ function verbs.spare(keys, args)
   return reply(1, known.worker, known.tokens, loads_of(workers_of(routes)))
 end
 
--- claim: the owner of a turn takes it, for the ticket that it was given to or for another ticket of that tenant.
---   id, another id or '', number of routes, routes (of the ticket that is to go, as they are now)
+-- Returns the ticket that its gateway wants to send in place of a granted one: a waiting one of the same tenant and
+-- queue. Nil if none is named, or it no longer waits.
+local function ticket_to_send_instead(granted, other_id)
+  local other = other_id ~= '' and read(other_id)
+  if other and other.state == 'waiting' and other.tenant == granted.tenant and other.queue == granted.queue then
+    return other
+  end
+end
+
+-- Takes a waiting ticket out of the queue, and puts the granted one back in: the tenant's turn is charged with the cost
+-- of the ticket that goes.
+local function exchange_tickets(queue, granted_id, granted, other_id, other)
+  dequeue(queue, other_id, other)
+  correct(queue, granted, other.cost - granted.cost)
+  granted.state, granted.routes = 'waiting', {{granted.worker, granted.tokens, 0, 0, 0}}
+  granted.worker, granted.tokens = nil, nil
+  write(granted_id, granted)
+  enqueue(queue, granted_id, granted)
+end
+
+-- claim: the gateway that was told of a turn takes it, for the ticket that it was given to or for another one of that
+--   tenant.
+--   id, id of the other ticket or '', number of routes, routes (of the ticket that is to go, as they are now)
 -- Outcome 1 {id that goes, worker, tokens, loads}, -1 the turn is no longer there.
 function verbs.claim(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
-  local id, other = next_arg(args), next_arg(args)
-  local routes, record = routes_of(args), read(id)
-  if record and record.state == 'placed' then return reply(1, id, record.worker, record.tokens, loads_of({record.worker})) end
-  if not record or record.state ~= 'granted' then return reply(-1) end
-  local queue, swapped = queues[record.queue], other ~= '' and read(other)
-  if swapped and (swapped.state ~= 'waiting' or swapped.tenant ~= record.tenant or swapped.queue ~= record.queue) then
-    swapped = nil
+  local granted_id, other_id = next_arg(args), next_arg(args)
+  local routes, granted = routes_of(args), read(granted_id)
+  if granted and granted.state == 'placed' then  -- A repeated claim.
+    return reply(1, granted_id, granted.worker, granted.tokens, loads_of({granted.worker}))
   end
-  remove_load(record)
-  local is_narrow = narrow_applies(queue, terms.contended and #tickets_of(queue, record.tenant, 1) > 0)
-  local route = (swapped or other == '')
-    and best_route(routes, {}, terms.hold, is_narrow, queue.background, (swapped or record).target)
-  local goes = id
-  if swapped and route then
-    goes = other
-    dequeue(queue, other, swapped)
-    correct(queue, record, swapped.cost - record.cost)
-    record.state, record.routes = 'waiting', {{record.worker, record.tokens, 0, 0, 0}}
-    record.worker, record.tokens = nil, nil
-    write(id, record)
-    enqueue(queue, id, record)
-    record = swapped
+  if not granted or granted.state ~= 'granted' then return reply(-1) end
+  local queue, other = queues[granted.queue], ticket_to_send_instead(granted, other_id)
+
+  -- Rank the workers anew, as if the turn had not been given. The routes are of the other ticket where one is named:
+  -- if that no longer waits, they do not hold for the granted one, which keeps its worker.
+  remove_load(granted)
+  local route
+  if other or other_id == '' then
+    local is_narrow = narrow_applies(queue, terms.contended and #tickets_of(queue, granted.tenant, 1) > 0)
+    route = best_route(routes, {}, terms.hold, is_narrow, queue.background, (other or granted).target)
   end
+
+  -- Choose the ticket that goes.
+  local id, record = granted_id, granted
+  if other and route then
+    exchange_tickets(queue, granted_id, granted, other_id, other)
+    id, record = other_id, other
+  end
+
+  -- Place it; without a better worker, at the one that the turn was given for.
   if route then record.worker, record.tokens = route[1], route[2] end
   record.state, record.routes = 'placed', nil
   add_load(record)
-  write(goes, record)
-  call('ZREM', grants, id)
+  write(id, record)
+  call('ZREM', grants, granted_id)
   grant()
-  return reply(1, goes, record.worker, record.tokens, loads_of({record.worker}))
+  return reply(1, id, record.worker, record.tokens, loads_of({record.worker}))
 end
 
 -- progress: the first token came, or the request has ended, in any state.

@@ -1,4 +1,4 @@
-"""What each part of a fleet bears, what breaks first, and the smallest layout that does not."""
+"""The load of each part of a fleet, the bottleneck, and the smallest layout that handles the load."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_the_part_that_breaks_first_is_named(demand, machines, first):
 
 @pytest.mark.parametrize("requests_per_second", [10, 300, 1000, 10_000, 100_000])
 @pytest.mark.parametrize("models", [1, 100])
-def test_the_smallest_layout_bears_the_load(requests_per_second, models):
+def test_the_smallest_layout_handles_the_load(requests_per_second, models):
     demand = replace(DEMAND, requests_per_second=requests_per_second, models=models, tenants=5000)
     found = smallest_layout(demand, LAYOUT, MACHINES, MEASURED)
     assert found.first.share <= 1
@@ -81,7 +81,7 @@ def test_many_models_need_fewer_deployments_than_one_giant_model():
     assert many.deployments <= one.deployments
 
 
-def test_a_load_that_no_layout_bears_is_refused_with_the_part_that_breaks():
+def test_a_load_that_no_layout_handles_is_refused_with_its_bottleneck():
     with pytest.raises(NoLayout, match="memory of a gateway process"):
         smallest_layout(replace(DEMAND, blocks=10**13), LAYOUT, MACHINES, MEASURED)
 

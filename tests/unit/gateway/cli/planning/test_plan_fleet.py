@@ -17,16 +17,16 @@ def run(*arguments: Any) -> str:
     return " ".join(done.output.split())
 
 
-def test_it_says_that_a_layout_bears_a_small_load():
+def test_it_says_that_a_layout_handles_a_small_load():
     told = run("--requests-per-second", 20, "--gateways", 2)
-    assert "This layout bears 20 requests/s." in told
+    assert "This layout handles 20 requests/s." in told
     assert "deliveries of changes to processes" in told
 
 
-def test_it_says_what_breaks_first_and_which_layout_does_not():
+def test_it_names_the_bottleneck_and_the_smallest_layout():
     told = run("--requests-per-second", 20_000, "--gateways", 4, "--models", 50, "--tenants", 1000)
-    assert "This layout does not bear 20,000 requests/s. CPU of" in told
-    assert "The smallest layout that bears them:" in told
+    assert "This layout cannot handle 20,000 requests/s. Bottleneck: CPU of" in told
+    assert "The smallest layout that handles them:" in told
 
 
 def test_the_file_has_the_figures_of_both_layouts(tmp_path):
@@ -46,5 +46,5 @@ def test_more_deployments_than_gateways_are_refused():
 
 
 def test_a_load_beyond_all_layouts_is_refused():
-    with pytest.raises(CommandError, match="no layout bears this load"):
+    with pytest.raises(CommandError, match="no layout handles this load"):
         run("--blocks", 10**12)
