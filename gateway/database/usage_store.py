@@ -63,7 +63,7 @@ class UsageStore:
         async with self.database.begin() as connection:
             return int((await connection.execute(asked)).scalar() or 0)
 
-    async def take(
+    async def write(
         self,
         rows: Sequence[UsageRow],
         *,

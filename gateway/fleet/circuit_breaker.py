@@ -12,16 +12,18 @@ An operator moves a worker of any state to draining, and from there to suspect. 
 (gateway/fleet/stalls.py) is down at once, unless it is draining. Fleet._move applies the new state.
 
 A worker starts as suspect. A suspect worker still serves: one lost connection is not an outage. A worker that is
-down gets nothing but probes. An answer of any kind, a refusal included, proves that the worker lives; an error of
-the client (4xx) is therefore never a failure.
+down gets nothing but probes, and so does one with an open circuit, unless its model has no other worker (`serving`
+of worker_lookup.py). An answer of any kind, a refusal included, proves that the worker lives; an error of the
+client (4xx) is therefore never a failure.
 
 Probes can be answered while requests fail: for this there is a circuit breaker (*open* shows as down, *on trial* as
 suspect). A request that fails adds 1 to the worker's `strain`, and each request that ends takes a fifth of it away:
 three failed requests in a row open the circuit, and so do failures of about half of many requests. The circuit is
-open for OPEN_SECONDS; then the worker is on trial: it is given one request at a time, until it has begun to answer
-one. A probe that fails closes the circuit: probes alone decide then. A worker that has been on trial for
-TRIAL_SECONDS and has no request is up, since routing may never send the request that would end the trial: it
-prefers other workers for as long as this one is thought to be slow.
+open for OPEN_SECONDS; the first probe that is answered after that puts the worker on trial: it is given one request
+at a time (`able` of worker.py), until it has begun to answer one. A probe that fails closes the circuit: probes
+alone decide then. A worker that has been on trial for TRIAL_SECONDS and has no request is up, since routing may
+never send the request that would end the trial: it prefers other workers for as long as this one is thought to be
+slow.
 """
 
 from dataclasses import dataclass, replace

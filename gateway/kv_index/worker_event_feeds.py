@@ -13,8 +13,8 @@ follower takes it, and the index is reconciled later:
 
     following begins     earlier events are replayed, and written when the replay is complete
     the cache is empty   the tenure ends, and the next one begins a moment later
-    another gateway      because the worker was down or its cache is empty: if the worker is still the same
-    ended the tenure     instance, everything that was heard is still held
+    tenure was ended     by another gateway, because the worker was down or its cache is empty: if the worker is
+                         still the same instance, everything that was heard is still held
     Redis was away       or did not take a change: the tree is compared with what is held
     the writer is gone   this gateway writes from now on; what the other one wrote may be more or less than is held
 """

@@ -120,8 +120,8 @@ class Shipper:
                 return False
             if portion.end == segment.shipped:
                 return False
-            taken = await self._take(segment, segment.shipped, portion.entries, portion.end)
-        if taken:
+            written = await self._write(segment, segment.shipped, portion.entries, portion.end)
+        if written:
             segment.shipped = portion.end
             self.shipped += len(portion.entries)
             self.spoilt += portion.spoilt
@@ -134,12 +134,14 @@ class Shipper:
             log.warning("the database answers again: the usage journal is shipped")
         return True
 
-    async def _take(self, segment: Segment, position: int, entries: Sequence[JournalEntry], end: int) -> bool:
+    async def _write(
+        self, segment: Segment, position: int, entries: Sequence[JournalEntry], end: int
+    ) -> bool:
         """Store a portion; return False if the database was already further."""
         rows = [msgspec.structs.asdict(entry) for entry in entries if isinstance(entry, UsageEntry)]
         alerts = [entry for entry in entries if isinstance(entry, AlertEntry)]
         try:
-            await self._store.take(
+            await self._store.write(
                 rows,
                 journal=segment.name,
                 position=position,

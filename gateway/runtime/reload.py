@@ -44,15 +44,14 @@ from policies.routing.protocol import RoutingPolicy
 
 log = logging.getLogger(__name__)
 
-RELOADABLE_SETTINGS = (
+RELOADABLE_PARTS = (
     *("workers", "models", "organisations", "plans", "tenants"),
-    *("routing", "queueing", "classes", "telemetry.log_level"),
+    *("routing", "queueing", "classes"),
 )
-"""The settings that a reload changes.
+"""The parts of the settings that a reload changes; `with_reloadable` says what stays even within them."""
 
-Other settings take effect at the next start, as do `queueing.whole_from_streams`, `queueing.tenant_shards` and the
-tokenizer and block size of a model that is already served.
-"""
+RELOADABLE_SETTINGS = (*RELOADABLE_PARTS, "telemetry.log_level")
+"""The settings that a reload changes, as `radixgate reload` names them."""
 
 DIRECTORY = "gateways"
 """Directory below the state directory with one file for each serving process, named by its process id."""
@@ -119,14 +118,7 @@ class Reloader:
         """Read the settings and build what will be swapped in. Raises SettingsProblem."""
         loaded = self._read()
         new = loaded.settings
-        taken = replace(
-            before,
-            **{name: getattr(new, name) for name in RELOADABLE_SETTINGS if "." not in name},
-            telemetry=replace(before.telemetry, log_level=new.telemetry.log_level),
-        )
-        at_once, divided = before.queueing.whole_from_streams, before.queueing.tenant_shards
-        queueing = replace(taken.queueing, whole_from_streams=at_once, tenant_shards=divided)
-        taken = replace(taken, queueing=queueing)
+        taken = with_reloadable(before, new)
         prepared = _Prepared(
             new=loaded,
             taken=taken,
@@ -168,6 +160,24 @@ class Reloader:
         if taken.workers != before.workers:
             gateway.discovery.reconfigure(taken.workers)
         self.settings = taken
+
+
+def with_reloadable(before: Settings, new: Settings) -> Settings:
+    """Return the settings in force after a reload: those of `before`, with what a reload may change from `new`.
+
+    Everything else takes effect at the next start. So do the tokenizer and the block size of a model that is
+    already served: see `Catalogue.prepare`.
+    """
+    taken = replace(before, **{name: getattr(new, name) for name in RELOADABLE_PARTS})
+    return replace(
+        taken,
+        queueing=replace(
+            new.queueing,
+            whole_from_streams=before.queueing.whole_from_streams,
+            tenant_shards=before.queueing.tenant_shards,
+        ),
+        telemetry=replace(before.telemetry, log_level=new.telemetry.log_level),
+    )
 
 
 def differ(one: Settings, other: Settings, *names: str) -> bool:

@@ -64,14 +64,14 @@ async def play(database, known, journals, steps):
                         await store._add(connection, taken)
                         raise Gone
             else:
-                await store.take(taken, **say)
+                await store.write(taken, **say)
         except JournalMoved:
             continue  # It is further already, or not so far.
     # In the end everything is taken, from where it stands.
     for at, journal in enumerate(journals):
         position = await store.position(f"j{at}")
         taken = [known[number] for number in journal[position:]]
-        await store.take(taken, journal=f"j{at}", position=position, end=len(journal), now_ms=1)
+        await store.write(taken, journal=f"j{at}", position=position, end=len(journal), now_ms=1)
 
 
 def model(known, journals, length):
@@ -142,7 +142,7 @@ async def test_gateways_that_add_to_the_same_sums_at_once_lose_nothing(tables_ur
     ]
     await asyncio.gather(
         *(
-            store.take(portion, journal=f"j{at}", position=0, end=1, now_ms=1)
+            store.write(portion, journal=f"j{at}", position=0, end=1, now_ms=1)
             for at, portion in enumerate(portions)
         )
     )
@@ -166,7 +166,7 @@ async def test_what_is_old_goes_and_its_sums_stay(tables_url):
         "duration_ms": 1,
     }
     taken = [{**row, "request_id": f"r{day}", "at_ms": day * DAY_MS} for day in range(4)]
-    await store.take(taken, journal="j", position=0, end=1, now_ms=1)
+    await store.write(taken, journal="j", position=0, end=1, now_ms=1)
     bounds = {"rows_before_ms": 2 * DAY_MS, "hours_before_ms": DAY_MS, "journals_before_ms": 1}
     assert await store.prune(**bounds) == 3
     assert await store.prune(**bounds) == 0
@@ -174,5 +174,5 @@ async def test_what_is_old_goes_and_its_sums_stay(tables_url):
     assert [sum(group["requests"] for group in groups) for groups in counts] == [2, 3, 4]
     with pytest.raises(JournalMoved):
         # Shipped again, long after its rows have gone: the journal's position still knows.
-        await store.take(taken, journal="j", position=5, end=6, now_ms=1)
+        await store.write(taken, journal="j", position=5, end=6, now_ms=1)
     await database.close()

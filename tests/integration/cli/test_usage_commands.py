@@ -58,7 +58,7 @@ def radixgate(tmp_path, tables_url, monkeypatch, capfdbinary):
 
     async def fill():
         database = Database(tables_url, Path())
-        await UsageStore(database).take(ROWS, journal="j", position=0, end=1, now_ms=1)
+        await UsageStore(database).write(ROWS, journal="j", position=0, end=1, now_ms=1)
         await database.close()
 
     asyncio.run(fill())

@@ -63,7 +63,7 @@ async def fill(database):
         {**ROW, "request_id": f"r{n}", "attempt": 1, "at_ms": 10**12, "tags": {"team": "ä"} if n else None}
         for n in range(3)
     ]
-    await UsageStore(database).take(rows, journal="j", position=0, end=30, now_ms=1)
+    await UsageStore(database).write(rows, journal="j", position=0, end=30, now_ms=1)
     return key
 
 

@@ -175,7 +175,7 @@ async def test_a_gateway_serves_on_tables_of_the_next_release(database, upgrades
     )
     await directory.refresh()
     assert directory.by_key(key.text).id == "acme"
-    assert await UsageStore(database).take([USED], journal="j", position=0, end=10, now_ms=1) == 1
+    assert await UsageStore(database).write([USED], journal="j", position=0, end=10, now_ms=1) == 1
     assert await schema.current_revision(database) == "9999"
 
 

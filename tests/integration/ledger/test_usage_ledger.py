@@ -161,8 +161,8 @@ class Busy(UsageStore):
             **numbers,
         )
 
-    async def take(self, rows, **more):
-        new = await super().take(rows, **more)
+    async def write(self, rows, **more):
+        new = await super().write(rows, **more)
         self.taken.append(new)
         if len(self.taken) < 50:
             self.journal.append(self.ended())

@@ -187,7 +187,7 @@ async def test_a_tenants_hour_is_told_when_it_is_over_and_again_only_when_it_has
 
     async def arrive(name, at):
         taken = [{**row, "request_id": name, "at_ms": at}]
-        await store.take(taken, journal=name, position=0, end=1, now_ms=1)
+        await store.write(taken, journal=name, position=0, end=1, now_ms=1)
 
     await arrive("r1", 10)
     await arrive("r2", HOUR_MS)

@@ -18,7 +18,7 @@ from torch import Tensor
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.decode_graphs import DecodeGraphs
 from workers.engine.execution.packing import PackedStep, pack
-from workers.engine.execution.sampling_rows import draw_uniforms, sampling_rows
+from workers.engine.execution.step_sampling_rows import draw_uniforms, sampling_rows
 from workers.engine.id_tensor import id_tensor
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.lora import LoraAdapter, lora_groups

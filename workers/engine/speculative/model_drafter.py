@@ -27,7 +27,7 @@ from torch import Tensor
 
 from workers.engine.attention.attention_backend import AttentionBackend
 from workers.engine.execution.packing import pack
-from workers.engine.execution.sampling_rows import draw_uniform, sampling_row_after_drafts
+from workers.engine.execution.step_sampling_rows import draw_uniform, sampling_row_after_drafts
 from workers.engine.model.decoder import Decoder
 from workers.engine.model.lora import LoraAdapter, lora_groups
 from workers.engine.sampling.distribution import distribution

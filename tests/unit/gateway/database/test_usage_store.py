@@ -43,7 +43,7 @@ async def test_portions_of_any_length_are_taken_with_few_statements(tmp_path):
             {**ROW, "request_id": f"r{taken + at}", "attempt": 1, "at_ms": 10**12 + at}
             for at in range(length)
         ]
-        assert await store.take(rows, journal="j", position=taken, end=taken + length, now_ms=1) == length
+        assert await store.write(rows, journal="j", position=taken, end=taken + length, now_ms=1) == length
         taken += length
     assert len(said) <= 20
     await database.close()
