@@ -306,7 +306,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
 
     def missed() -> None:
         queue.ask_again()
-        news.heard()
+        news.notify()
 
     return TurnReader(
         scripts,
@@ -316,9 +316,9 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
             **gateway.activity.handlers,
             **gateway.history.handlers,
             **(gateway.explorer.handlers if gateway.explorer is not None else {}),
-            b"preempt": dispatch.preemption_requests.heard,
-            b"rest": dispatch.provider_backoff.heard,
-            b"workers": news.heard,
+            b"preempt": dispatch.preemption_requests.receive,
+            b"rest": dispatch.provider_backoff.receive,
+            b"workers": news.notify,
         },
         on_turn=queue.turn_granted,
         on_gateways=queue.membership.gateways_changed,

@@ -4,10 +4,10 @@ What the code below guarantees: another worker is tried only before the first by
 is freed, on every ending, also when the client leaves; policies see values only; quota is settled and the record
 written whatever happened, and no client waits for either.
 
-A client that leaves cancels its handler (gateway/runtime/server.py): in `answer` the innermost `finally` hangs up
-on the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the outermost one settles
-the quota (`Reservations.settle`). A request that still waits leaves its place in `WaitingRoom.wait` or, with
-several gateways, `SharedQueue.turn`.
+A client that disconnects cancels its handler (gateway/runtime/server.py): in `answer` the innermost `finally`
+closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the
+outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
+`WaitingRoom.wait` or, with several gateways, `SharedQueue.turn`.
 
 Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerUnreachable) and an error
 for the client (StreamInterrupted), which `Exchange.fail` writes.
@@ -155,7 +155,7 @@ async def answer(ctx: RequestContext, exchange: Exchange, services: Services, pr
         while True:
             await attempts.begin(pending, keep_alive)
             try:
-                # Send the request to the worker, and relay its answer. Hang up on it on every ending.
+                # Send the request to the worker, and relay its answer. Every ending closes the worker's stream.
                 try:
                     worker_answer = await attempts.open(pending, lease, make_call)
                     assert pending.attempt is not None

@@ -33,7 +33,7 @@ class EndedSessions:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     async def add(self, identity: str, ends: float) -> bool:
-        """Record that a session has ended; return False if the other gateways could not be told.
+        """Record that a session has ended; return False if the other gateways could not be notified.
 
         `ends` is the Unix time at which the session would have ended anyway.
         """

@@ -1,4 +1,4 @@
-"""Browser login of operators: OpenID Connect's authorization code flow, with PKCE (RFC 7636), state and nonce.
+"""Browser login of operators: the code flow of OpenID Connect (OIDC), with PKCE (RFC 7636), state and nonce.
 
     /ui/login ----303----> provider: the login ----303----> /ui/callback?code&state ----303----> /ui/
         |  cookie: state                                        |  the same state, in the same browser?

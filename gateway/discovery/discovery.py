@@ -73,7 +73,7 @@ class Discovery:
         self.registry = registry
         self._build_worker = build_worker
         self._kinds = kinds
-        self._unknown: list[WorkerSettings] = []  # the workers that have not told their kind
+        self._unknown: list[WorkerSettings] = []  # workers that have not reported their kind
         self._drain_seconds = drain_seconds
         self._clock = clock
         self._states: dict[str, _SourceState] = {source.name: _SourceState() for source in sources}

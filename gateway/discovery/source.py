@@ -20,5 +20,5 @@ class WorkerSource(Protocol):
         ...
 
     async def wait(self) -> None:
-        """Wait until the source should be queried again, because of news or of time."""
+        """Wait until the source should be queried again, after a notification or after some time."""
         ...

@@ -84,7 +84,7 @@ class WorkerKinds:
                 kind = await ask_kind(self._target_of(settings))
             except (WorkerUnreachable, OSError) as err:
                 if self._troubles.get(settings.url) != str(err):
-                    log.warning("worker %s has not told its kind yet: %s", settings.id, err)
+                    log.warning("worker %s has not reported its kind yet: %s", settings.id, err)
                     self._troubles[settings.url] = str(err)
                 return
         log.info("worker %s is of kind %s", settings.id, kind)

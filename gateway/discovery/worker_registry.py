@@ -27,28 +27,28 @@ from radix_cache.redis.scripts import ScriptCaller
 log = logging.getLogger(__name__)
 
 DRAINED_SECONDS = 1.0
-"""Interval at which the drained workers are read without news."""
+"""Interval at which the drained workers are read without a notification."""
 LEASE_SECONDS = 15
 READ_SECONDS = LEASE_SECONDS / 3
-"""Interval at which the registered workers are read without news."""
+"""Interval at which the registered workers are read without a notification."""
 WORKERS_MAX = 10_000
 
 
 class RegistryNews:
-    """The news of changes of the registry, as far as this process has heard them."""
+    """Notifications of changes of the registry, counted as this process receives them."""
 
     def __init__(self) -> None:
         self.count = 0
         self._arrived = asyncio.Event()
 
-    def heard(self, _change: str = "") -> None:
-        """Wake all that wait for news."""
+    def notify(self, _change: str = "") -> None:
+        """Count a change, and wake all waiting tasks."""
         self.count += 1
         self._arrived.set()
         self._arrived = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float) -> None:
-        """Wait until there are more news than `seen`, but no longer than so many seconds."""
+        """Wait until there are more changes than `seen`, but no longer than so many seconds."""
         if self.count == seen:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._arrived.wait(), seconds)
@@ -101,7 +101,7 @@ class WorkerRegistry:
         lease = () if lease_seconds is None else ("PX", lease_seconds * 1000)
         before = await self._redis.ask("SET", name, text, *lease, "GET")
         added = await self._redis.ask("SADD", f"{self._tag}:ids", worker["id"])
-        if added or before != text:  # A renewed lease is no news.
+        if added or before != text:  # A renewed lease is no change.
             await self._tell("registered")
 
     async def remove(self, worker: str) -> bool:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class AttemptReports:
-    """Reports to the fleet, the prefix index, its feedback and the placements what becomes of attempts.
+    """Reports the outcomes of attempts to the fleet, the prefix index, its feedback and the placements.
 
     `clock`: seconds on the monotonic clock.
     """

@@ -2,8 +2,8 @@
 
     begin           a placement: ranked, in its turn if it must wait
     open            the request is sent; the first bytes of the answer came, or WorkerUnreachable
-    ...             the answer is relayed; gateway/relay/relay.py decides what becomes of one that breaks off
-    close           the worker's stream is ended, or hung up on
+    ...             the answer is relayed; gateway/relay/relay.py decides what happens to one that breaks off
+    close           the worker's stream is ended, or its connection closed
     retry_or_raise  no answer came: the next attempt is another worker's, if the request may have one more
     end             the placement is freed, on every ending
 
@@ -158,7 +158,7 @@ class Attempts:
         return answer
 
     async def close(self, pending: PendingRequest) -> None:
-        """End the worker's stream; what was not read of it is hung up on."""
+        """End the worker's stream; if it was not read to its end, close the connection."""
         attempt = pending.attempt
         if attempt is not None and attempt.stream is not None:
             stream, attempt.stream = attempt.stream, None

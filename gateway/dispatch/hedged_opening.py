@@ -153,7 +153,7 @@ class _Race:
             self.outcome = "lost"
 
     async def end(self) -> None:
-        """Hang up on the streams that have not won; their placements are free at once, before that."""
+        """Close the streams that have not won; their placements are freed before that."""
         for other in self._running.values():
             if other is not self._pending.attempt and not other.ended:
                 self._reports.free(self._pending, other)

@@ -66,7 +66,7 @@ class OpeningStream:
         raise err
 
     async def close(self) -> None:
-        """Hang up, however far the stream has come."""
+        """Close the stream, however far it has come."""
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.task.cancelled() and self.task.exception() is None:

@@ -1,8 +1,8 @@
 """Preemption: batch requests may have to give up their placement while they wait for their first byte.
 
-The gateway hangs up on the worker, which stops; the batch request waits for another turn, and its charge is taken
-back. Of a prefill/decode pair the room is the prefill worker's, and both workers are hung up on. The request that
-needs the room may wait at another gateway; see gateway/queueing/shared/preemption_requests.py.
+The gateway closes the connection to the worker, which stops; the batch request waits for another turn, and its
+charge is taken back. Of a prefill/decode pair the room is the prefill worker's, and both connections are closed.
+The request that needs the room may wait at another gateway; see gateway/queueing/shared/preemption_requests.py.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class PreemptibleAttempt:
             raise Preempted from None
 
     def cut_off(self) -> None:
-        """Hang up on the worker."""
+        """Close the connection to the worker."""
         assert self._timeout is not None
         self._timeout.reschedule(asyncio.get_running_loop().time())
 

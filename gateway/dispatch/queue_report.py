@@ -92,7 +92,7 @@ class QueueReport(msgspec.Struct, kw_only=True):
 
 
 class QueueReporter:
-    """Reports the queues of all gateways. `heard` has the handlers of messages from other gateways (TurnReader)."""
+    """Reports the queues of all gateways. `handlers` get the messages of other gateways (TurnReader)."""
 
     def __init__(self, dispatch: Dispatch, scripts: ScriptCaller, keys: QueueKeys) -> None:
         self._dispatch = dispatch

@@ -62,7 +62,7 @@ class ActivityReport(msgspec.Struct, kw_only=True):
 
 
 class ActivityReporter:
-    """Reports the activity of all gateways. `heard`: see TurnReader."""
+    """Reports the activity of all gateways. `handlers`: see TurnReader."""
 
     def __init__(
         self,

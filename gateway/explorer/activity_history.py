@@ -46,7 +46,7 @@ class HistoryReport(msgspec.Struct, kw_only=True):
 
 
 class ActivityHistory:
-    """Takes the samples of this gateway, and reports those of all gateways. `heard`: see TurnReader."""
+    """Takes the samples of this gateway, and reports those of all gateways. `handlers`: see TurnReader."""
 
     def __init__(
         self,

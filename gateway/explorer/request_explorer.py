@@ -23,7 +23,7 @@ class RequestQuestion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class RequestExplorer:
-    """Lists and finds the requests that the gateways remember. `heard`: see TurnReader."""
+    """Lists and finds the requests that the gateways remember. `handlers`: see TurnReader."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The load feeds of all workers: what engines publish of how busy they are, and how fast they have been.
 
-    a rank's reading --> the rank's load (ranks.py); once all ranks were heard, the worker's load (loads.py)
+    a rank's reading --> the rank's load (ranks.py); once all ranks have reported, the worker's load (loads.py)
                      `-> the milliseconds a prompt token took so far (prefill_rate.py): routing starts with them
     silence          --> loads.py and ranks.py use what the worker's probes report, or what this gateway sent
 
@@ -130,7 +130,7 @@ class LoadFeeds:
                         self._heard(worker, feed, number, reading)
             except OSError as err:
                 # Without the feed the worker's probes report its load.
-                log.warning("the load feed of worker %s cannot be heard: %s", worker.id, err)
+                log.warning("the load feed of worker %s cannot be received: %s", worker.id, err)
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _heard(self, worker: Worker, feed: _WorkerLoadFeed, number: int, reading: LoadStat) -> None:

@@ -18,7 +18,7 @@ from workers.worker import DisaggregationProfile, Role, Speed, WorkerSnapshot
 
 CHUNK_TOKENS = 8192
 AGE_REPORTED_SECONDS_MAX = 3600.0
-"""From this age on, policies are not told how old a worker is."""
+"""From this age on, policies do not get a worker's age."""
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ class WorkerLookup:
         self._groups: ModelGroups | None = None
         self._context_lengths: dict[str, int | None] = {}
         self.expected = 0
-        """Number of workers that will join when they have told their kind."""
+        """Number of workers that will join when they have reported their kind."""
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())

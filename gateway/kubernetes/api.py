@@ -263,7 +263,7 @@ class ObjectWatch(Generic[Read]):
                 return [_change(line, self._selection) for line in lines if line.strip()]
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._answer.close()
         await self._connection.aclose()
 

@@ -156,7 +156,7 @@ class WatchedObjects(Generic[Read]):
         await asyncio.sleep(self._every_seconds)
 
     async def close(self) -> None:
-        """Hang up; what is known stays."""
+        """Close the connection; the known objects are kept."""
         watch, self._watch = self._watch, None
         if watch is not None:
             await watch.close()

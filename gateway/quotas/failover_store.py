@@ -236,7 +236,7 @@ class FailoverQuotaStore:
             await asyncio.gather(*(self._end_shared(*each) for each in some))
 
     def _end_while_away(self, lease: Lease, actual: Cost | None) -> Awaitable[None]:
-        """End a lease that was granted locally, or whose end the shared store cannot be told now."""
+        """End a lease that was granted locally, or whose end cannot be sent to the shared store now."""
         share = self._granted_locally.pop(lease.reservation.id, None)
         if share is not None:
             if actual is None:

@@ -1,6 +1,6 @@
 """Passes a worker's answer on to the client.
 
-`relay` decides what becomes of an answer that breaks off or is an error: another worker may try, or the client gets
+`relay` decides what happens to an answer that breaks off or is an error: another worker may try, or the client gets
 the error. It calls `frame_filter` for streams, which passes the frames and reads the usage of the last one, and
 `whole_answer` where the client wants no stream: it reads a body, or joins a stream by `stream_aggregator`
 (`sse_payloads` reads its events, `chunk_template` equal chunks faster, `faithful_streams` says for which requests a

@@ -13,6 +13,6 @@ API and the chat completions of workers.
 - Errors and headers: error_response.py, request_identity.py, client_address.py, queue_headers.py
 - Requests of another cell's tenant: cell_relay.py
 - The OpenAPI document: `openapi`
-- The operators' console: console.py, `console_files`, operator_views.py, live_views.py, playground.py;
-  metrics_merge.py: the metrics of several processes as one text
+- The operators' console: console.py, `console_files`, operator_views.py, live_views.py, playground.py
+- GET /metrics: metrics_handler.py; metrics_merge.py joins the metrics of several processes
 """

@@ -6,14 +6,10 @@ caller on this machine is authorized, but the Host header must name loopback. Th
 operator_views.py; live_views.py streams them. The admin API itself is in gateway/adminapi.
 """
 
-import asyncio
-import socket
-from contextlib import aclosing
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
 
 from gateway.adminapi.authorization import Authorization
 from gateway.adminapi.problems import Problem, database_problem
@@ -26,14 +22,16 @@ from gateway.domain.errors import GatewayError
 from gateway.explorer.activity_history import SAMPLE_SECONDS
 from gateway.process.multiprocess import GatewayProcess
 from gateway.settings.token_issuers import Role
-from gateway.telemetry.exposition import expose_in_slices
 from gateway.web.console import SECURITY_HEADERS, console_file, is_page
 from gateway.web.live_views import REFRESH_SECONDS, LiveViews
-from gateway.web.metrics_merge import merge_metrics, other_processes_metrics
+from gateway.web.metrics_handler import MetricsHandler
 from gateway.web.middleware.error_middleware import Handler, error_middleware
 from gateway.web.openai.inference_requests import decode_request
 from gateway.web.operator_views import OperatorViews, readiness
 from gateway.web.playground import playground
+
+HEALTH_PATHS = ("/health/live", "/health/ready")
+"""Paths of liveness and readiness."""
 
 SETTINGS_SECONDS = 10.0
 """How often a page that watches the settings is refreshed."""
@@ -46,8 +44,30 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     """
     services = admin_services(gateway, decode_request)
     authorization = services.authorization
-    views, live = OperatorViews(gateway), LiveViews()
-    try_model = playground(gateway)
+    app = web.Application(
+        middlewares=[
+            error_middleware(
+                admin_error, local_names_only=lambda: authorization.open, any_host=frozenset(HEALTH_PATHS)
+            )
+        ]
+    )
+    _add_health(app, gateway)
+    app.router.add_get("/metrics", _with_problems(MetricsHandler(gateway, process, authorization)))
+    _add_views(app, gateway, authorization)
+    if services.api is not None:
+        add_routes(app, services.api, authorization)
+    else:
+        app.router.add_route("*", "/admin/v1/{anything:.*}", _with_problems(_no_database))
+    if services.login is not None:
+        app.router.add_get("/ui/login", _with_problems(services.login.begin))
+        app.router.add_get("/ui/callback", _with_problems(services.login.callback))
+        app.router.add_post("/ui/logout", _with_problems(services.login.logout))
+    _add_console(app, authorization, has_login=services.login is not None)
+    return app
+
+
+def _add_health(app: web.Application, gateway: Gateway) -> None:
+    """Add the probes of liveness and readiness."""
 
     async def alive(http: web.Request) -> web.Response:
         return _json({"live": True})
@@ -56,61 +76,14 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
         state = readiness(gateway)
         return _json(state, status=200 if state["ready"] else 503)
 
-    async def all_metrics(http: web.Request) -> web.StreamResponse:
-        if http.transport is None or http.transport.get_extra_info("socket").family != socket.AF_UNIX:
-            # Other processes of this gateway use its own socket.
-            authorization.authorize_metrics(http)
-        if process is None or process.number:
-            return await metrics(http)
-        accept = http.headers.get("Accept", "")
-        encode, content_type = choose_encoder(accept)
-        asking = asyncio.create_task(other_processes_metrics(process, accept))
-        own = b"".join([text async for text in expose_in_slices(gateway.metrics, encode)])
-        texts = {process.number: own, **await asking}
-        text = await asyncio.to_thread(merge_metrics, texts)
-        return _compressed(http, web.Response(body=text, headers={"content-type": content_type}))
+    for path, handler in zip(HEALTH_PATHS, (alive, ready), strict=True):
+        app.router.add_get(path, handler)
 
-    async def metrics(http: web.Request) -> web.StreamResponse:
-        encode, content_type = choose_encoder(http.headers.get("Accept", ""))
-        response, complete = web.StreamResponse(headers={"content-type": content_type}), False
-        await _compressed(http, response).prepare(http)
-        try:
-            async with aclosing(expose_in_slices(gateway.metrics, encode)) as slices:
-                async for text in slices:
-                    await response.write(text)
-            complete = True
-        except ConnectionResetError:
-            pass  # The client has left.
-        finally:
-            # A started answer cannot become an error; the cut connection shows the client that it is incomplete.
-            if not complete and http.transport is not None:
-                http.transport.abort()
-        return response
 
-    async def one_request(http: web.Request) -> web.Response:
-        return _json(await request_shown(views.explorer, http.match_info["id"]))
-
-    async def session(http: web.Request) -> web.Response:
-        principal = await authorization.authorize(http, "viewer")
-        logged_in = authorization.sessions is not None and await authorization.sessions.find(http) is not None
-        return _json({"name": principal.name, "role": principal.role, "login": logged_in})
-
-    async def no_database(http: web.Request) -> web.Response:
-        raise Problem(404, "Tenants and keys come from the settings file only (database.url: none).")
-
-    async def to_page(http: web.Request) -> web.StreamResponse:
-        raise web.HTTPFound("/ui/")
-
-    health = frozenset({"/health/live", "/health/ready"})
-    app = web.Application(
-        middlewares=[
-            error_middleware(admin_error, local_names_only=lambda: authorization.open, any_host=health)
-        ]
-    )
+def _add_views(app: web.Application, gateway: Gateway, authorization: Authorization) -> None:
+    """Add the views of the console, each as one answer or as a stream, and the playground."""
+    views, live = OperatorViews(gateway), LiveViews()
     app.on_shutdown.append(live.close)
-    app.router.add_get("/health/live", alive)
-    app.router.add_get("/health/ready", ready)
-    app.router.add_get("/metrics", _with_problems(all_metrics))
     for name, view, refresh_seconds in (
         ("overview", views.overview, REFRESH_SECONDS),
         ("history", views.history, float(SAMPLE_SECONDS)),
@@ -123,37 +96,40 @@ def admin_app(gateway: Gateway, process: GatewayProcess | None = None) -> web.Ap
     ):
         handler = _guarded(authorization, live.handler(view, refresh_seconds))
         app.router.add_get(f"/admin/v1/{name}", handler)
+
+    async def one_request(http: web.Request) -> web.Response:
+        return _json(await request_shown(views.explorer, http.match_info["id"]))
+
     app.router.add_get("/admin/v1/requests/{id}", _guarded(authorization, one_request))
-    app.router.add_post("/admin/v1/playground", _guarded(authorization, try_model, role="operator"))
-    if services.api is not None:
-        add_routes(app, services.api, authorization)
-    else:
-        app.router.add_route("*", "/admin/v1/{anything:.*}", _with_problems(no_database))
-    if services.login is not None:
-        app.router.add_get("/ui/login", _with_problems(services.login.begin))
-        app.router.add_get("/ui/callback", _with_problems(services.login.callback))
-        app.router.add_post("/ui/logout", _with_problems(services.login.logout))
-    app.router.add_get("/ui/session", _guarded(authorization, session))
-    guarded_page = _guarded(authorization, console_file, to_login=services.login is not None)
+    app.router.add_post("/admin/v1/playground", _guarded(authorization, playground(gateway), role="operator"))
+
+
+def _add_console(app: web.Application, authorization: Authorization, *, has_login: bool) -> None:
+    """Add the pages of the console, and the session of the operator that looks at them."""
+    guarded_page = _guarded(authorization, console_file, to_login=has_login)
+
+    async def session(http: web.Request) -> web.Response:
+        principal = await authorization.authorize(http, "viewer")
+        logged_in = authorization.sessions is not None and await authorization.sessions.find(http) is not None
+        return _json({"name": principal.name, "role": principal.role, "login": logged_in})
 
     async def page(http: web.Request) -> web.StreamResponse:
         # The files contain no data. Pages ask the user for a token, or take it from their address.
-        begins_at_login = services.login is not None and is_page(http) and "token" not in http.query
+        begins_at_login = has_login and is_page(http) and "token" not in http.query
         is_public = authorization.has_admin_token and not begins_at_login
         return await (console_file if is_public else guarded_page)(http)
 
+    async def to_page(http: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound("/ui/")
+
+    app.router.add_get("/ui/session", _guarded(authorization, session))
     app.router.add_get("/ui/{file:.*}", _with_problems(page))
     app.router.add_get("/ui", to_page)
     app.router.add_get("/", to_page)
-    return app
 
 
-def _compressed(http: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Return the response, compressed if the client accepts gzip: metrics shrink to a twentieth."""
-    response.headers["vary"] = "Accept, Accept-Encoding"
-    if "gzip" in http.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
-    return response
+async def _no_database(http: web.Request) -> web.Response:
+    raise Problem(404, "Tenants and keys come from the settings file only (database.url: none).")
 
 
 def _with_problems(handle: Handler) -> Handler:

@@ -33,6 +33,7 @@ from gateway.queueing.dispatch_windows import DispatchWindows, OwnDispatchWindow
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
+from gateway.queueing.shared.shared_turns import SharedTurns
 from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.quotas.leases import Leases
@@ -40,7 +41,7 @@ from gateway.routing.router import Router
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.settings.queueing import QueueingSettings
 from gateway.settings.requests import HedgingSettings
-from gateway.settings.routing import ShadowPolicySettings
+from gateway.settings.routing import RoutingSettings, ShadowPolicySettings
 from gateway.settings.tree import Settings
 from gateway.wiring.shared_queue import attach_peers, shared_queue
 from policies.admission.dispatch_window import PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX
@@ -51,6 +52,7 @@ from policies.queueing.priority import Priority
 from policies.queueing.sfq import Sfq
 from policies.registry import queue_policy, routing_policy, tenant_order
 from radix_cache.redis.scripts import ScriptCaller
+from radix_cache.shared.shared_index import SharedIndex
 
 
 def dispatch_of(
@@ -64,8 +66,10 @@ def dispatch_of(
     cache_salt: Callable[[str], str],
 ) -> Dispatch:
     """Return the parts that find a worker; nothing is asked of Redis or of workers yet."""
-    index, routing, clock = index_parts.index, settings.routing, time.monotonic
+    index, requests, clock = index_parts.index, settings.requests, time.monotonic
     keys, limits = QueueKeys(settings.redis.prefix), limits_of(settings)
+
+    # Where requests wait: the windows of workers, the queue of all gateways, the waiting rooms of this one.
     windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
     queue = shared_queue(settings, scripts, windows, fleet)
     if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
@@ -74,26 +78,14 @@ def dispatch_of(
     placements = Placements(fleet, queue, load_feeds.ranks)
     rooms = WaitingRooms[Placement](fleet, room_rules(settings.queueing), placements.give_back, window, clock)
     attach_peers(queue, fleet, rooms)
-    preemption = Preemption()
-    preemption_requests = PreemptionRequests(scripts, keys, queue.gateway, preemption)
-    provider_backoff = ProviderBackoff(scripts, keys, queue.gateway, fleet.rest)
+
+    # The choice of a worker: ranking, preemption, providers.
     feedback = Feedback(index, event_feeds.match_confidence, event_feeds.hold_reported)
-    estimates = OutputEstimates()
+    router = _router(settings.routing, fleet, index, feedback, queue)
+    estimates, preemption = OutputEstimates(), Preemption()
+    preemption_requests = PreemptionRequests(scripts, keys, queue.gateway, preemption)
     provider_quota = ProviderQuota(leases, estimates)
     provider_overflow = ProviderOverflow(fleet, provider_quota)
-    retries = RetryBudget(**msgspec.structs.asdict(settings.requests.retries))
-    hedging = _hedging(settings.requests.hedging)
-    index_quota = IndexQuota(index.replica.namespaces, clock)
-    router = Router(
-        fleet=fleet,
-        index=index,
-        feedback=feedback,
-        policy=routing_policy(routing.policy, routing.options),
-        random=random.Random(),
-        shadow=shadow_of(routing.shadow),
-        prefill_tokens_min=routing.prefill_tokens_min,
-        gateways=queue,
-    )
     acquisition = WorkerAcquisition(
         limits=limits,
         fleet=fleet,
@@ -108,6 +100,10 @@ def dispatch_of(
         preemption_requests=preemption_requests,
         clock=clock,
     )
+
+    # The attempts: retries, hedging, and the reports of their outcomes.
+    retries, hedging = RetryBudget(**msgspec.structs.asdict(requests.retries)), _hedging(requests.hedging)
+    index_quota = IndexQuota(index.replica.namespaces, clock)
     reports = AttemptReports(
         placements=placements,
         fleet=fleet,
@@ -116,33 +112,27 @@ def dispatch_of(
         capacity_freed=rooms.give_turns,
         clock=clock,
     )
+    attempts = Attempts(
+        acquisition=acquisition,
+        reports=reports,
+        hedged=HedgedOpenings(
+            rules=hedging, acquisition=acquisition, reports=reports, retries=retries, clock=clock
+        ),
+        router=router,
+        index=index,
+        index_quota=index_quota,
+        estimates=estimates,
+        provider_quota=provider_quota,
+        retries=retries,
+        preemption=preemption,
+        clock=clock,
+    )
+
     dispatch = Dispatch(
         reservations=Reservations(leases, estimates, retries, clock),
         acquisition=acquisition,
-        attempts=Attempts(
-            acquisition=acquisition,
-            reports=reports,
-            hedged=HedgedOpenings(
-                rules=hedging, acquisition=acquisition, reports=reports, retries=retries, clock=clock
-            ),
-            router=router,
-            index=index,
-            index_quota=index_quota,
-            estimates=estimates,
-            provider_quota=provider_quota,
-            retries=retries,
-            preemption=preemption,
-            clock=clock,
-        ),
-        worker_calls=WorkerCalls(
-            cache_salt=cache_salt,
-            first_byte_seconds_max=settings.requests.first_token_seconds_max,
-            whole_seconds_max=settings.requests.whole_answer_seconds_max,
-            idle_seconds_max=settings.requests.idle_seconds_max,
-            aggregates_streams=settings.queueing.whole_from_streams,
-            requests_wait=rooms.requests_wait,
-            pass_fields=settings.requests.pass_fields,
-        ),
+        attempts=attempts,
+        worker_calls=_worker_calls(settings, cache_salt, rooms),
         fleet=fleet,
         router=router,
         queue=queue,
@@ -157,10 +147,40 @@ def dispatch_of(
         hedging=hedging,
         preemption=preemption,
         preemption_requests=preemption_requests,
-        provider_backoff=provider_backoff,
+        provider_backoff=ProviderBackoff(scripts, keys, queue.gateway, fleet.rest),
     )
     fleet.subscribe(DispatchFollowsFleet(dispatch))
     return dispatch
+
+
+def _router(
+    routing: RoutingSettings, fleet: Fleet, index: SharedIndex, feedback: Feedback, queue: SharedTurns
+) -> Router:
+    return Router(
+        fleet=fleet,
+        index=index,
+        feedback=feedback,
+        policy=routing_policy(routing.policy, routing.options),
+        random=random.Random(),
+        shadow=shadow_of(routing.shadow),
+        prefill_tokens_min=routing.prefill_tokens_min,
+        gateways=queue,
+    )
+
+
+def _worker_calls(
+    settings: Settings, cache_salt: Callable[[str], str], rooms: WaitingRooms[Placement]
+) -> WorkerCalls:
+    requests = settings.requests
+    return WorkerCalls(
+        cache_salt=cache_salt,
+        first_byte_seconds_max=requests.first_token_seconds_max,
+        whole_seconds_max=requests.whole_answer_seconds_max,
+        idle_seconds_max=requests.idle_seconds_max,
+        aggregates_streams=settings.queueing.whole_from_streams,
+        requests_wait=rooms.requests_wait,
+        pass_fields=requests.pass_fields,
+    )
 
 
 def room_rules(queue: QueueingSettings) -> RoomRules:

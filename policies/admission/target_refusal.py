@@ -1,6 +1,6 @@
 """Refusal for the TTFT target: a request is refused once no worker is likely to meet it any more.
 
-A request that is refused misses its target for certain, and one that is sent in vain costs only its prefill. So
+A request that is refused misses its target for certain, and one that is sent and is late costs only its prefill. So
 it is refused if its chance is below CHANCE_MIN. The errors of predictions are assumed to follow Laplace's
 distribution, of which the fit of a worker's speed knows the mean distance b:
 

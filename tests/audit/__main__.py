@@ -1,4 +1,4 @@
-"""Ask pip-audit about the packages of this environment, and say which of them it knows nothing about.
+"""Asks pip-audit about the packages of this environment, and lists those that it knows nothing about.
 
     python -m tests.audit PATH_OF_PIP_AUDIT
 

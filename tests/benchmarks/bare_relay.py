@@ -1,4 +1,4 @@
-"""A relay that does nothing else: aiohttp on uvloop, one process. The floor for a gateway in Python.
+"""The bare relay: aiohttp on uvloop in one process, the least that a gateway in Python can cost.
 
 python -m tests.benchmarks.bare_relay WORKER_URL
 """

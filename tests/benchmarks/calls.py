@@ -1,4 +1,4 @@
-"""How many Python calls the gateway makes for one request: the same number on every machine.
+"""Counts the Python calls that the gateway makes for one request: the same number on every machine.
 
 The gateway runs under cProfile before the scripted workers, with 32 connections. A coroutine counts once for each
 time that it is resumed.

@@ -1,4 +1,4 @@
-"""`make bench-cells`: a large fleet in cells, beside the same gateways in one cell that knows all, by simulation.
+"""`make bench-cells`: simulates a large fleet in cells, beside the same gateways in one cell.
 
     python -m tests.benchmarks.cells [--quick] [--cells N] [--workers N] [--tenants N] [--requests N] [--json FILE]
     python -m tests.benchmarks.cells --trace FILE --parts N --seconds S     parts of a recorded trace, as tenants

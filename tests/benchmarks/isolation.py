@@ -1,4 +1,4 @@
-"""`make bench-isolation`: can a tenant tell from the time to a first token what another has sent?
+"""`make bench-isolation`: whether the time to a first token tells a tenant what another tenant has sent.
 
     python -m tests.benchmarks.isolation [--pairs N] [--words N] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""`make bench-road`: what each room and each stage of one request costs the gateway.
+"""`make bench-road`: the costs of each package and each stage of one request for the gateway.
 
     python -m tests.benchmarks.road [--requests N] [--json FILE]
 

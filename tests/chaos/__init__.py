@@ -1,4 +1,4 @@
-"""`make chaos`: break one part after the other under load, and check what the gateways promise.
+"""`make chaos`: breaks one part after another under load, and checks the gateways' promises.
 
 Read in this order: faults (the table), scene (the processes), load (the clients), promises (what must hold).
 """

@@ -1,4 +1,4 @@
-"""The faults: how each is injected and healed, and what clients and quotas may notice of it."""
+"""The faults: how each is injected and healed, and which effects on clients and quotas are allowed."""
 
 import asyncio
 import shutil

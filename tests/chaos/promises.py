@@ -1,4 +1,4 @@
-"""The promises: what holds for clients at any time, and for gateways once the fault is healed and no request runs.
+"""The promises: rules for clients at any time, and for gateways once a fault is healed and no request runs.
 
 Quotas, by fault:
 

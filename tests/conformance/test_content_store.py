@@ -1,4 +1,4 @@
-"""ContentStore: what is written is there whole or not at all, in a directory and in a bucket alike."""
+"""The contract of ContentStore: content is there whole or not at all, in a directory and in a bucket alike."""
 
 import resource
 import tracemalloc

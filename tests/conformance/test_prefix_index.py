@@ -1,4 +1,4 @@
-"""Every PrefixIndex keeps its promises: in one process, in Redis, in a cluster; for its writer and for others."""
+"""The contract of PrefixIndex: in one process, in Redis, in a cluster; for its writer and for others."""
 
 from array import array
 from uuid import uuid4

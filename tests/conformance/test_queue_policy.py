@@ -1,4 +1,4 @@
-"""What every registered QueuePolicy and every TenantOrder promises."""
+"""The contracts of QueuePolicy and TenantOrder, for every registered one."""
 
 import pytest
 from hypothesis import given, settings

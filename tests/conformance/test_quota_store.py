@@ -1,4 +1,4 @@
-"""What every QuotaStore promises: in the process, in Redis and in a cluster, and with leases ahead."""
+"""The contract of QuotaStore: in the process, in Redis and in a cluster, and with leases ahead."""
 
 import asyncio
 import itertools

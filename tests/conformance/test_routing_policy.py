@@ -1,4 +1,4 @@
-"""What every registered RoutingPolicy promises, and every rule of others that the simulator knows."""
+"""The contract of RoutingPolicy, for every registered policy and every baseline of the simulator."""
 
 from array import array
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Every TenantDirectory keeps the promises of its protocol. Single kinds of keys: tests/unit/gateway/tenants."""
+"""The contract of TenantDirectory. Single kinds of keys: tests/unit/gateway/tenants."""
 
 from hashlib import sha256
 from pathlib import Path

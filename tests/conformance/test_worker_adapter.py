@@ -1,4 +1,4 @@
-"""What every WorkerAdapter promises: what is raised when, what is sent, and that leaving makes the worker stop."""
+"""The contract of WorkerAdapter: what it raises and sends, and that an abandoned answer stops the worker."""
 
 import asyncio
 import json

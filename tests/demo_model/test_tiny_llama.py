@@ -1,4 +1,4 @@
-"""The model of the demo, as it is shipped: it loads, says what transformers says, and speaks in whole words."""
+"""The shipped model of the demo: it loads, equals transformers, and answers in whole words."""
 
 import re
 from pathlib import Path

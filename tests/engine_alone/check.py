@@ -1,4 +1,4 @@
-"""Runs a copy of workers/engine where nothing but torch, numpy, safetensors and tokenizers is to be had.
+"""Runs a copy of workers/engine with only torch, numpy, safetensors and tokenizers installed.
 
     PYTHONPATH=COPY python tests/engine_alone/check.py
 

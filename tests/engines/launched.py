@@ -1,4 +1,4 @@
-"""`radixgate worker --engine ...` with a real engine, and all processes that come of it."""
+"""`radixgate worker --engine ...` with a real engine, and all processes that it starts."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Real engines behind the gateway: their answers reach the client, and nothing runs for a client that has left."""
+"""Answers of real engines through the gateway, and that an engine stops when its client disconnects."""
 
 import asyncio
 import json

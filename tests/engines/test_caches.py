@@ -1,4 +1,4 @@
-"""What real engines say of their caches, followed: the index foretells the cached tokens of every request."""
+"""KV events of real engines: the index predicts the cached tokens of every request."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What a real engine answers is what its client gets through the gateway, field by field and chunk by chunk.
+"""Answers of real engines reach the client unchanged, field by field and chunk by chunk.
 
 What may differ is listed: what differs between any two answers, and what the gateway owns.
 """

@@ -1,4 +1,4 @@
-"""SGLang as it comes has pages of one token: they fold into the model's blocks."""
+"""SGLang with its default pages of one token: they are folded into the model's blocks."""
 
 import random
 from collections.abc import Iterator

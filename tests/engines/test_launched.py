@@ -1,4 +1,4 @@
-"""`radixgate worker --engine vllm|sglang`: a real engine that a gateway finds, follows, loses and finds again."""
+"""`radixgate worker --engine vllm|sglang`: a gateway finds a real engine, loses it and finds it again."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Real engines that stop, die and come back."""
+"""Real engines that stop, die and restart."""
 
 import asyncio
 import json

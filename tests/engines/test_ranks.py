@@ -1,4 +1,4 @@
-"""A launched SGLang of two data-parallel ranks: where each publishes, and what a gateway makes of it."""
+"""A launched SGLang of two data-parallel ranks: where each publishes, and how a gateway follows it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A real Envoy carries the requests, and everything that the gateway promises of a request holds all the same."""
+"""Requests that a real Envoy carries: everything that the gateway promises of a request holds."""
 
 import asyncio
 import gzip

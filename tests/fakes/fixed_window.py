@@ -1,4 +1,4 @@
-"""A dispatch window that stays as it is, whatever classes come."""
+"""A dispatch window that never changes."""
 
 from policies.admission.dispatch_window import PASSED_OVER_MAX, DispatchWindow
 from policies.admission.filled_workers import FilledWorkers

@@ -1,4 +1,4 @@
-"""A listener that notes what the fleet reports of its workers."""
+"""A listener that records what the fleet reports of its workers."""
 
 
 class NotingListener:

@@ -1,4 +1,4 @@
-"""A queue in Redis, all of whose tenants ask for more than they get; it counts who is served."""
+"""A queue in Redis in which all tenants ask for more than they get; it counts the turns of each."""
 
 from collections import Counter
 from itertools import count

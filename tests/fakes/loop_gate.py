@@ -1,4 +1,4 @@
-"""A call in a thread that waits until the event loop has run something else; it fails where the loop is held up."""
+"""A call in a thread that waits until the event loop has run something else; it fails if the loop is blocked."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A worker that does what the prompt says: it calls the tool that the user names, and fills in schemas.
+"""A worker that follows its prompt: it calls the tool that the user names, and fills in schemas.
 
 For tests of clients that loop: a model of random weights never calls the right tool with the right arguments.
 

@@ -1,4 +1,4 @@
-"""Running accounts of requests: one that has just begun, one that was sent, and one that was answered."""
+"""Accounts of running requests: one that has just begun, one that was sent, and one that was answered."""
 
 from gateway.domain.token_usage import PromptDetails, TokenUsage
 from gateway.telemetry.request_record import Progress

@@ -1,4 +1,4 @@
-"""Writes the files of a release that programs read: `python -m tests.house.release_files DIRECTORY`."""
+"""Writes the files of a release that other programs read: `python -m tests.house.release_files DIRECTORY`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""How long a test may take: a hanging one fails by its name, whichever way it says how long it may."""
+"""The time limit of tests: one that hangs fails by its name, however its limit is set."""
 
 import pytest
 

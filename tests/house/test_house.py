@@ -1,4 +1,4 @@
-"""The house keeps its own rules. (Floors are held by import-linter: `make check`.)"""
+"""Rules of the code that `make check` does not hold: files, folders, names, errors, dependencies."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""The pip settings of this machine, for the build of an image: where packages come from here."""
+"""The pip settings of this machine, for the build of an image."""
 
 import re
 import subprocess

@@ -1,1 +1,1 @@
-"""Beside programs of others: `make test-bench-aiperf`."""
+"""Comparisons with other benchmark programs: `make test-bench-aiperf`."""

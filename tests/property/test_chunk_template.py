@@ -1,4 +1,4 @@
-"""Chunks that are alike but for their text, read faster: with the same result as if each were read whole."""
+"""The fast reading of chunks that differ only in their text gives the same result as decoding each."""
 
 import json
 import tracemalloc

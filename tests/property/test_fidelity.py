@@ -1,4 +1,4 @@
-"""What passes through is what came: every field to the worker, every byte of its answer back."""
+"""What passes through the gateway is unchanged: every field to the worker, every byte of its answer back."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The follower against a plain engine: a set of prefixes, stored and removed page by page, in several copies."""
+"""The follower of KV events against a plain engine: a set of prefixes, stored and removed page by page."""
 
 from array import array
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A namespace and its bytes say the same, whatever its parts are called."""
+"""A namespace and its bytes are equivalent, whatever the names of its parts are."""
 
 from contextlib import suppress
 

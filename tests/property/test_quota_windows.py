@@ -1,4 +1,4 @@
-"""Limits over time: both stores decide alike, and fixed windows add up to what was used in them."""
+"""Windows of limits: both stores decide alike, and fixed windows add up to what was used in them."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What is put together has the shape of a worker's whole answers, and nothing of what they say."""
+"""Whole answers that are put together have the shape of the worker's own, and nothing of other answers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Answers that are made here have every field that the SDKs' own types want, of the kind that they want."""
+"""Translated answers have every field that the SDKs' own types require, with the right types."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Put together, a stream is the answer that the worker would have given at once, however it came in pieces."""
+"""An aggregated stream equals the whole answer of the worker, wherever the stream was cut."""
 
 import json
 

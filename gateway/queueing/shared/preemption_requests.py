@@ -63,7 +63,7 @@ class PreemptionRequests:
         self._number += 1
         self._start(self._sent(f"{self._gateway}:{self._number} {msgspec.json.encode(needs).decode()}"))
 
-    def heard(self, value: str) -> None:
+    def receive(self, value: str) -> None:
         """Handle a message from the stream."""
         name, _, text = value.partition(" ")
         if name.startswith(self._gateway):

@@ -46,7 +46,7 @@ class ProviderBackoff:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def heard(self, value: str) -> None:
+    def receive(self, value: str) -> None:
         """Handle a message from the stream."""
         gateway, ms, worker = (*value.split(" ", 2), "", "")[:3]
         if gateway != self._gateway and ms.isdecimal() and ms.isascii() and len(ms) <= MS_DIGITS_MAX:

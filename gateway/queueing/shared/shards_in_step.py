@@ -1,11 +1,11 @@
-"""Keeps the shards in step among which a model's tenants are divided: their loads, and how far their turns are.
+"""Keeps the shards of one model's tenants in step: exchanges their loads and the progress of their turns.
 
     shard --its loads, its progress--> one gateway --those of the other shards and cells--> the next shard
 
 To each other shards are as cells are (gateway/cells/cell_loads.py): each counts what the others have on a worker,
 and none gets far ahead of another one in which requests wait (policies/cell_turns.py). One gateway visits them all,
-those first whose turns are furthest behind: each is told what those before it have just taken, and gives its turns
-then. In between a shard knows the load of the others from the gateways, which tell what they know with every
+those first whose turns are furthest behind: each gets the loads that those before it have just taken, and gives its
+turns then. In between a shard knows the load of the others from the gateways, which send what they know with every
 request.
 """
 
@@ -35,48 +35,51 @@ BOUNDS_MS = 1000
 
 
 class ShardsInStep:
-    """The shards of the queue, each with what it has told last."""
+    """The shards of the queue, each with its last reported state."""
 
     def __init__(self, queue: SharedTurns, window_of: Callable[[str], int]) -> None:
         """`window_of` returns the window of all workers of a queue together, in tokens."""
         self._queue = queue
         self._window_of = window_of
-        self._told: dict[SharedQueue, CellState] = {}
+        self._states: dict[SharedQueue, CellState] = {}
 
     def forget(self) -> None:
-        """Forget what the shards have told: another gateway visits them."""
-        self._told.clear()
+        """Drop the reported states: another gateway visits the shards."""
+        self._states.clear()
 
     async def ask(self) -> CellState:
-        """Return the state of all shards together, and tell them nothing."""
-        self._told = {
+        """Return the state of all shards together, without sending them anything."""
+        self._states = {
             shard: await shard.exchange_with_cells(None, {}, BOUNDS_MS) for shard in self._queue.shards
         }
-        return _of_all(self._told.values())
+        return _of_all(self._states.values())
 
     async def visit(self, others: Loads, progress: Sequence[Mapping[str, QueueProgress]]) -> CellState:
-        """Tell each shard what the others have, and return the state of all together.
+        """Send each shard the loads and progress of the others, and return the state of all together.
 
         `others`, `progress`: what other cells have on workers, and how far each of them is.
         """
-        before, self._told = self._told, {}
-        told: dict[SharedQueue, CellState] = {}
+        before, self._states = self._states, {}
+        states: dict[SharedQueue, CellState] = {}
         for shard in self._queue.shards:
             if shard in before:
-                told[shard] = before[shard]
+                states[shard] = before[shard]
             elif len(self._queue.shards) > 1:
-                told[shard] = await shard.exchange_with_cells(None, {}, BOUNDS_MS)
+                states[shard] = await shard.exchange_with_cells(None, {}, BOUNDS_MS)
             else:
-                told[shard] = CellState()
-        all_loads = sum_of_loads([others, *(state.loads for state in told.values())])
-        for shard in sorted(told, key=lambda each: _furthest_behind(told[each])):
-            own, beside = told[shard], [state.progress for other, state in told.items() if other is not shard]
+                states[shard] = CellState()
+        all_loads = sum_of_loads([others, *(state.loads for state in states.values())])
+        for shard in sorted(states, key=lambda each: _furthest_behind(states[each])):
+            own, beside = (
+                states[shard],
+                [state.progress for other, state in states.items() if other is not shard],
+            )
             _take_off(all_loads, own.loads)
             bounds = self._bounds(own, [*progress, *beside])
-            told[shard] = await shard.exchange_with_cells(dict(all_loads), bounds, BOUNDS_MS)
-            _add(all_loads, told[shard].loads)
-        self._told = told
-        return _of_all(told.values())
+            states[shard] = await shard.exchange_with_cells(dict(all_loads), bounds, BOUNDS_MS)
+            _add(all_loads, states[shard].loads)
+        self._states = states
+        return _of_all(states.values())
 
     def _bounds(self, own: CellState, others: Sequence[Mapping[str, QueueProgress]]) -> dict[str, TurnBounds]:
         """Return the bounds of one shard's turns, by queue."""

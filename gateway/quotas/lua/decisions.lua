@@ -20,8 +20,8 @@ local function end_charges(layout, keys, meters, changed, alerts, now, ending)
         charge(meter, limit, now, more)
         changed[at] = true
       end
-      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.told <= now then
-        meter.told = limit.reset == 'smooth' and now + limit.length or meter.mark
+      if settles and limit.alert_at > 0 and meter.used >= limit.alert_at and meter.alerted_until <= now then
+        meter.alerted_until = limit.reset == 'smooth' and now + limit.length or meter.mark
         alerts[#alerts + 1] = at
         alerts[#alerts + 1] = math.floor(meter.used + 0.5)
         changed[at] = true

@@ -1,8 +1,8 @@
 -- Usage of limits in windows, as in policies/admission/limit_windows.py. Times are microseconds since 1970, amounts
 -- are units of the limit.
 --
--- A meter is {used, mark, told}: used units, the time of `used` or the end of the window, and the time until which no
--- further alert is sent.
+-- A meter is {used, mark, alerted_until}: used units, the time of `used` or the end of the window, and the time until
+-- which no further alert is sent.
 local verbs = {}
 
 local TOLERANCE = 0.000001
@@ -58,9 +58,9 @@ end
 
 -- Returns the meter of a limit from its stored form, as it is now.
 local function meter_of(stored, limit, now)
-  local used, mark, told = 0, 0, 0
+  local used, mark, alerted_until = 0, 0, 0
   if stored then
-    used, mark, told = struct.unpack('<ddd', stored)
+    used, mark, alerted_until = struct.unpack('<ddd', stored)
   end
   if limit.reset == 'smooth' then
     used = math.max(0, used - math.max(0, now - mark) * limit.amount / limit.length)
@@ -69,7 +69,7 @@ local function meter_of(stored, limit, now)
     used = 0
     mark = limit.reset == 'rolling' and 0 or calendar_end(limit.period, now)
   end
-  return {used = used, mark = mark, told = told}
+  return {used = used, mark = mark, alerted_until = alerted_until}
 end
 
 local function charge(meter, limit, now, cost)
@@ -204,8 +204,8 @@ local function write_meters(layout, keys, meters, changed, now)
       if changed[at] then
         local meter, limit = meters[at], layout.limits[at]
         fields[#fields + 1] = limit.name
-        fields[#fields + 1] = struct.pack('<ddd', meter.used, meter.mark, meter.told)
-        us = math.max(us, reset_us(meter, limit, now), meter.told - now)
+        fields[#fields + 1] = struct.pack('<ddd', meter.used, meter.mark, meter.alerted_until)
+        us = math.max(us, reset_us(meter, limit, now), meter.alerted_until - now)
       end
     end
     if #fields > 0 then

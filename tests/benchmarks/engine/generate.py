@@ -1,4 +1,4 @@
-"""The engine's rival: transformers' `generate`, greedy, with its own KV cache, padded where lengths differ."""
+"""The baseline of the engine: transformers' `generate`, greedy, with its own KV cache, padded to equal lengths."""
 
 import time
 from collections.abc import Sequence

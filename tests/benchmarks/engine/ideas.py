@@ -1,4 +1,4 @@
-"""The ideas of the engine one by one: a figure with each idea, and one without it."""
+"""The techniques of the engine one by one: a figure with each technique, and one without it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a subject is asked to measure and what it answers, as JSON over standard input and output.
+"""The orders that a subject gets, and its results, as JSON over standard input and output.
 
 A subject may run under another Python: this module needs nothing but the standard library.
 

@@ -1,4 +1,4 @@
-"""The Pythons that have the other engines: this one, an environment made before, or a new one.
+"""The Python environments of the other engines: this one, an earlier one, or a new one.
 
 An engine that cannot be had is no failure of the benchmark: its row says SKIPPED and why.
 """

@@ -1,4 +1,4 @@
-"""The mixes of tenants: what each asks for, and which of them are the victims."""
+"""The mixes of tenants: the requests of each, and which of them are the victims of a flood."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence

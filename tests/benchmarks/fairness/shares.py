@@ -1,4 +1,4 @@
-"""The evenness of a run: what tenants received of what max-min fairness would have given them."""
+"""The evenness of a run: the service of tenants against max-min fair shares."""
 
 from collections.abc import Mapping, Sequence
 from math import inf

@@ -1,1 +1,1 @@
-"""What requests cost Redis and other gateways, counted with 1 to 8 real gateways, beside `radixgate plan-fleet`."""
+"""The costs of requests for Redis and gateways, counted with up to 8 real gateways, beside `plan-fleet`."""

@@ -1,4 +1,4 @@
-"""`make bench-fleet`: what requests cost Redis and the gateways, counted, beside what `radixgate plan-fleet` says.
+"""`make bench-fleet`: counts the costs of requests for Redis and gateways, beside the plan of `plan-fleet`.
 
     python -m tests.benchmarks.fleet [--quick] [--costs] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Counts what a request of one cell costs, alone and beside other cells under the same load.
+"""Counts the costs of a request in one cell, alone and beside other cells under the same load.
 
 Every cell has a Valkey of its own; all cells share one more, for quotas, leases and the loads of their workers.
 """

@@ -1,4 +1,4 @@
-"""Counts what requests cost Redis and the gateways: commands, scripts, changes, bytes and CPU.
+"""Counts the costs of requests for Redis and gateways: commands, scripts, changes, bytes and CPU.
 
 All but the CPU is the same on every machine. Gateways are processes of their own, before scripted workers that need
 almost no CPU, on a private Valkey or a cluster.

@@ -1,4 +1,4 @@
-"""What `radixgate plan-fleet` says of a load that was counted."""
+"""The prediction of `radixgate plan-fleet` for a load that was counted."""
 
 from gateway.planning.costs import MEASURED
 from gateway.planning.demand import FleetDemand, FleetLayout

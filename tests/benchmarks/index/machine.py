@@ -1,4 +1,4 @@
-"""One index for the processes of a machine: what a match, a change and a copy cost in shared memory and beside it.
+"""The index in shared memory: the costs of a match, a change and a copy, beside those of a copy in each process.
 
 python -m tests.benchmarks.index.machine [BLOCKS]
 

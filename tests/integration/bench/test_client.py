@@ -1,4 +1,4 @@
-"""The load client before servers that answer anything: an error of that request, by a code that says something."""
+"""The load client of `radixgate bench` before faulty servers: each error gets a code of its own."""
 
 import asyncio
 import json

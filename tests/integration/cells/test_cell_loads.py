@@ -1,4 +1,4 @@
-"""Loads are exchanged by a real Redis: fair parts, one gateway for each cell, leases, a Redis that is away."""
+"""The exchange of loads between cells in a real Redis: fair parts, leases, and an outage of that Redis."""
 
 import asyncio
 from contextlib import asynccontextmanager

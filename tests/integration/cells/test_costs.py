@@ -1,4 +1,4 @@
-"""A request of a cell costs the same, in commands and bytes, whatever other cells there are."""
+"""The cost of a request in a cell does not depend on other cells, in commands and bytes."""
 
 import pytest
 

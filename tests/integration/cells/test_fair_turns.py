@@ -1,4 +1,4 @@
-"""Two cells with queues in Redis and one worker: what each tenant receives does not depend on its cell."""
+"""Fairness across cells: two cells with queues in Redis and one worker give each tenant its share."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A worker of two cells: each cell's index follows the caches of its own tenants, and not those of the other's."""
+"""A worker of two cells: each cell's index follows the caches of its own tenants alone."""
 
 import asyncio
 

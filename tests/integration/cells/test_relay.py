@@ -1,4 +1,4 @@
-"""Requests of other cells' tenants are relayed to them: bytes as they are, streams, errors, clients that leave."""
+"""Relayed requests of other cells' tenants: bytes, streams, errors, and clients that disconnect."""
 
 import asyncio
 import json

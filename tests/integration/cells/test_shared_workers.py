@@ -1,4 +1,4 @@
-"""Two cells share workers: each knows what the other has under way on them, and has its part of every window."""
+"""Workers shared by two cells: each cell knows the other's load, and has its part of every window."""
 
 import asyncio
 from collections import Counter

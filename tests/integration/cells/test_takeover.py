@@ -1,4 +1,4 @@
-"""A cell that dies is taken over: its tenants are served by the other one, and nothing is oversold."""
+"""The takeover of a dead cell: its tenants are served by the other one, and nothing is oversold."""
 
 import asyncio
 import signal

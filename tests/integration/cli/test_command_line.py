@@ -1,4 +1,4 @@
-"""The commands, as processes: what they print, what they refuse, how they stop."""
+"""The commands, as processes: their output, their refusals, and how they stop."""
 
 import asyncio
 import json

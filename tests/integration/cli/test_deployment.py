@@ -1,4 +1,4 @@
-"""Which deployment a command speaks to: the running gateway's, in whatever directory it is typed."""
+"""The deployment that a command works on: that of the running gateway, from any directory."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`radixgate doctor` as a process: on a real embedded worker, and on engines that answer as the real ones do."""
+"""`radixgate doctor` as a process: on a real embedded worker, and on engines with recorded answers."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Folders of the user that have the names of radixgate's packages."""
+"""Folders of the user with the names of radixgate's packages do not hide these."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`radixgate index` on a real Valkey: what it counts, draws, finds, mends and forgets."""
+"""`radixgate index` on a real Valkey: counts, drawings, checks, repairs, removals."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""NUL characters in requests: PostgreSQL cannot store them, and the refusal must not look like an outage."""
+"""NUL characters in requests, which PostgreSQL cannot store: they are refused, and not taken for an outage."""
 
 import pytest
 

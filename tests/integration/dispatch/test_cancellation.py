@@ -1,4 +1,4 @@
-"""A client that leaves, at any moment: quota, turn and worker are free again. On the production runner."""
+"""A client that disconnects at any moment: quota, turn and worker are free again. On the production runner."""
 
 import asyncio
 import json

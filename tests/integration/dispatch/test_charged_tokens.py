@@ -1,4 +1,4 @@
-"""What is charged where the worker's count is missing or impossible: every token that came, and no other."""
+"""Charged tokens where the worker's count is missing or impossible: exactly the tokens that came."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What fails, and what a client sees of it: workers before and after the first byte, full queues, no Valkey."""
+"""Failures and the client's view of them: workers before and after the first byte, full queues, no Valkey."""
 
 import asyncio
 import json

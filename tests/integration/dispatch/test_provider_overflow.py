@@ -1,4 +1,4 @@
-"""Overflow to providers: which requests go there and when, their cost, and the data that leave."""
+"""Overflow to providers: which requests go there and when, their cost, and the data that are sent."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What comes at the worst moment: clients that leave, workers that are gone, requests that are to give way."""
+"""Race conditions: clients that disconnect, workers that vanish, and preemptions, at the worst moment."""
 
 import asyncio
 import json

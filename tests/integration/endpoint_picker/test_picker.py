@@ -1,4 +1,4 @@
-"""The endpoint picker protocol, message by message, as a scripted proxy speaks it; tests/envoy has a real one."""
+"""The endpoint picker protocol, message by message, with a scripted proxy; tests/envoy has a real one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Dispatches of other gateways are known before the loads report them, count once, and end with their requests."""
+"""Dispatches of other gateways count before the loads report them, once, and until their requests end."""
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager

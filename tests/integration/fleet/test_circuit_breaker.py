@@ -1,4 +1,4 @@
-"""Workers whose requests fail while their probes are fine. Scripted workers, real Valkey."""
+"""The circuit breaker: workers whose requests fail while their probes succeed. Scripted workers, real Valkey."""
 
 import asyncio
 

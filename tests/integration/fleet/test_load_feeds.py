@@ -1,4 +1,4 @@
-"""Gateways that hear how busy workers are, from a feed over real ZMQ, and ask when it is silent."""
+"""Load feeds over real ZMQ, and probes while a feed is silent."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Workers with several data-parallel ranks: each request names the one that has its prefix."""
+"""Workers with several data-parallel ranks: each request names the rank that has its prefix."""
 
 from tests.fakes.scripted_worker import ScriptedWorker
 

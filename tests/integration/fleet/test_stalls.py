@@ -1,4 +1,4 @@
-"""A worker that freezes: its requests go elsewhere, its begun streams end, and slow ones are left in peace."""
+"""Stalled workers: requests go elsewhere, begun streams end; workers that are only slow are kept."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Several gateways and the events of one worker: one writes, one follows, and takes over when the writer dies."""
+"""Two gateways follow a worker's KV events: one writes to the index, and the other takes over when it dies."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""A gateway that begins to write: the tree has afterwards what the follower knows, whatever it had before."""
+"""A gateway that becomes the writer of a worker's events: the tree then has what the follower knows."""
 
 import random
 import time

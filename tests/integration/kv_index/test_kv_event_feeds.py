@@ -1,4 +1,4 @@
-"""What a worker's events become in the shared index: a real publisher, a real Valkey, tenures that end."""
+"""KV events in the shared index: a real publisher, a real Valkey, tenures that end."""
 
 import asyncio
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""What engines say of their caches, followed: real embedded workers, real sockets, a small cache that evicts."""
+"""KV events of real embedded workers with a small cache that evicts: the index follows them."""
 
 import asyncio
 import random

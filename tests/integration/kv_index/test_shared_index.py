@@ -1,4 +1,4 @@
-"""Two gateways and one tree: what one learns the other knows, and Redis may come, go and forget."""
+"""The index of two gateways: each learns the other's changes, also while Redis restarts or has lost all."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The usage ledger on real requests: journal, database, what is asked of it. SQLite and PostgreSQL."""
+"""The usage ledger with real requests: journal, database, queries. SQLite and PostgreSQL."""
 
 from pathlib import Path
 

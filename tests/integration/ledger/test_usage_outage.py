@@ -1,4 +1,4 @@
-"""The ledger when the database is away and the gateway is killed: nothing is lost, nothing counts twice."""
+"""The usage ledger in outages: nothing is lost or counted twice while the database is away or a gateway dies."""
 
 import asyncio
 import signal

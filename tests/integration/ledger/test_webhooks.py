@@ -1,4 +1,4 @@
-"""Webhooks: signed, tried again, told once; and what they are told. SQLite and PostgreSQL."""
+"""Webhooks: signed, tried again, delivered once; and their events. SQLite and PostgreSQL."""
 
 import base64
 import hashlib

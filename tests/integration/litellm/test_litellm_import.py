@@ -1,4 +1,4 @@
-"""Moving in from LiteLLM: a key of LiteLLM is accepted here with the same rights and no more."""
+"""The import from LiteLLM: a key of LiteLLM is accepted with the same rights and no more."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Media from listed hosts: fetched here, given to the worker as content, and from nowhere else. Real sockets."""
+"""Media from listed hosts: fetched by the gateway and given to the worker as content. Real sockets."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""No API lets an address or a path reach a worker: media are content, or refused. A whole gateway."""
+"""No API lets an address or a path of media reach a worker. A whole gateway."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Models that answer for others: weighted splits, and fallbacks. Scripted workers, real Valkey."""
+"""Model selection: weighted splits, and fallbacks to other models. Scripted workers, real Valkey."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""One request's way through the gateway stays short: the Python calls it costs, which no machine changes."""
+"""The Python calls of one request through the gateway are bounded; no machine changes their number."""
 
 import pytest
 import pytest_asyncio

@@ -1,4 +1,4 @@
-"""The plan of a fleet is right about real gateways: messages, bytes and commands, which no machine changes."""
+"""The plan of a fleet against counts of real gateways: messages, bytes and commands."""
 
 import pytest
 

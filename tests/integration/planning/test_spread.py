@@ -1,4 +1,4 @@
-"""How evenly the primaries of a cluster share the commands of real gateways: counted, which no machine changes."""
+"""The spread of commands over the primaries of a cluster, counted on real gateways."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Gateways as processes of their own share one queue: shares hold through several, and after one is killed."""
+"""Gateway processes share one queue: tenants keep their shares, also after one process is killed."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Calls that requests cost Redis: what quotas, index and queue ask of it leaves together, for many requests."""
+"""The calls of requests to Redis: quotas, index and queue send theirs together, for many requests."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Classes, deadlines, preemption and signs of life, through a whole gateway."""
+"""Service classes, deadlines, preemption and keep-alive comments, through a whole gateway."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Several gateways and one queue: shares hold, placements spread, and a gateway that dies stalls no other."""
+"""Several gateways share one queue: shares hold, placements spread, and a dead gateway stalls no other."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Budgets, prices, shadows, repeats and what holds without Redis: through a whole gateway."""
+"""Budgets, prices, shadow limits, idempotency keys, and limits without Redis, through a whole gateway."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""A Redis that has lost everything: long windows go on from what the usage ledger knows. SQLite and PostgreSQL."""
+"""Quotas after Redis has lost all counters: long windows are restored from the usage ledger."""
 
 import asyncio
 import itertools

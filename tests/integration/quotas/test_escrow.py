@@ -1,4 +1,4 @@
-"""Quota ahead through a whole gateway: requests in a row find theirs, and what is left over comes back."""
+"""Quota in escrow through a whole gateway: requests in a row use it, and the rest is given back."""
 
 import pytest
 import redis

@@ -1,4 +1,4 @@
-"""A late decision is not the loss of Redis: quotas stay shared while the server is slow, or this process is."""
+"""Late answers of Redis do not count as its loss: quotas stay shared while the server or this process is slow."""
 
 import asyncio
 import signal

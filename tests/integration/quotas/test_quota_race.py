@@ -1,4 +1,4 @@
-"""Real processes race for one limit."""
+"""Real processes race for one limit: together they are granted no more than it allows."""
 
 from tests.benchmarks.quotas.race import race
 

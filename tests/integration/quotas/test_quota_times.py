@@ -1,4 +1,4 @@
-"""What the quota script does about time and loss: on a real server, by the test's clock where that matters."""
+"""Time and loss in the quota script: on a real server, by the test's clock where that matters."""
 
 import itertools
 

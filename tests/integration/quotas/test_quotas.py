@@ -1,4 +1,4 @@
-"""Quotas through a whole gateway: what is granted, what is refused, and what the client is told."""
+"""Quotas through a whole gateway: what is granted and refused, and what the client is told."""
 
 import asyncio
 

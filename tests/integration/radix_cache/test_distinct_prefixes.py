@@ -1,4 +1,4 @@
-"""Prefixes without end leave the index within its bound. tests/benchmarks/index/distinct.py sends millions."""
+"""Endless distinct prefixes leave the index within its bound. tests/benchmarks/index/distinct.py sends millions."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The keeper holds the tree in Redis to its memory, and takes away what dead gateways have left there."""
+"""Index maintenance keeps the tree in Redis within its memory, and removes what dead gateways left."""
 
 import asyncio
 import time

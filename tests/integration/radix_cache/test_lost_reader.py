@@ -1,4 +1,4 @@
-"""What a gateway keeps and sends while its reader has lost Redis, and its calls still arrive there, is bounded."""
+"""A gateway whose reader has lost Redis while its calls arrive there: what it keeps and sends is bounded."""
 
 import asyncio
 import time

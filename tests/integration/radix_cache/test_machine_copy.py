@@ -1,4 +1,4 @@
-"""A process that keeps the index for its machine, and one that reads it: each learns what the other does."""
+"""The index in shared memory: the process that keeps it and one that reads it learn each other's changes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A worker that comes back as another instance holds nothing, also not what was not yet seen in Redis."""
+"""A worker that returns as another instance holds nothing, also before Redis has seen that."""
 
 import time
 from array import array

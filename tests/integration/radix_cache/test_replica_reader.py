@@ -1,4 +1,4 @@
-"""The read copy's reader when changes come faster than it can follow, and late."""
+"""The replica's reader when changes come late, or faster than it can follow."""
 
 import asyncio
 import time

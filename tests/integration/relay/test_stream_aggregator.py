@@ -1,4 +1,4 @@
-"""Answers that clients want at once, from workers that are asked for streams."""
+"""Whole answers that the gateway puts together from streams of workers."""
 
 import asyncio
 from math import isclose

@@ -1,4 +1,4 @@
-"""Streams are judged by their ending: an error, or an end without a sign of it, is a failure of the worker."""
+"""The ending of streams: an error, or an end without a sign of it, is a failure of the worker."""
 
 import json
 

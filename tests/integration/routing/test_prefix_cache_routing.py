@@ -1,4 +1,4 @@
-"""The whole: real embedded workers behind a gateway, and prompts that meet their cache again."""
+"""Prefix routing with real embedded workers: prompts go to the worker that has their beginning in its cache."""
 
 import asyncio
 import json

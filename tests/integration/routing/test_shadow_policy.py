@@ -1,4 +1,4 @@
-"""A second policy beside the one that decides, in a whole gateway: scripted workers, real Valkey."""
+"""The shadow policy in a whole gateway: scripted workers, real Valkey."""
 
 import json
 

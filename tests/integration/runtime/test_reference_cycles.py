@@ -1,4 +1,4 @@
-"""Requests leave nothing to the collector of cycles, which a gateway lets look seldom: what waits is memory."""
+"""Requests leave no reference cycles: the gateway collects them seldom, and until then they take memory."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Settings that are read again while streams go on: what is swapped, what waits, what changes nothing."""
+"""Reload of settings while streams go on: which changes take effect, which need a restart, which are refused."""
 
 import asyncio
 import json

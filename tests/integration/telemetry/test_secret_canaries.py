@@ -1,4 +1,4 @@
-"""Marked secrets meet everything that can go wrong; then every log, trace, metric and error is searched for them.
+"""Marked secrets in every kind of failure: no log, trace, metric or error contains one.
 
 Database and Redis are away from the start: what drivers say of an address that they cannot reach is where passwords
 like to stand.

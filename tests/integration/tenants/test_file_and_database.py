@@ -1,4 +1,4 @@
-"""Tenants of the settings file beside those of a database, as the file is read again: whose a name is, and when."""
+"""Tenants of the settings file beside those of a database: which of two with one name holds, after each reload."""
 
 import pytest
 

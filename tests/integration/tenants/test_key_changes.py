@@ -1,4 +1,4 @@
-"""Two gateways and one database: what is changed takes effect in both, and outlives an outage."""
+"""Changes of keys with two gateways and one database: they take effect in both, and outlive an outage."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""TokenVerifier of a real identity provider: what lets in, what does not, and what its keys may do meanwhile."""
+"""TokenVerifier with a real identity provider: accepted and refused tokens, and changes of its keys."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Very long prompts through a whole gateway: they come to the worker as they were, and as the tokens they are."""
+"""Very long prompts through a whole gateway: unchanged at the worker, with the right tokens."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who gets in without a tenant's key: foreign web pages, guesses at the admin token, probes, scrapers."""
+"""Access without a tenant's key: foreign web pages, guesses at the admin token, probes, scrapers."""
 
 import os
 import stat

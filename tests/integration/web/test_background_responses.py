@@ -1,4 +1,4 @@
-"""Responses in the background: they outlive their client, are followed, cancelled, missed with their gateway."""
+"""Background responses: they outlive their client, can be followed and cancelled, and end with their gateway."""
 
 import asyncio
 import json

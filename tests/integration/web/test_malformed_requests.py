@@ -1,4 +1,4 @@
-"""The front door under anything: a gateway on its real listener, whatever bytes a client may think of.
+"""Malformed requests: a gateway on its real listener answers whatever bytes a client sends.
 
 It never fails (500), never shows a traceback, and refuses in the API's own shape.
 """

@@ -1,4 +1,4 @@
-"""What generates no tokens, through a whole gateway: embeddings, reranking, scores, moderation, speech, tokens."""
+"""APIs that generate no tokens: embeddings, reranking, scores, moderation, speech, tokens."""
 
 import base64
 import json

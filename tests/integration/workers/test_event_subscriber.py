@@ -1,4 +1,4 @@
-"""Listening to a publisher over real sockets: late, with gaps, after a restart, among nonsense."""
+"""The subscriber of KV events over real sockets: a late start, gaps, a restart, malformed messages."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Listening to a load feed over real sockets: late, among nonsense, after a restart."""
+"""The subscriber of a load feed over real sockets: a late start, malformed messages, a restart."""
 
 import asyncio
 from contextlib import aclosing

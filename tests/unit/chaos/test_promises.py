@@ -1,4 +1,4 @@
-"""What chaos judges by: a judge that cannot say no is none."""
+"""The checks of chaos runs: each of them can fail."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The latency model: what it learns, how fast, and what does not lead it astray."""
+"""The latency model: what it learns, how fast, and which samples it ignores."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""How fast workers are held to be while little is known of them."""
+"""The assumed speeds of workers while little is known of them."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""What becomes of events that speak of more than plain prefixes: groups, pages that are not full, holes."""
+"""The follower of KV events that are not plain prefixes: groups, partial pages, gaps."""
 
 import gc
 from array import array

@@ -1,4 +1,4 @@
-"""Connections are kept, and as few of them are used as will do."""
+"""The connection pool of the database: connections are kept, and as few as possible are used."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Drivers keep the statements of the past: portions of any length are taken with a handful of them."""
+"""Statements of the usage store: portions of any length need only a handful of prepared ones."""
 
 import pytest
 from sqlalchemy import bindparam, event

@@ -1,4 +1,4 @@
-"""Discovery: what becomes of the fleet when sources say this and that, and when they say nothing."""
+"""Discovery: changes of the fleet by reports of sources, and by their silence."""
 
 import logging
 

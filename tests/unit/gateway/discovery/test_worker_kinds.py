@@ -1,4 +1,4 @@
-"""Kinds of workers: what is said where the settings name another kind than the worker has."""
+"""Kinds of workers: the warning where the settings name another kind than the worker has."""
 
 import logging
 

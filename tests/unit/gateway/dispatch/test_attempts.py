@@ -1,4 +1,4 @@
-"""The attempts of a request: which workers get it, what is learnt of them, and that every ending frees all."""
+"""The attempts of a request: their workers, their reports, and that every ending frees everything."""
 
 import asyncio
 from dataclasses import replace

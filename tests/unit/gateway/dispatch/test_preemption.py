@@ -1,4 +1,4 @@
-"""Which batch requests give up their placement, and that none does where that would not help."""
+"""Preemption: which batch requests give up their placement, and that none does in vain."""
 
 from types import SimpleNamespace
 

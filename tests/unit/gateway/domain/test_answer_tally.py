@@ -1,4 +1,4 @@
-"""What came of an answer: usage that counts each choice by itself, and text, wherever it was cut."""
+"""The tally of an answer: its text and usage, of each choice, wherever the stream was cut."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The store of finished requests: what it keeps, within which bounds, and what it answers."""
+"""The store of finished requests: its bounds, and its answers."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The table of moves: probes, requests, the circuit, and operators."""
+"""The transitions of a worker's health: probes, requests, the circuit, and operators."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The fleet: what probes make of a worker's health, what is logged of it, and when its cache is forgotten."""
+"""The fleet: probes and a worker's health, log lines, and when its cache counts as lost."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What is ahead on a worker, and how much of it has been computed by now."""
+"""The load ahead on a worker, and the part of it that has been computed by now."""
 
 import pytest
 

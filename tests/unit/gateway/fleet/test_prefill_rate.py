@@ -1,4 +1,4 @@
-"""What a prompt token takes an engine, by its own counters."""
+"""The prefill time of a prompt token, by an engine's own counters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What answers report, held against what was known; and how far a worker in doubt is trusted."""
+"""Feedback: reported cached tokens against the index, and the confidence in a worker's entries."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""Images and sounds in a prompt: part of what blocks are made of, whatever a tokenizer makes of the text around."""
+"""Placeholder tokens of images and sounds in a prompt: they are part of its blocks."""
 
 import asyncio
 import json

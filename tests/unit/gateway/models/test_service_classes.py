@@ -1,4 +1,4 @@
-"""Of which class a request is, and what a plan lets it ask for."""
+"""The service class of a request: asked for, allowed by the plan, or the default."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What tenants have received, as a room's queue policy counts it; and the requests that stand in the room."""
+"""The counters of a waiting room: what its tenants have received, and the requests in it."""
 
 import asyncio
 

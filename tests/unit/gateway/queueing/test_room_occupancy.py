@@ -1,4 +1,4 @@
-"""How many requests wait in a room, of which tenants, and since when."""
+"""The occupancy of a waiting room: its requests, their tenants, and since when they wait."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What the ledger's hours come to in a window, and how often the ledger is asked."""
+"""The recovery of counters: sums of the ledger's hours in a window, and how often the ledger is asked."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""How many gateways there are, as each of them knows."""
+"""The number of gateways, as each of them knows it."""
 
 import asyncio
 

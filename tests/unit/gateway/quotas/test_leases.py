@@ -1,4 +1,4 @@
-"""Leases of requests: when what ends them is sent."""
+"""Leases of requests: when their end is sent."""
 
 import asyncio
 

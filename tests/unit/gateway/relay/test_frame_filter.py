@@ -1,4 +1,4 @@
-"""Frames by which a hostile worker would keep the event loop busy: each is read in a time that its length bounds.
+"""The frame filter with frames of a hostile worker: the time for each is bounded by its length.
 
 The frames are as long as frames may be. Work that grows with the square of their length would take hours.
 """

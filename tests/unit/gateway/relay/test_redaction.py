@@ -1,4 +1,4 @@
-"""What workers say, as clients get it: no addresses, and no word of caches that others fill."""
+"""Redaction of workers' answers: no addresses, and no counts of other tenants' cached tokens."""
 
 import json
 

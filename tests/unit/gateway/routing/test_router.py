@@ -1,4 +1,4 @@
-"""The router remembers what new requests wait for want of a copy, and asks the policy for one more in time."""
+"""The router: it remembers waits for one more copy of a prefix, and asks the policy for the copy in time."""
 
 from array import array
 from random import Random

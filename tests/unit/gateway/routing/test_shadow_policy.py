@@ -1,4 +1,4 @@
-"""The second policy: it is counted, it decides no more than its share, and its regret is the latency model's."""
+"""The shadow policy: its counts, its share of decisions, and its regret by the latency model."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a slip of the pen in the settings comes to: one line that says where, and what is accepted there."""
+"""Error messages about settings: one line with the path of the mistake and the accepted values."""
 
 import json
 from datetime import UTC, datetime, timedelta

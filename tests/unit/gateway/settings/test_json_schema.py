@@ -1,4 +1,4 @@
-"""The JSON schema of the settings says what the settings accept."""
+"""The JSON schema of the settings accepts what the settings accept."""
 
 import jsonschema
 import pytest

@@ -1,4 +1,4 @@
-"""What became of a finished request."""
+"""The outcome of a finished request."""
 
 import pytest
 

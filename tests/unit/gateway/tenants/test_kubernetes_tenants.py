@@ -1,4 +1,4 @@
-"""Reading one ConfigMap or Secret with tenants or a key: what is right is taken whole, what is wrong says why."""
+"""Reading a ConfigMap or Secret with tenants or a key: it is taken whole, or refused with a reason."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""What a key stands for, put together from organisation, plan, tenant and key."""
+"""The tenant of a key, put together from organisation, plan, tenant and key."""
 
 from hashlib import sha256
 

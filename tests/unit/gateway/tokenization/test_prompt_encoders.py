@@ -1,4 +1,4 @@
-"""Prompts to tokens: the worker's own ids, whatever was remembered of earlier prompts."""
+"""Prompt encoders: the worker's own token ids, with and without remembered prompts."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tokens by the engine's own word: what it is asked, what is remembered, and what stands in for it."""
+"""Tokens by the engine's `/tokenize`: its questions, its memory, and the fallback."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Where a client is, whatever it writes about itself."""
+"""The address of a client, whatever the client writes into its headers."""
 
 import pytest
 from aiohttp.test_utils import make_mocked_request

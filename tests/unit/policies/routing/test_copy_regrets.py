@@ -1,4 +1,4 @@
-"""What requests have waited for one more copy of a prefix pays for it, at most once, and is forgotten in time."""
+"""Copy regrets: waits for one more copy of a prefix add up to its price, and are forgotten in time."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a caller does with each answer that a server of a cluster may give instead of an answer."""
+"""The cluster client: redirects, loading servers and other replies that are no answers."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How much a caller keeps for a server that is slow or away."""
+"""The bound of calls that are kept for a slow or absent server."""
 
 import asyncio
 from contextlib import asynccontextmanager

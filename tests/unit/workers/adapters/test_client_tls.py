@@ -1,4 +1,4 @@
-"""The way to a worker: headers of its own, authorities of one's own, and a client's certificate."""
+"""TLS and headers to a worker: own authorities, and a client certificate."""
 
 import asyncio
 import ssl

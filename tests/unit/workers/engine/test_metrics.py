@@ -1,4 +1,4 @@
-"""What the engine counts: moments on a clock that is set, work that was needed and work that was not."""
+"""The engine's metrics: times on a fake clock, useful and wasted work."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a gateway asks beside text, and what happens when clients leave."""
+"""The control endpoints, and clients that disconnect."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Every refusal: the right status, OpenAI's error object with all four keys, the field by name, no traceback."""
+"""Refusals: status, OpenAI's error object with all four keys, the field by name, no traceback."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Where engines say that they publish, and where that is for us."""
+"""The addresses at which engines publish KV events, as seen from the gateway."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""How busy engines say they are, and what of it no gateway knows of."""
+"""The reported load of engines, and the part of it that no gateway sent."""
 
 import pytest
 

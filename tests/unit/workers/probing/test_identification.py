@@ -1,4 +1,4 @@
-"""What is found about an engine from its answers alone."""
+"""The identification of an engine by its answers."""
 
 import pytest
 from aiohttp import web

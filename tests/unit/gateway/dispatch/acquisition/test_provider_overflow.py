@@ -1,4 +1,4 @@
-"""Which provider a request goes over to: with consent, in its own model, up, and the cheapest."""
+"""The choice of a provider: with consent, for its own model, healthy, and the cheapest."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The time to first token that a class wants: what ends a request's wait, and when it is due."""
+"""The TTFT target of a service class: what ends a request's wait, and when."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a request gets its placement: at once, in its turn, at a provider, or not at all; alone and with others."""
+"""Worker acquisition: at once, in a turn, at a provider, or refused; in one gateway and in several."""
 
 import asyncio
 

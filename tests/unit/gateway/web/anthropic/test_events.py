@@ -1,4 +1,4 @@
-"""ChatCompletion answers to messages: blocks, order of events, usage, errors; chunk boundaries mean nothing."""
+"""Events of the Messages API from chat completions: blocks, order, usage, errors, wherever chunks are cut."""
 
 import json
 from datetime import UTC, datetime

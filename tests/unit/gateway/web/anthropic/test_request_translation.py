@@ -1,4 +1,4 @@
-"""Bodies of the Messages API to chat requests: what is said otherwise, and what is refused, with its field."""
+"""Bodies of the Messages API as chat requests: translated fields, and refused ones by name."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Bodies that are small in bytes and large in everything else are refused before they become objects."""
+"""Body limits: bodies of few bytes and very many values are refused before they become objects."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""OpenAI bodies: what is read of them, what is dropped, and what is refused with the name of the field."""
+"""OpenAI bodies: read, dropped and refused fields."""
 
 import json
 

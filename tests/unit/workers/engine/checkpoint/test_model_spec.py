@@ -1,4 +1,4 @@
-"""What is read from a checkpoint directory, and what is refused with a word on why."""
+"""The model's specification: read from a checkpoint directory, or refused with a reason."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Answers that keep to a grammar whatever the model says, and compiling that cannot get out of hand."""
+"""Structured output: answers keep to their grammar, and compilation is bounded."""
 
 import asyncio
 import json

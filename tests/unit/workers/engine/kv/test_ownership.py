@@ -1,4 +1,4 @@
-"""The owners of every block after any history: a state machine with ghost KV.
+"""The owners of every KV block after any history: a state machine with a model of the KV.
 
 The ghost remembers for every slot the exact prefix that was computed into it. So a block that another sequence
 wrote, a freed block that is still read, or a shared block with the wrong content cannot pass unnoticed. A

@@ -1,4 +1,4 @@
-"""The model says what transformers says: logits within 1e-4, greedy tokens equal, however the work is cut."""
+"""The decoder against transformers: logits within 1e-4, greedy tokens equal, however the work is cut."""
 
 import itertools
 import random

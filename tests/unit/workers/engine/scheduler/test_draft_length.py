@@ -1,4 +1,4 @@
-"""The pace of speculation: how many tokens are worth drafting."""
+"""The draft length of speculation: how many tokens are worth drafting."""
 
 import pytest
 from hypothesis import given

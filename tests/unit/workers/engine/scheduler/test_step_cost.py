@@ -1,4 +1,4 @@
-"""What a row more costs is learned from steps, and decides how far it pays to guess."""
+"""The cost of one more row, learnt from steps, and the draft length that follows."""
 
 import math
 

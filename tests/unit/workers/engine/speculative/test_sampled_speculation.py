@@ -1,4 +1,4 @@
-"""The whole path once more, drawn: model, draft model, KV, processors, chances. 3,000 texts against their odds.
+"""Sampled speculation with a draft model: 3,000 texts against their exact probabilities.
 
 That the rule is right is proved in `test_rejection_sampling.py`. Here its parts are put together wrongly, if they
 are: a processor that does not see the drafts, a chance used twice, KV of another text. Looks K + 2 tokens deep
