@@ -3,7 +3,7 @@
     gateway --once a second: its cell, its URL, a lease--> Redis --the gateways of all living cells--> gateway
 
 No request asks Redis for it. A cell lives for as long as one of its gateways; a gateway that drains leaves. While
-Redis is away the last answer holds; once Redis is back, the cells of that answer have time to renew their leases.
+that Redis is away the last answer holds; once it is back, the cells of that answer have time to renew their leases.
 """
 
 import asyncio

@@ -254,7 +254,7 @@ class Progress:
             self.finish_reasons = reasons[:FINISH_REASONS_MAX]
 
     def output_sent(self, frames: int) -> None:
-        """Record that bytes with so many data frames were handed to the client's socket."""
+        """Record that bytes with so many data frames are handed to the client's socket now."""
         now = self.clock()
         if self.first_byte_at is None:
             self.first_byte_at = now
