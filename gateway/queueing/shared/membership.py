@@ -74,7 +74,7 @@ class Membership:
             timeout_seconds: How long a request waits for a decision.
             clock: Returns seconds and never goes backwards.
             always_joined: Whether the gateway joins without queues and placements, too.
-            in_cell: Whether other cells use the same workers, so that Redis gives the turns of a single gateway, too.
+            in_cell: Whether other cells use the same workers: Redis then gives the turns of a single gateway, too.
         """
         self.gateways = 1
         """How many gateways are alive."""
