@@ -1,13 +1,14 @@
 """Turns of one queue in several cells: no cell gets far ahead of another one in which requests wait.
 
-Each cell gives turns to its own tenants by start-time fair queueing (policies/queueing/sfq.py). It tells the others
-its virtual time v and the weight of its tenants that wait. Virtual time is work by weight: where it is equal in all
-cells, tenants that wait have received as much as in one queue. What a cell does by what the others have told:
+Each cell gives turns to its own tenants by start-time fair queueing (policies/queueing/sfq.py). It publishes its
+virtual time v and the weight of its tenants that wait. Virtual time is work by weight: where it is equal in all
+cells, tenants that wait have received as much as in one queue. What follows for a cell from the states of the
+others:
 
     floor = the least v of the other cells in which requests wait
     lead  = LEAD_WINDOWS of all workers / weight of all tenants that wait
 
-    a start tag above floor + lead   goes to an idle worker only, so that no worker is idle for the others' sake
+    a start tag above floor + lead   goes to an idle worker only: no worker stays idle to let others catch up
     no request waits here            v is lifted to the floor, or to the largest v if no request waits elsewhere
                                      either: idle time earns a cell no credit
     requests wait here               v is lifted to DEBT_LEADS leads below the largest v: a new cell, and one whose
@@ -26,7 +27,7 @@ from math import inf
 from typing import NamedTuple
 
 LEAD_WINDOWS = 4.0
-"""Windows of every worker by which a cell may be ahead: what workers compute until news has come from all cells.
+"""Windows of every worker by which a cell may be ahead: what workers compute until all cells' states have arrived.
 
 With 2 a tenth fewer requests are sent in an overload; with 8 shares are less even where few tenants wait.
 """

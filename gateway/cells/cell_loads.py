@@ -4,13 +4,14 @@
 
 One gateway of each cell does it, a few times a second, whatever requests there are. The cell's queue then counts
 the others' work on a worker as its own gateways': in the choice of a worker, and in what may be ahead of it. The
-state is read as it is told: told a period later, it cost a tenth of mean TTFT near saturation (ten cells of ten
-simulated workers each). Then each shard of the queue is visited, once in a period, with what the others have.
+state is read just before it is published: published a period later, it made the mean TTFT near saturation a tenth
+longer (ten cells of ten simulated workers each). Then each shard of the queue is visited, once in a period, with
+the loads of the others.
 
-News of the others is late, that of this cell is not. So that cells do not all take the worker that was idle a
-moment ago, each prefers the workers that are at home there (home_workers.py). And a cell that has filled a worker
-would keep it: so each cell counts at most the others' fair part of a worker's window, and has its own part whatever
-they do. A worker is the same in two cells if its id and its address are.
+The loads of the other cells are known late, those of this cell at once. So that cells do not all take the worker
+that was idle a moment ago, each prefers the workers that are at home there (home_workers.py). And a cell that has
+filled a worker would keep it: so each cell counts at most the others' fair part of a worker's window, and has its
+own part whatever they do. A worker is the same in two cells if its id and its address are.
 
 So that tenants have equal shares whichever cells they belong to, no cell's turns get far ahead of another one's
 (policies/cell_turns.py).
@@ -43,13 +44,13 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 0.1
 IDLE_SECONDS = 0.2
-"""How often a cell without any request tells and hears."""
+"""How often a cell without any request exchanges its state with the others."""
 
 STANDBY_SECONDS = 0.5
 """How often the other gateways of a cell look whether the one that shares its loads is gone."""
 
 LEASE_MS = 1000
-"""How long the loads of a cell count after it was heard last."""
+"""How long the loads of a cell count after its last report."""
 
 MODELS_MAX = 8
 """Models of one worker whose windows are compared."""
@@ -136,7 +137,7 @@ class CellLoads:
             await asyncio.sleep(PERIOD_SECONDS if own.loads else IDLE_SECONDS)
 
     async def _share(self, own: CellState) -> list[CellReport] | None:
-        """Tell the other cells this one's state, and return theirs; None if another gateway does it.
+        """Publish this cell's state, and return those of the others; None if another gateway does it.
 
         Raises RedisDown.
         """

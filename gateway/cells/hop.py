@@ -1,4 +1,4 @@
-"""The header of a request that one cell relays to another: who sends it, signed with the deployment secret.
+"""The header of a request that one cell relays to another: the client's address, signed by the sending cell.
 
     x-radixgate-hop: <the client's address, or -> <HMAC-SHA256 over the receiving cell, the address and the API key>
 

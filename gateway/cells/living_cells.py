@@ -73,7 +73,7 @@ class LivingCells:
             prefix: Beginning of all keys there.
             cell: Name of this gateway's cell.
             url: Where other cells reach this gateway.
-            lease_seconds: How long this gateway is alive without a sign of life.
+            lease_seconds: How long this gateway counts as alive after its last renewal.
             serves: Whether this gateway takes requests of other cells; False while it drains.
             clock: Returns seconds and never goes backwards.
         """

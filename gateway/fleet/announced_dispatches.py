@@ -1,7 +1,7 @@
 """Dispatches of other gateways to workers, and their ends, learnt from predictions in the prefix index.
 
 Redis reports the sums of all loads with each of its replies; between two reports, and where the queue is not kept
-in Redis, predictions are the only news of what other gateways have sent (policies/others_load.py).
+in Redis, only predictions show what other gateways have sent (policies/others_load.py).
 """
 
 from collections.abc import Callable

@@ -75,7 +75,7 @@ class OwnFeedLeases:
         return self._store.identity in (lease.writer, lease.second)
 
     def renew_soon(self) -> None:
-        """Bring the next renewal forward, because there is news for other gateways or a role to claim."""
+        """Bring the next renewal forward, because of a change for other gateways, or a role to claim."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class OwnFeedLeases:
             try:
                 async with asyncio.timeout(RENEW_SECONDS):
                     await self._wake.wait()
-                await asyncio.sleep(RENEW_SECONDS / 20)  # Collects several pieces of news in one call.
+                await asyncio.sleep(RENEW_SECONDS / 20)  # Collects several changes in one call.
             except TimeoutError:
                 pass
             self._wake.clear()
@@ -118,9 +118,9 @@ class OwnFeedLeases:
         asked_at = self._clock()
         table = await self._store.renew(self.table, int(LEASE_SECONDS * 1000), changes)
         self._fresh_until = asked_at + LEASE_SECONDS
-        news = table is not self.table or not self._was_fresh
+        changed = table is not self.table or not self._was_fresh
         self.table, self._was_fresh = table, True
-        if news:
+        if changed:
             self._changed()
 
     async def _claims(self) -> list[FeedLeaseChange]:

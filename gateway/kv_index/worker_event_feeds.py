@@ -1,6 +1,6 @@
 """The KV event feeds of one worker, one per rank: follows them, and writes to the index if elected as writer.
 
-    nothing heard yet --batch 0--> whole: only the worker's events count
+    nothing received --batch 0--> whole: only the worker's events count
           |                          |
           |                          a gap that cannot be filled
           |                          v
@@ -14,7 +14,7 @@ follower takes it, and the index is reconciled later:
     following begins     earlier events are replayed, and written when the replay is complete
     the cache is empty   the tenure ends, and the next one begins a moment later
     tenure was ended     by another gateway, because the worker was down or its cache is empty: if the worker is
-                         still the same instance, everything that was heard is still held
+                         still the same instance, it still holds everything that it reported
     Redis was away       or did not take a change: the tree is compared with what is held
     the writer is gone   this gateway writes from now on; what the other one wrote may be more or less than is held
 """
@@ -65,7 +65,7 @@ class FeedContext:
     wall_clock: Callable[[], float]
     """Seconds since 1970."""
     announce: Callable[[], None]
-    """Brings the next renewal of leases forward, because there is news for the other gateways."""
+    """Brings the next renewal of leases forward, because something has changed for the other gateways."""
     may_write: Callable[[], bool]
     """Returns whether it is certain that no other gateway writes."""
     page_budget: PageBudget

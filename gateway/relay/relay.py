@@ -96,6 +96,7 @@ async def _relay_whole(
     headers: Mapping[str, str],
     reports_cached_tokens: bool,
 ) -> None:
+    """Send a whole answer, without what the client must not see; read its usage. Raises as `relay` does."""
     # Speech passes as it is; an API that generates tokens answers in JSON, whatever the content type says.
     kind = "application/json" if request.generates else answer.content_type or "application/json"
     try:
@@ -126,6 +127,7 @@ async def _relay_frames(
     headers: Mapping[str, str],
     frames: FrameFilter,
 ) -> None:
+    """Send the frames of a stream as they pass the filter, and note its usage. Raises as `relay` does."""
     seen, begun, traced, last = 0, False, progress.trace is not None, b""
     try:
         async for chunk in answer.chunks():
@@ -144,6 +146,8 @@ async def _relay_frames(
                 seen = frames.frames
             if frames.error is not None:
                 break
+
+        # The stream has ended: as a failure of the worker, or with `[DONE]` or all finish reasons.
         rest = frames.end()
         if frames.error is not None or (request.generates and not frames.ended):
             fail(frames.error, begun, request, progress)

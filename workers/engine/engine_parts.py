@@ -109,6 +109,8 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+
+    # The model: its description, tokenizer, weights and LoRA adapters.
     spec = ModelSpec.from_directory(config.model)
     context_length = config.context_length or spec.context_length
     if context_length > spec.context_length:
@@ -124,6 +126,8 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         quantization=config.quantization,
     )
     loras = load_loras(config.lora, spec, dtype=dtype, device=device)
+
+    # The memory: what the largest step needs, and the KV blocks that fit beside it.
     codec = kv_codec(config.kv_dtype, dtype)
     backend = choose_backend(config.attention_backend, device=device, kv_layout=config.kv_layout)
     rows = graph_rows(config, backend, device)
@@ -166,6 +170,8 @@ def load_engine_parts(config: EngineConfig, watcher: Drafter | None = None) -> E
         store.num_bytes / 1e6,
         largest_step / 1e6,
     )
+
+    # The computation: attention, the drafter of speculative decoding, and what is compiled or captured ahead.
     attention = attention_backend(backend, store, spec)
     target = TargetModel(
         decoder=decoder,

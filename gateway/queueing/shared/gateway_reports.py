@@ -2,7 +2,7 @@
 
     ask --"look N question"--> the stream of turns --> every gateway: SET its report, "answered N gateway" --> GET
 
-A gateway that does not answer in time is left out; an older version takes the message for news of gateways, and
+A gateway that does not answer in time is left out; an older version takes the message for a change of gateways, and
 does not answer.
 """
 

@@ -79,7 +79,7 @@ class LocalPlacements:
 def _less(total: LoadTotals, own: _Sums | None) -> LoadTotals:
     if own is None:
         return total
-    # News on its way to Redis may make this gateway's share look larger than the total.
+    # Changes on their way to Redis may make this gateway's share look larger than the total.
     rest = LoadTotals(
         max(0, total.tokens_queued - own.tokens_queued),
         max(0, total.streams - own.streams),
