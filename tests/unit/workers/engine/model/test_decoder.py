@@ -17,7 +17,7 @@ from workers.engine.execution import model_runner as runner_module
 from workers.engine.request import Request
 from workers.engine.sampling.sampling_params import SamplingParams
 
-NEW_TOKENS = 20
+NEW_TOKENS = 12
 LENGTHS = (1, 3, 15, 16, 17, 33, 48, 70)
 LENGTHS_BY_SINGLE_TOKENS = LENGTHS[:6]
 """Of a prompt whose tokens are computed one a step, two blocks of the largest size are enough."""
