@@ -21,6 +21,11 @@ class DrainState:
     requests: "set[asyncio.Task[object]]" = field(default_factory=set)
     """One task for each request that is being served."""
 
+    async def wait_for_requests(self, seconds_max: float) -> None:
+        """Wait until no request is being served."""
+        if self.requests:
+            await asyncio.wait(self.requests, timeout=seconds_max)
+
     def cancel_requests(self) -> None:
         """Cancel every request that is still being served."""
         for task in self.requests:

@@ -34,9 +34,11 @@ from gateway.settings.sources import LoadedSettings
 from gateway.settings.tree import Settings
 from gateway.telemetry.gauge_collector import StateCollector
 from gateway.web.admin_app import admin_app, admin_error
+from gateway.web.direct.connection import DirectConnection
 from gateway.web.error_response import error_response
 from gateway.web.middleware.connection_limits import ConnectionLimiter
 from gateway.web.middleware.protocol_errors import ErrorAnswer, with_error_answers
+from gateway.web.tenant_app import DIRECT_ROUTES
 from workers.system_error import reason_of
 
 log = logging.getLogger(__name__)
@@ -214,8 +216,11 @@ class _Runner(web.AppRunner):
         if made is None:
             return None
 
-        def new() -> web.RequestHandler:
-            return self._with_error_answers(made())
+        routes = self.app.get(DIRECT_ROUTES)
+
+        def new() -> asyncio.Protocol:
+            inner = self._with_error_answers(made())
+            return DirectConnection(inner, routes, KEEPALIVE_SECONDS) if routes is not None else inner
 
         return self.bound.counted(new) if self.bound is not None else new
 

@@ -54,6 +54,7 @@ def tenant_app_of(gateway: Gateway, stores: ObjectStores, cells: CellRelay | Non
         memory=gateway.memory,
         body_bytes_max=requests.body_bytes_max,
         body_seconds_max=requests.body_seconds_max,
+        drain_seconds=gateway.settings.drain.seconds,
         # A unix socket is out of a browser's reach, and its clients name hosts as they like.
         local_names_only=lambda: listen.unix_socket is None and not directory.requires_keys,
         cors=cors,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
+from typing import cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
@@ -28,6 +29,8 @@ from gateway.web.bodies.inference_body import decode_inference_body
 from gateway.web.cell_relay import CELL, CellRelay, answer_headers, relayed_chunks
 from gateway.web.client_address import FindAddress
 from gateway.web.dialect import Dialect
+from gateway.web.direct.answer import DirectAnswer
+from gateway.web.direct.request import DirectRequest
 from gateway.web.queue_headers import parse_queue_headers
 from gateway.web.request_identity import REQUEST_ID, SERVER, new_request_id, presented_key, set_caller
 
@@ -86,7 +89,7 @@ class HttpExchange:
         """Begin an exchange.
 
         Args:
-            http: The request.
+            http: The request; a DirectRequest has what is needed of it.
             dialect: Makes the dialect of the called API for a request id.
             find_address: Returns the client's address.
             memory: The memory that all requests share.
@@ -196,11 +199,16 @@ class HttpExchange:
         """
         if self._logged:
             set_caller(self._http, tenant)
-        content, encoding = self._http.content, self._http.headers.get("Content-Encoding")
+        http, encoding = cast(object, self._http), self._http.headers.get("Content-Encoding")
         decompressor = decompressor_for(encoding) if encoding is not None else None
         # As most bodies do, this one may have come together with its headers: there is nothing to wait for.
+        body = None
+        if isinstance(http, DirectRequest):
+            body, http.whole = http.whole, None
         try:
-            body = content.read_nowait() if content.is_eof() else await self._body()
+            if body is None:
+                content = self._http.content
+                body = content.read_nowait() if content.is_eof() else await self._body()
         except RequestPayloadError as err:
             raise BadRequest("The body did not arrive as its headers said.") from err
         if len(body) > self._body_bytes_max:
@@ -223,8 +231,8 @@ class HttpExchange:
 
     async def begin(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Start a streamed answer, unless a comment has started it already."""
-        if not self.started:
-            await self._prepare(status, content_type, headers)
+        if self.response is None:
+            await self._begin(status, headers, {**STREAM_HEADERS, "content-type": content_type})
         start = self._dialect.stream_start()
         if start:
             await self._send(start)
@@ -232,7 +240,7 @@ class HttpExchange:
     async def comment(self) -> None:
         """Send an SSE comment as a sign of life, which starts the stream. Raises ConnectionResetError."""
         if not self.started:
-            await self._prepare(200, "text/event-stream", {})
+            await self._begin(200, {}, {**STREAM_HEADERS, "content-type": "text/event-stream"})
         await self._send(COMMENT)
 
     async def write(self, data: bytes) -> None:
@@ -249,13 +257,6 @@ class HttpExchange:
         assert self.response is not None
         await self._await_client_read(self.response.write_eof(rest), len(rest))
 
-    async def _prepare(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        of_stream = {**STREAM_HEADERS, "content-type": content_type}
-        self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_stream))
-        if self.closes_connection:
-            self.response.force_close()
-        await self.response.prepare(self._http)
-
     async def answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a whole answer at once."""
         if self.started:
@@ -268,12 +269,26 @@ class HttpExchange:
 
     async def _answer(self, status: int, content_type: str, body: bytes, headers: Mapping[str, str]) -> None:
         of_answer = {"content-type": content_type, "content-length": str(len(body))}
-        self.response = OneWriteAnswer(status=status, headers=self._headers(headers, of_answer))
-        if self.closes_connection:
-            self.response.force_close()
+        response = await self._begin(status, headers, of_answer)
         # Sent here: the records that are written afterwards do not keep the client waiting.
-        await self.response.prepare(self._http)
-        await self._await_client_read(self.response.write_eof(body), len(body))
+        await self._await_client_read(response.write_eof(body), len(body))
+
+    async def _begin(
+        self, status: int, of_request: Mapping[str, str], of_answer: Mapping[str, str]
+    ) -> web.StreamResponse:
+        """Make the head of the answer, which leaves together with the first bytes."""
+        headers, http = self._headers(of_request, of_answer), cast(object, self._http)
+        if isinstance(http, DirectRequest):
+            http.answer = DirectAnswer(
+                http.connection, status, headers, keep_alive=not self.closes_connection
+            )
+            response = self.response = cast(web.StreamResponse, http.answer)
+        else:
+            response = self.response = OneWriteAnswer(status=status, headers=headers)
+            if self.closes_connection:
+                response.force_close()
+            await response.prepare(self._http)
+        return response
 
     async def fail(self, error: GatewayError) -> None:
         """Send the error in the API's own shape: as an answer, or as the last event of a stream that has started.

@@ -1,7 +1,7 @@
 """The handlers of inference requests on the tenants' listener, by path; each creates an exchange and serves it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -65,6 +65,12 @@ class InferenceHandlers:
             "responses/compact": self._handler(HttpExchange, dialect=compaction),
             "responses/input_tokens": counted(HttpExchange, dialect=input_tokens),
         }
+
+    @staticmethod
+    def served_directly(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+        """Return those of these handlers that need nothing of aiohttp's server, see gateway/web/direct."""
+        others = {*FORM_SURFACES, Surface.RESPONSES}
+        return {surface.value: handlers[surface.value] for surface in Surface if surface not in others}
 
     def at_deployment(self, surface: Surface) -> Handler:
         """Return the handler of a surface at a path that names the model, as in Azure's API."""

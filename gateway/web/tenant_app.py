@@ -25,6 +25,7 @@ from gateway.web.bodies.expectation import defer_expect
 from gateway.web.cell_relay import CellRelay
 from gateway.web.client_address import FindAddress
 from gateway.web.console import tenant_page_file
+from gateway.web.direct.connection import DirectRoutes
 from gateway.web.error_response import error_response
 from gateway.web.inference_handlers import InferenceHandlers
 from gateway.web.middleware.access_middleware import access_log_middleware
@@ -42,6 +43,12 @@ from gateway.web.responses.conversations import ConversationHandlers
 from gateway.web.responses.stored_responses import StoredResponseHandlers
 from gateway.web.stored.object_stores import ObjectStores
 
+DIRECT_ROUTES = web.AppKey("direct_routes", DirectRoutes)
+"""The inference requests that are served without aiohttp's server.
+
+None where answers need the headers of CORS, or cells relay requests.
+"""
+
 COHERE_RERANK = "/v2/rerank"
 """The path of reranking in Cohere's API and in engines."""
 
@@ -53,6 +60,7 @@ def tenant_app(
     memory: MemoryBudget,
     body_bytes_max: int,
     body_seconds_max: float,
+    drain_seconds: float,
     local_names_only: Callable[[], bool],
     cors: CrossOriginPolicy | None,
     access_log: AccessLog | None,
@@ -69,6 +77,7 @@ def tenant_app(
         memory: The memory that all requests share.
         body_bytes_max: Largest request body.
         body_seconds_max: Time in which a request body has to arrive.
+        drain_seconds: How long running requests may go on when the gateway stops.
         local_names_only: Whether the Host header has to name loopback; see error_middleware.
         cors: Which web pages may call the API; None for none.
         access_log: Gets one line per request; None for no log.
@@ -134,6 +143,18 @@ def tenant_app(
     routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
     routes.add_exact("GET", "/openapi.json", _describe)
     routes.add_exact("*", "/{anything:.*}", routes.not_found)
+    if cors is None and cells is None:
+        around = access_log_middleware(access_log) if access_log is not None else None
+        app[DIRECT_ROUTES] = DirectRoutes(
+            {
+                path: partial(around, handler=handler) if around is not None else handler
+                for name, handler in inference.served_directly(inference_handlers).items()
+                for path in spellings(name)
+            },
+            local_names_only,
+        )
+    # aiohttp waits only for the requests that it serves.
+    app.on_shutdown.append(lambda _: drain_state.wait_for_requests(drain_seconds))
     return app
 
 

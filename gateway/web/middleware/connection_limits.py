@@ -58,6 +58,8 @@ class CountedConnection(asyncio.Protocol):
         self._limiter = limiter
         self._inner: asyncio.Protocol | None = inner
         self._address: Address | None = None
+        # Bytes go to `inner` without a step between: a refused connection is closed, and gets none.
+        self.data_received = inner.data_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, or answer with an error and close it."""
@@ -72,11 +74,6 @@ class CountedConnection(asyncio.Protocol):
         self._address = address
         assert self._inner is not None
         self._inner.connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Pass data on."""
-        if self._inner is not None:
-            self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         """Pass the end of data on."""

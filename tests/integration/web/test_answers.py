@@ -424,9 +424,13 @@ async def test_a_body_that_breaks_its_own_encoding_is_a_mistake_of_the_clients(g
     def broken(self, size=-1):
         raise RequestPayloadError("cannot be decoded")
 
+    async def in_chunks():
+        yield b"{}"
+
     async with ScriptedWorker() as worker, gateway(worker) as running:
         monkeypatch.setattr(aiohttp.StreamReader, "read_nowait", broken)
-        async with running.chat() as response:
+        url = f"{running.url}/v1/chat/completions"
+        async with running.http.post(url, data=in_chunks(), headers=running.headers()) as response:
             assert await error_of(response) == (400, "invalid_request", None)
 
 

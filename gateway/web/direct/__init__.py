@@ -1,0 +1,9 @@
+r"""Plain inference requests, served on their connection without aiohttp's server, which costs as much as a relay.
+
+    a connection --> connection.py --> a plain POST of an inference path: its handler, with request.py and answer.py
+                                  \\-> any other request: aiohttp, from its first byte on, and all that follow it
+
+- Which requests are served here, and what becomes of the others? connection.py
+- What do handlers see of a request? request.py
+- How is an answer written? answer.py
+"""
