@@ -37,7 +37,7 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             over the mean without a queue, before and now: drift past saturation 1.14 -> 1.04, with little KV
             1.19 -> 1.02 and 1.09; stampedes with little KV 1.22 -> 1.06
             workers that urgent classes leave are filled (filled_workers.py): work beside batch prompts 0.87 -> 0.99
-            of that without classes, beside long ones 0.85 -> 0.94; at most 0.9 % late
+            of that without classes, beside long ones 0.85 -> 0.94; at most 1.2 % late
     lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
             half as wide beside short prompts or a burst: +5 to +10 %
             narrow by waiting tokens: p99 of chats while a flood begins 275, not 139; by the share of late work: 326
