@@ -11,10 +11,11 @@ from msgspec import Meta
 
 from gateway.adminapi.operation import Operation, OperationRequest, OperationResponse
 from gateway.adminapi.problems import Problem
+from gateway.dispatch.acquisition.filled_routes import allowed_routes
+from gateway.dispatch.dispatch import Dispatch
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import prefill_worker_of
 from gateway.domain.errors import GatewayError, ModelNotAllowed
-from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
@@ -23,20 +24,23 @@ from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
 from gateway.telemetry.request_record import Progress
 from gateway.tenants.directory import DirectoryUnavailable, UnknownKey, tenant_named
-from policies.admission.dispatch_window import fits_window
 from policies.latency_model import predicted_ttft_ms
 from policies.routing.checked_policy import PolicyContractBroken
-from policies.routing.protocol import Candidate, Route
+from policies.routing.protocol import Candidate, Ranking, Route
 
 Decode = Callable[[Surface, bytes], InferenceRequest]
 """Decode the body of a request. Raises GatewayError."""
 
 
 class RouteAsked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A request to explain. `body`: as a client would send it. `tenant`: `default` where there are no tenants."""
+    """A request to explain. `body`: as a client would send it. `tenant`: `default` where there are no tenants.
+
+    `service_class`: as a client would name it in the header x-radixgate-class.
+    """
 
     body: dict[str, Any]
     tenant: Identifier = "default"
+    service_class: str | None = None
     api: Literal["chat/completions", "completions"] = "chat/completions"
 
 
@@ -47,7 +51,8 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
     the worker that computes the prompt, if it is another one; cache, load and window are those of that worker.
     `matched_tokens`: tokens of the prompt in its cache, also those about to be; of these, `host_tokens` and
     `disk_tokens` are not in GPU memory. `doubted_tokens`: further tokens that may be in the cache. `has_window`:
-    the request would be sent at once. `terms`: the parts of `cost_ms`; of a pair, those of the prefill worker.
+    the request would be sent at once; else `waits_because` says why not. `terms`: the parts of `cost_ms`; of a
+    pair, those of the prefill worker.
     """
 
     worker: str
@@ -67,6 +72,7 @@ class WorkerRanked(msgspec.Struct, kw_only=True):
     kv_tokens: int = 0
     kv_tokens_max: int | None = None
     has_window: bool = False
+    waits_because: str = ""
     terms: dict[str, float] = {}
 
 
@@ -79,6 +85,7 @@ class RouteExplained(msgspec.Struct, kw_only=True):
     tenant: str
     asked: str
     model: str
+    service_class: str
     policy: str
     prompt_tokens: int
     exact: bool
@@ -125,14 +132,24 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     prompt = await services.prompt_hasher.blocks(ctx)
     output_tokens = dispatch.estimates.expected(ctx)
     decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
+    pending = PendingRequest(
+        ctx,
+        prompt,
+        Progress(ctx.id, asked.api, services.clock, services.wall),
+        dispatch.acquisition.limits,
+        sequence=0,
+        output_tokens=output_tokens,
+        session=None,
+        by_shadow=False,
+    )
 
     # First the candidates, best first; then the providers; then the workers that cannot serve the request.
-    window = dispatch.window.of(ctx.model.name).wide
+    whys = _waits_because(dispatch, pending, decision.routes)
     ranked = [
-        _ranked(rank, route, decision, prompt.prompt_tokens, window)
-        for rank, route in enumerate(decision.routes, start=1)
+        _ranked(rank, route, decision, prompt.prompt_tokens, why)
+        for rank, (route, why) in enumerate(zip(decision.routes, whys, strict=True), start=1)
     ]
-    provider_routes = _provider_routes(services, asked, ctx, prompt, output_tokens)
+    provider_routes = _provider_routes(dispatch, pending)
     for route in provider_routes:
         ranked.append(_provider(len(ranked) + 1, dispatch.fleet[route.worker], route))
     shown = {route.worker for route in provider_routes}
@@ -145,6 +162,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
         tenant=ctx.tenant.id,
         asked=ctx.request.model,
         model=ctx.model.name,
+        service_class=ctx.service_class.name,
         policy=dispatch.router.policy_name,
         prompt_tokens=prompt.prompt_tokens,
         exact=prompt.exact,
@@ -164,37 +182,56 @@ def _context(services: Services, decode: Decode, asked: RouteAsked) -> RequestCo
         raise ModelNotAllowed(request.model)
     model = services.model_selection.split(model, request, tenant)
     ctx = RequestContext(
-        id="explain", tenant=tenant, model=model, request=request, received_at=services.clock()
+        id="explain",
+        tenant=tenant,
+        model=model,
+        request=services.classes.without_own_tiers(request),
+        received_at=services.clock(),
+        service_class=services.classes.find(asked.service_class, request, tenant, model.name),
     )
     if not services.model_selection.is_served(model.name, tenant):
         ctx = next(services.model_selection.fallbacks(ctx), ctx)
     return ctx
 
 
-def _provider_routes(
-    services: Services, asked: RouteAsked, ctx: RequestContext, prompt: PromptBlocks, output_tokens: int
-) -> Sequence[Route]:
+def _provider_routes(dispatch: Dispatch, pending: PendingRequest) -> Sequence[Route]:
     """Return the routes to providers that would be asked once no worker takes the request."""
-    overflow = services.dispatch.provider_overflow
-    pending = PendingRequest(
-        ctx,
-        prompt,
-        Progress(ctx.id, asked.api, services.clock, services.wall),
-        services.dispatch.acquisition.limits,
-        sequence=0,
-        output_tokens=output_tokens,
-        session=None,
-        by_shadow=False,
-    )
+    overflow = dispatch.provider_overflow
     waits = overflow.waits_seconds(pending)
     why = f"asked if no worker here takes the request within {(waits or 0) * 1000:.0f} ms"
     return overflow.routes(pending, why)
 
 
+def _waits_because(dispatch: Dispatch, pending: PendingRequest, routes: Ranking) -> list[str]:
+    """Return why the request would not be sent on each of these routes at once; an empty text if it would."""
+    model, service_class = pending.ctx.model.name, pending.service_class
+    window, room = dispatch.window.of(model), dispatch.rooms.all().get(pending.queue_name)
+    patient = window.is_patient(service_class.ttft_seconds)
+    crowds = window.contended and room is not None and room.waiting_of(pending.ctx.tenant.id) > 0
+    allowed = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=patient)
+    own_turns = dispatch.acquisition.own_turns
+
+    def because(route: Route) -> str:
+        if route not in allowed:
+            return "kept for more urgent requests" if patient else "filled by less urgent requests"
+        has_room = own_turns.has_room(
+            prefill_worker_of(route),
+            route,
+            pending,
+            routes,
+            window,
+            is_narrow=service_class.background or crowds,
+            patient=patient,
+        )
+        return "" if has_room else "full, the request would wait"
+
+    return [because(route) for route in routes]
+
+
 def _ranked(
-    rank: int, route: Route, decision: Decision, prompt_tokens: int, window_tokens: int
+    rank: int, route: Route, decision: Decision, prompt_tokens: int, waits_because: str
 ) -> WorkerRanked:
-    """Return the entry of a route; cache, load and window are those of the worker that computes the prompt."""
+    """Return the entry of a route; cache, load and room are those of the worker that computes the prompt."""
     prefill_worker = prefill_worker_of(route)
     candidate: Candidate = next(one for one in decision.candidates if one.worker.id == prefill_worker)
     worker, uncached = candidate.worker, max(1, prompt_tokens - route.matched_tokens)
@@ -216,7 +253,8 @@ def _ranked(
         streams=worker.streams,
         kv_tokens=worker.kv_tokens,
         kv_tokens_max=worker.kv_tokens_max,
-        has_window=fits_window(worker.tokens_queued, uncached, window_tokens),
+        has_window=not waits_because,
+        waits_because=waits_because,
         terms=route.terms._asdict() if route.terms is not None else {},
     )
 

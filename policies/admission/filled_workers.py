@@ -7,7 +7,8 @@
 Short steps keep a part of an engine's throughput back (dispatch_window.py). They are needed where urgent requests
 go, and nowhere else. Classes are patient here, batch work always among them, if their target is at least
 PATIENT_TARGETS times the tightest one. So many workers stay open that the prompts of urgent classes take at most
-OPEN_LOAD of their time; with one worker, or too little room, none is filled.
+OPEN_LOAD of their time; with one worker, or too little room, none is filled. The more of it they take, the narrower
+is the window of other classes there, since urgent requests come in bursts.
 
 Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes: an engine with
 long answers in all of its slots begins no prompt, however short its queue is. Workers are filled only if the
@@ -27,8 +28,12 @@ PATIENT_TARGETS = 2.0
 FILLED_SHARE = 0.6
 """What the window of a filled worker lasts, as a share of the tightest target of patient classes."""
 
-OPEN_LOAD = 0.4
+OPEN_LOAD = 0.5
 """Share of the time of open workers that the prompts of urgent classes take at most, at full steps."""
+
+NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.45, 0.34, 2.5
+"""What the narrow window of open workers lasts, as a share of the tightest target: so much up to a light load of
+urgent classes, and less by NARROWING times what their load exceeds that."""
 
 SPARE_SHARE = 0.1
 """Share of an engine's slots that batch work leaves to other classes, while there are any."""
@@ -43,6 +48,8 @@ class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The window of filled workers for patient classes."""
     patient_seconds: float
     """Classes with at least this TTFT target are patient."""
+    narrow_share: float = NARROW_SHARE_MAX
+    """What the narrow window of open workers lasts, as a share of the tightest target."""
 
 
 def filled_workers(
@@ -65,13 +72,15 @@ def filled_workers(
     if not patient:
         return None
     urgent = sum(tokens for target, tokens in tokens_per_second.items() if target < patient_seconds)
-    needed = urgent * ms_per_token / 1000 / OPEN_LOAD
-    if needed > len(workers) - 1:
+    load = urgent * ms_per_token / 1000
+    if load > OPEN_LOAD * (len(workers) - 1):
         return None
+    count = max(1, ceil(load / OPEN_LOAD))
     return FilledWorkers(
-        last_open=workers[max(1, ceil(needed)) - 1],
+        last_open=workers[count - 1],
         tokens=min(tokens_max, int(1000 * FILLED_SHARE * min(patient) / ms_per_token)),
         patient_seconds=patient_seconds,
+        narrow_share=NARROW_SHARE_MAX - NARROWING * max(0.0, load / count - LIGHT_LOAD),
     )
 
 

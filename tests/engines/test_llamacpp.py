@@ -31,13 +31,14 @@ def models():
     return {"models": json.dumps([{"name": MODEL}])}
 
 
-async def test_it_is_recognised_and_reports_its_context_and_load(gateway, llamacpp, models):
+async def test_it_is_recognised_and_reports_its_context_slots_and_load(gateway, llamacpp, models):
     async with gateway(llamacpp, kind="auto", **models) as running:
         (worker,) = running.here.gateway.fleet
         report = await worker.adapter.probe()
         assert worker.kind == "llamacpp"
     assert report.models == (MODEL,)
     assert report.context_lengths == {MODEL: CONTEXT_LENGTH}
+    assert report.slots == 2
     assert report.load == EngineLoad(streams=0)
 
 

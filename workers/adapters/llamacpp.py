@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from workers.adapters.metered import MeteredAdapter
+from workers.adapters.metered import EngineSize, MeteredAdapter
 
 
 class GenerationSettings(msgspec.Struct):
@@ -17,6 +17,7 @@ class ServerProperties(msgspec.Struct):
     """The answer of llama.cpp's /props."""
 
     default_generation_settings: GenerationSettings = msgspec.field(default_factory=GenerationSettings)
+    total_slots: int | None = None
 
 
 class LlamaCppAdapter(MeteredAdapter):
@@ -24,7 +25,7 @@ class LlamaCppAdapter(MeteredAdapter):
 
     gauges = re.compile(rb"^llamacpp:requests_(?:processing|deferred)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
 
-    async def longest_context(self) -> int | None:
-        """Return the context of one slot."""
+    async def size(self) -> EngineSize:
+        """Return the context of one slot, and the number of slots."""
         properties: ServerProperties = await self.http.get_json("props", ServerProperties)
-        return properties.default_generation_settings.n_ctx
+        return EngineSize(properties.default_generation_settings.n_ctx, properties.total_slots)

@@ -1,21 +1,30 @@
 """The base adapter for engines with OpenAI's API, a cheap /health, and gauges in Prometheus format.
 
-    kind       gauges                                           longest prompt and answer
-    llamacpp   /metrics, with its flag --metrics                /props
-    tgi        /metrics                                         /info
-    trtllm     /prometheus/metrics                              not reported
-    lmdeploy   /metrics, with its flag --enable-metrics         not reported
+    kind       gauges                                           longest prompt and answer    slots
+    llamacpp   /metrics, with its flag --metrics                /props                       /props
+    tgi        /metrics                                         /info                        not reported
+    trtllm     /prometheus/metrics                              not reported                 not reported
+    lmdeploy   /metrics, with its flag --enable-metrics         not reported                 not reported
 
 These engines have no cache salt, so all tenants share their prefix caches.
 """
 
 import re
-from collections.abc import Mapping
+from typing import NamedTuple
 
 from workers.adapter import WorkerReport, WorkerTarget, WorkerUnreachable
-from workers.adapters.openai import ModelList, OpenAIAdapter
+from workers.adapters.openai import OpenAIAdapter
 from workers.adapters.vllm import PROBES_PER_METRICS
 from workers.load_reports.engine_loads import EngineLoad, load_in_gauges
+
+
+class EngineSize(NamedTuple):
+    """What an engine reports of its size; a field is None if it does not."""
+
+    longest_context: int | None = None
+    """The tokens that a prompt and its answer may have together."""
+    slots: int | None = None
+    """Requests that it runs at a time."""
 
 
 class MeteredAdapter(OpenAIAdapter):
@@ -28,7 +37,7 @@ class MeteredAdapter(OpenAIAdapter):
     def __init__(self, target: WorkerTarget) -> None:
         super().__init__(target)
         self._load: EngineLoad | None = None
-        self._contexts: Mapping[str, int] | None = None
+        self._size: EngineSize | None = None
         self._probes = 0
 
     async def probe(self) -> WorkerReport:
@@ -36,30 +45,35 @@ class MeteredAdapter(OpenAIAdapter):
         try:
             await self.http.get_json("health", None)
         except WorkerUnreachable:
-            self._contexts = None  # after a restart the engine may have another context
+            self._size = None  # after a restart the engine may have another one
             raise
         listed = await self.models()
-        if self._contexts is None:
-            self._contexts = await self._context_lengths(listed)
+        if self._size is None:
+            self._size = await self._read_size()
         if self._probes % PROBES_PER_METRICS == 0:
             self._load = await self._read_load()
         self._probes += 1
+        longest, slots = self._size
         return WorkerReport(
             models=listed.names,
-            context_lengths={**self._contexts, **listed.context_lengths},
+            context_lengths={
+                **(dict.fromkeys(listed.names, longest) if longest else {}),
+                **listed.context_lengths,
+            },
+            slots=slots,
             load=self._load,
         )
 
-    async def longest_context(self) -> int | None:
-        """Return the context length, of prompt and answer together; None if the engine does not report it."""
-        return None
+    async def size(self) -> EngineSize:
+        """Return what the engine reports of its size. Raises WorkerUnreachable."""
+        return EngineSize()
 
-    async def _context_lengths(self, listed: ModelList) -> Mapping[str, int]:
+    async def _read_size(self) -> EngineSize:
         try:
-            longest = await self.longest_context()
+            size = await self.size()
         except WorkerUnreachable:
-            longest = None
-        return dict.fromkeys(listed.names, longest) if longest is not None and longest > 0 else {}
+            return EngineSize()
+        return EngineSize(*(each if each is not None and each > 0 else None for each in size))
 
     async def _read_load(self) -> EngineLoad | None:
         try:

@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from workers.adapters.metered import MeteredAdapter
+from workers.adapters.metered import EngineSize, MeteredAdapter
 
 
 class RouterInfo(msgspec.Struct):
@@ -18,7 +18,7 @@ class TgiAdapter(MeteredAdapter):
 
     gauges = re.compile(rb"^tgi_(?:queue_size|batch_current_size)(?:\{[^\n]*\})? ([0-9.e+-]+)$", re.M)
 
-    async def longest_context(self) -> int | None:
+    async def size(self) -> EngineSize:
         """Return the tokens that a prompt and its answer may have."""
         info: RouterInfo = await self.http.get_json("info", RouterInfo)
-        return info.max_total_tokens
+        return EngineSize(info.max_total_tokens)

@@ -26,6 +26,12 @@ def route(
         str | None, typer.Option(help="Name of the model, if the file has none.", show_default=False)
     ] = None,
     tenant: Annotated[str, typer.Option(help="Tenant of the request.")] = "default",
+    service_class: Annotated[
+        str | None,
+        typer.Option(
+            "--class", help="Service class of the request, as in x-radixgate-class.", show_default=False
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show every worker with the terms of its cost.")
     ] = False,
@@ -43,7 +49,7 @@ def route(
     admin = find_admin_api(config, set_, url, token)
     body = _body(prompt, model)
     api = "completions" if "prompt" in body and "messages" not in body else "chat/completions"
-    asked = {"body": body, "tenant": tenant, "api": api}
+    asked = {"body": body, "tenant": tenant, "api": api, "service_class": service_class}
     found = admin.call("route", asked)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
@@ -84,9 +90,9 @@ def _report(found: dict[str, Any], *, explain: bool) -> list[str]:
         else found["model"]
     )
     lines = [
-        f"{asked} for {found['tenant']}: {found['prompt_tokens']} prompt tokens{exact} in {found['blocks']} full "
-        f"blocks, about {found['output_tokens']} output tokens expected; {found['waiting']} waiting; policy "
-        f"{found['policy']}"
+        f"{asked} for {found['tenant']}, class {found['service_class']}: {found['prompt_tokens']} prompt "
+        f"tokens{exact} in {found['blocks']} full blocks, about {found['output_tokens']} output tokens "
+        f"expected; {found['waiting']} waiting; policy {found['policy']}"
     ]
     workers = found["workers"] if explain else found["workers"][:1]
     head = ("", "worker", "state", "cost ms", "TTFT ms", "cached", "ahead", "streams", "why")
@@ -102,8 +108,7 @@ def _report(found: dict[str, Any], *, explain: bool) -> list[str]:
             str(worker["matched_tokens"]),
             str(worker["tokens_queued"] - worker["tokens_computed"]),
             str(worker["streams"]),
-            worker["reason"]
-            + ("" if worker["has_window"] or not worker["rank"] else "; full, the request would wait"),
+            "; ".join(filter(None, (worker["reason"], worker["waits_because"]))),
         )
         for worker in workers
     ]

@@ -123,6 +123,8 @@ def describe(worker: FoundWorker) -> Iterator[str]:
     page = f"blocks of {engine.page_size} tokens" if engine.page_size else "block size unknown"
     size = f", {report.kv_tokens_max} tokens in all" if report.kv_tokens_max else ""
     yield f"  cache      {page}{size}"
+    slots = f"{report.slots} requests at a time" if report.slots else "not reported; workers[].slots"
+    yield f"  slots      {slots}"
     yield f"  tokens     {'the engine tokenizes prompts' if engine.tokenizes else 'estimated from the text'}"
     yield f"  load       {_load(engine)}"
     yield f"  KV events  {_events(engine)}"

@@ -1,8 +1,8 @@
 """Placements in turns that this gateway gives by itself, on workers that have room by its own knowledge."""
 
 from collections.abc import Callable
-from itertools import compress
 
+from gateway.dispatch.acquisition.filled_routes import allowed_routes
 from gateway.dispatch.acquisition.request_ranking import RequestRanking
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
 from gateway.dispatch.dispatch_limits import DispatchLimits
@@ -88,14 +88,12 @@ class OwnTurnPlacements:
             hold = hold_while_contended(hold)
         waited_for = []
         if window.filled is not None:
-            tokens = pending.prompt.prompt_tokens
-            asked = [(prefill_worker_of(each), tokens_to_compute(tokens, each)) for each in routes]
-            routes = tuple(compress(routes, window.choices(asked, patient=patient)))
+            routes = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=patient)
         for route in routes:
             if not close_enough_to_best(route.cost_ms, routes[0].cost_ms, hold):
                 break
             worker = route.prefill_worker or route.worker
-            if (closed is None or closed.allows(worker, crowds=crowds)) and self._fits(
+            if (closed is None or closed.allows(worker, crowds=crowds)) and self.has_room(
                 worker, route, pending, decision.routes, window, is_narrow=is_narrow, patient=patient
             ):
                 if self._router.shadow is not None:
@@ -113,11 +111,11 @@ class OwnTurnPlacements:
         window = self._window.of(pending.ctx.model.name)
         for route in decision.routes:
             worker = prefill_worker_of(route)
-            if self._fits(worker, route, pending, decision.routes, window, is_narrow=False):
+            if self.has_room(worker, route, pending, decision.routes, window, is_narrow=False):
                 return self._place_on(route, pending, decision, ticket)
         return None
 
-    def _fits(
+    def has_room(
         self,
         worker: WorkerId,
         route: Route,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from gateway.dispatch.acquisition.filled_routes import allowed_routes
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import in_fleet, prefill_worker_of
@@ -11,6 +12,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.queueing.shared.preemption_requests import Need, PreemptionRequests
 from gateway.queueing.shared.queue_store import ROUTES_MAX
 from gateway.queueing.shared.shared_turns import SharedTurns
+from policies.admission.dispatch_window import DispatchWindow
 from policies.routing.protocol import Ranking, Route
 
 
@@ -36,6 +38,19 @@ class UrgentPreemption:
         if not routes or self._targets.routes_in_time(pending, routes):
             return False
         return self.make_room(pending, routes, partial(self._targets.tokens_in_time, pending))
+
+    def make_room_in_window(self, pending: PendingRequest, routes: Ranking, window: DispatchWindow) -> bool:
+        """Make batch requests give up room for this one in the window of a worker that it may wait for.
+
+        Returns whether they do so here.
+        """
+        patient = window.is_patient(pending.service_class.ttft_seconds)
+
+        def tokens(route: Route) -> int:
+            return window.tokens(prefill_worker_of(route), is_narrow=False, patient=patient)
+
+        allowed = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=patient)
+        return self.make_room(pending, allowed, tokens)
 
     def make_room(self, pending: PendingRequest, routes: Ranking, window_of: Callable[[Route], int]) -> bool:
         """Make batch requests give up room for this one, if that is enough: here, or else at another gateway.

@@ -297,5 +297,6 @@ class WorkerAcquisition:
         pending.waits = True
         self._index.wait(pending.prompt.namespace, pending.prompt.hashes, pending.ctx.id)
         if self.limits.preempts and not pending.background:
-            window = self._window.of(pending.ctx.model.name).wide
-            self._urgent.make_room(pending, decision.routes, lambda _: window)
+            self._urgent.make_room_in_window(
+                pending, decision.routes, self._window.of(pending.ctx.model.name)
+            )

@@ -24,6 +24,7 @@ export async function open(_, { may, watch }) {
     { head: "kind", cell: (w) => w.kind },
     { head: "models", cell: (w) => (w.models.length > 3 ? `${w.models.slice(0, 3).join(", ")}, ${w.models.length - 3} more` : w.models.join(", ") || "-") },
     { head: "streams", n: true, cell: (w) => number(w.streams) },
+    { head: "slots", n: true, cell: (w) => (w.slots === null ? "-" : number(w.slots)) },
     { head: "tokens queued", n: true, cell: (w) => number(w.tokens_queued) },
     { head: "KV in use", n: true, cell: (w) => (w.kv_tokens_max ? share(w.kv_tokens / w.kv_tokens_max) : "-") },
     { head: "prefill tok/s", n: true, cell: (w) => number(w.prefill_tokens_per_second) },

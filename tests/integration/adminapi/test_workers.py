@@ -8,8 +8,11 @@ import pytest
 
 from gateway.adminapi import openapi
 from gateway.discovery.worker_registry import WorkerRegistry
+from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.filled_workers import FilledWorkers
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.cost import CostPolicy
+from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
 from tests.stage.command_line import run_command
 
@@ -43,9 +46,9 @@ async def served(running, count=4):
             assert response.status == 200, await response.text()
 
 
-async def explained(running, text, tenant="acme", model="m"):
+async def explained(running, text, tenant="acme", model="m", **more):
     body = {"model": model, "messages": [{"role": "user", "content": text}]}
-    return await call(running, "POST", "/route", {"tenant": tenant, "body": body})
+    return await call(running, "POST", "/route", {"tenant": tenant, "body": body, **more})
 
 
 async def test_a_pair_is_explained_by_the_worker_that_computes_the_prompt(operated):
@@ -63,8 +66,33 @@ async def test_a_pair_is_explained_by_the_worker_that_computes_the_prompt(operat
     assert pair["kv_tokens_max"] == 60_000
 
 
+async def test_a_route_is_explained_by_the_windows_of_filled_workers(operated):
+    filled = FilledWorkers(last_open=WorkerId("w0"), tokens=9000, patient_seconds=0.3)
+    window = DispatchWindow(narrow=100, wide=5000, counts_own=True, filled=filled)
+    waits = {}
+    async with ScriptedWorker() as one, ScriptedWorker() as two, operated(one, two) as running:
+        dispatch = running.here.gateway.services.dispatch
+        dispatch.window.of_all_gateways.of = lambda model: window
+        dispatch.fleet["w1"].known_slots = 1
+        dispatch.fleet["w1"].load.streams += 1
+        for name in ("voice", "chat", "batch"):
+            _, found = await explained(running, "word " * 1000, service_class=name)
+            assert found["service_class"] == name
+            waits[name] = {each["worker"]: each["waits_because"] for each in found["workers"]}
+            at_once = {each["worker"] for each in found["workers"] if each["has_window"]}
+            assert at_once == {worker for worker, why in waits[name].items() if not why}
+        dispatch.fleet["w1"].load.streams -= 1
+    kept = "kept for more urgent requests"
+    assert waits == {
+        "voice": {"w0": "", "w1": "filled by less urgent requests"},
+        "chat": {"w0": kept, "w1": ""},
+        "batch": {"w0": kept, "w1": "full, the request would wait"},
+    }
+
+
 async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(operated):
     async with ScriptedWorker() as one, ScriptedWorker() as two:
+        one.info = {"max_running_requests": 64}
         async with operated(one, two, **{"routing.policy": "round_robin"}) as running:
             fleet = running.here.gateway.fleet
             two.then(gap=0.2, tokens=8)
@@ -77,9 +105,9 @@ async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(ope
             for stream in streams:
                 assert (await stream.text()).rstrip().endswith("[DONE]")
             _, page = await call(running, "GET", "/workers")
-            assert [(w["id"], w["state"], w["found"]) for w in page["data"]] == [
-                ("w0", "up", "settings"),
-                ("w1", "draining", "settings"),
+            assert [(w["id"], w["state"], w["found"], w["slots"]) for w in page["data"]] == [
+                ("w0", "up", "settings", 64),
+                ("w1", "draining", "settings", None),
             ]
             assert (await call(running, "POST", "/workers/w1/resume"))[0] == 202
             await running.until(lambda: fleet["w1"].health.health.value == "up", 60)

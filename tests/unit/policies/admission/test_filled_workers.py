@@ -28,7 +28,7 @@ def window(filled=FILLED):
 
 def test_chats_and_batch_work_fill_what_voice_and_code_leave():
     filled = of({VOICE: 10_000.0, CODE: 20_000.0, CHAT: 90_000.0, BATCH: inf})
-    # 0.6 seconds of prompts come in a second; they may take 0.4 of the time of the open workers.
+    # 0.6 seconds of prompts come in a second; they may take half of the time of the open workers.
     assert filled == FilledWorkers(last_open="b", tokens=15_000, patient_seconds=0.3)
 
 
@@ -45,13 +45,25 @@ def test_beside_batch_work_alone_chats_are_urgent():
         ({VOICE: 10.0, BATCH: 10.0}, ""),
         ({VOICE: 10.0}, "abcd"),
         ({VOICE: 10.0, CODE: 10.0}, "abcd"),
-        ({VOICE: 70_000.0, BATCH: 10.0}, "abcd"),
+        ({VOICE: 80_000.0, BATCH: 10.0}, "abcd"),
         ({VOICE: inf, BATCH: 10.0}, "abcd"),
     ],
     ids=["one worker", "slots not known", "one class", "none patient", "none to spare", "demand not known"],
 )
 def test_no_worker_is_filled_where_none_can_be_spared(demand, workers):
     assert of(demand, workers) is None
+
+
+def test_the_more_urgent_work_comes_the_narrower_is_the_window_of_others_on_open_workers():
+    shares = [of({VOICE: tokens, BATCH: 10.0}, "ab").narrow_share for tokens in (5e3, 17e3, 20e3, 24e3)]
+    assert shares == pytest.approx([0.45, 0.45, 0.3, 0.1])
+    found = window(of({VOICE: 20e3, BATCH: 10.0}, "ab"))
+    assert found.narrow == int(0.3 * 150 / 0.02)
+
+
+def test_an_urgent_request_is_sent_to_an_open_worker_while_that_leaves_it_in_time():
+    assert window().wide == 150 / 0.02
+    assert window(None).wide < window().wide
 
 
 def test_only_filled_workers_have_a_long_window_for_patient_classes():

@@ -53,13 +53,14 @@ METERED = sorted(TWINS.keys() - {"ollama"})
 
 
 @pytest.mark.parametrize("kind", TWINS)
-async def test_an_engine_is_known_by_its_answers_and_tells_its_load_and_context(kind):
+async def test_an_engine_is_known_by_its_answers_and_tells_its_load_context_and_slots(kind):
     async with Engine(TWINS[kind]) as engine:
         assert await ask_kind(engine.target) == kind
         found = await find_engine(engine.target)
     assert (found.kind, found.report.models) == (kind, ("m",))
     assert found.report.load == (EngineLoad(streams=3) if kind in METERED else None)
     assert found.report.context_lengths == ({"m": 4096} if kind in ("llamacpp", "tgi", "ollama") else {})
+    assert found.report.slots == (4 if kind == "llamacpp" else None)
     assert not found.tokenizes
 
 

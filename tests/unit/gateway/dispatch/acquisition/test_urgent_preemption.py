@@ -6,7 +6,10 @@ import pytest
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
 from gateway.dispatch.preemption import PreemptibleAttempt
-from policies.service_class import BATCH
+from policies.admission.dispatch_window import DispatchWindow
+from policies.admission.filled_workers import FilledWorkers
+from policies.service_class import BATCH, CHAT, VOICE
+from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (
     DispatchStage,
     prompt_of,
@@ -75,6 +78,19 @@ async def test_other_gateways_are_asked_for_room_where_this_one_has_no_batch_wor
     stage.queue.room.clear()
     await waiting_with(stage)
     assert [(need.worker, need.tokens) for need in stage.needs.sent[0]] == [("a", 640)]
+
+
+async def test_room_is_asked_for_in_the_windows_of_the_workers_that_the_request_may_wait_for():
+    stage = DispatchStage("a", "b", shared=True, limits=with_limits(preempts=True))
+    filled = FilledWorkers(last_open=WorkerId("a"), tokens=9000, patient_seconds=0.3)
+    window = DispatchWindow(narrow=500, wide=1000, counts_own=True, filled=filled)
+    stage.window.of_all_gateways.of = lambda model: window
+    stage.queue.room.clear()
+    await waiting_with(stage, service_class=CHAT)
+    await waiting_with(stage, service_class=VOICE)
+    asked = [[(need.worker, need.window) for need in needs] for needs in stage.needs.sent]
+    assert [("b", 9000)] in asked  # A chat of 640 tokens is too long for the open worker.
+    assert [("a", 1000)] in asked
 
 
 async def test_a_gateway_that_is_alone_asks_no_other_for_room():
