@@ -49,8 +49,8 @@ class TenantPair:
     def forget(self, tenant: str) -> None:
         """Leave out a tenant that crowds."""
         if tenant == self.last:
-            self.last = None
-        if tenant == self.other:
+            self.last, self.last_at, self.other = self.other, self.other_at, None
+        elif tenant == self.other:
             self.other = None
 
     def in_sight(self, now: float) -> set[str]:

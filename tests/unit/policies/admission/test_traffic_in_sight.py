@@ -45,6 +45,16 @@ def test_tenants_that_are_all_served_at_once_do_not_contend(traffic, see):
     assert not traffic.contended(("m",), 1.0)
 
 
+def test_the_tenant_before_one_that_begins_to_crowd_is_still_one_to_protect(traffic, see):
+    see("victim", 0.0, crowds=False)
+    see("flood", 0.1, crowds=False)
+    see("flood", 0.2, crowds=True)
+    assert traffic.contended(("m",), 0.2)
+    see("flood", 0.3, crowds=False)
+    see("flood", 0.4, crowds=True)
+    assert traffic.contended(("m",), 0.4)
+
+
 def test_a_single_tenant_does_not_contend_with_itself(traffic, see):
     see("a", 0.0, crowds=False)
     see("a", 0.1, crowds=True)
