@@ -79,6 +79,10 @@ class DispatchWindows:
         ):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
+    def leads(self, model: str, tenant: str) -> bool:
+        """Return whether a tenant has most of the recent work for this model, and another one is in sight."""
+        return self._in_sight.leads(model, tenant, self._clock())
+
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the model's workers."""
         kept, now = self._kept.get(model), self._clock()

@@ -9,8 +9,9 @@ go, and nowhere else. Classes are patient here, batch work always among them, if
 PATIENT_TARGETS times the tightest one. So many workers stay open that the prompts of urgent classes take at most
 OPEN_LOAD of their time; with one worker, or too little room, none is filled.
 
-Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes: an engine with
-long answers in all of its slots begins no prompt, however short its queue is. Workers are filled only if the
+Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes, and so does a
+tenant that crowds to other tenants (dispatch_window.py): an engine with long answers in all of its slots begins no
+prompt, however short its queue is. Workers are filled only if the
 number of slots of each is known.
 """
 
@@ -31,7 +32,7 @@ OPEN_LOAD = 0.4
 """Share of the time of open workers that the prompts of urgent classes take at most, at full steps."""
 
 SPARE_SHARE = 0.1
-"""Share of an engine's slots that batch work leaves to other classes, while there are any."""
+"""Share of an engine's slots that batch work leaves to other classes, and a tenant that crowds to other tenants."""
 
 
 class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,5 +77,5 @@ def filled_workers(
 
 
 def leaves_slots(streams: int, slots: int | None) -> bool:
-    """Return whether batch work may take a slot of an engine with so many requests; `slots`: None if not known."""
+    """Return whether one more request leaves some slots of an engine with so many; `slots`: None if not known."""
     return slots is None or streams < max(1, slots - ceil(SPARE_SHARE * slots))

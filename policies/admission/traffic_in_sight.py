@@ -3,7 +3,7 @@
 A tenant crowds if it had requests waiting when its last one came. So does a tenant that has most of the work of the
 last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines before any
 request waits. Tenants contend if those that crowd have most of the work of the last seconds (recent_work.py), while
-another one does not crowd.
+another one does not crowd. A tenant leads if it has most of that work and another one is in sight.
 """
 
 from collections import defaultdict
@@ -52,6 +52,12 @@ class TenantPair:
             self.last, self.last_at, self.other = self.other, self.other_at, None
         elif tenant == self.other:
             self.other = None
+
+    def has_besides(self, tenant: str, now: float) -> bool:
+        """Return whether another tenant than this one is in sight."""
+        if self.last is not None and self.last != tenant and now - self.last_at <= SIGHT_SECONDS:
+            return True
+        return self.other is not None and self.other != tenant and now - self.other_at <= SIGHT_SECONDS
 
     def in_sight(self, now: float) -> set[str]:
         """Return the tenants that are in sight."""
@@ -179,6 +185,13 @@ class TrafficInSight:
             crowding |= of.work.crowding
             others |= of.others.in_sight(now)
         return bool(others - crowding) and of_crowding > CROWDING_SHARE * in_all
+
+    def leads(self, model: str, tenant: str, now: float) -> bool:
+        """Return whether a tenant has most of the recent work for this model, and another one is in sight."""
+        seen = self._seen.get(model)
+        if seen is None or not seen.others.has_besides(tenant, now):
+            return False
+        return seen.has_most_work(tenant, 0, now)
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""

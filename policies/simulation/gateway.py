@@ -195,7 +195,13 @@ class SimulatedGateway:
         taken = window.taken_by(uncached, is_narrow=terms.narrow)
         return (
             view.fits(worker, taken, tokens, ahead=terms.ahead)
-            and window.leaves_slots(view.streams(worker), view.slots, background=terms.background)
+            and window.leaves_slots(
+                view.streams(worker),
+                view.slots,
+                background=terms.background,
+                is_narrow=terms.narrow,
+                leads=terms.leads,
+            )
             and (
                 uncached <= tokens
                 or window.open is None

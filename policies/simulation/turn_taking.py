@@ -48,6 +48,8 @@ class TurnTerms:
     background: bool = False
     patient: bool = False
     """Whether its class fills the workers that urgent classes leave."""
+    leads: bool = False
+    """Whether its tenant leads (TrafficInSight.leads)."""
     ahead: bool = False
     """Whether its turn is too far ahead of other cells for a worker that is not idle."""
     due_at: float | None = None
@@ -240,6 +242,7 @@ class TurnTaking:
             narrow=background or crowds,
             background=background,
             patient=window.is_patient(service_class.ttft_seconds),
+            leads=self._in_sight.leads(MODEL, request.tenant, now),
             ahead=queue.is_ahead(request.tenant),
             due_at=None if service_class.late == "wait" else request.at + service_class.ttft_seconds,
             refused_late=service_class.late in ("reject", "demote"),

@@ -120,6 +120,7 @@ class QueueModel:
         is_narrow: bool = False,
         background: bool = False,
         target: float = 0.0,
+        leads: bool = False,
         ahead: bool = False,
     ) -> SharedRoute | None:
         """Return the cheapest route that is worth taking and has room.
@@ -151,7 +152,11 @@ class QueueModel:
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )
             fits = fits and self.window.leaves_slots(
-                self.load(route.worker).streams, route.slots or None, background=background
+                self.load(route.worker).streams,
+                route.slots or None,
+                background=background,
+                is_narrow=is_narrow,
+                leads=leads,
             )
             if fits and closed.allows(route.worker, crowds=is_narrow and not background):
                 return route
@@ -187,6 +192,7 @@ class QueueModel:
                 is_narrow=self.narrow_applies(queue, self.waiting_of(id) > 1),
                 background=queue.endswith(BATCH),
                 target=self.records[id].ticket.target_seconds,
+                leads=self.records[id].ticket.leads,
                 ahead=self.is_ahead(id),
             )
             if route is not None:
@@ -236,7 +242,12 @@ class QueueModel:
                 None
                 if waited_for
                 else self.best(
-                    routes, ClosedWorkers(), None, background=background, target=ticket.target_seconds
+                    routes,
+                    ClosedWorkers(),
+                    None,
+                    background=background,
+                    target=ticket.target_seconds,
+                    leads=ticket.leads,
                 )
             )
             if route is None:
@@ -274,6 +285,7 @@ class QueueModel:
                 is_narrow=is_narrow,
                 background=queue.endswith(BATCH),
                 target=(swapped or record).ticket.target_seconds,
+                leads=(swapped or record).ticket.leads,
             )
         goes = id
         if swapped and route:

@@ -135,7 +135,11 @@ class OwnTurnPlacements:
         return (
             fits_window(there.load.all_tokens_queued, taken, tokens_max)
             and window.leaves_slots(
-                there.load.all_streams, there.slots, background=pending.service_class.background
+                there.load.all_streams,
+                there.slots,
+                background=pending.service_class.background,
+                is_narrow=is_narrow,
+                leads=pending.ticket is not None and pending.ticket.leads,
             )
             and (
                 uncached <= tokens_max

@@ -11,6 +11,8 @@ is then let go before it costs a prefill.
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from gateway.dispatch.acquisition.first_worker import FirstWorkerWait
 from gateway.dispatch.acquisition.own_turn_placements import OwnTurnPlacements
 from gateway.dispatch.acquisition.provider_overflow import REFUSALS, OverflowDue, ProviderOverflow
@@ -155,6 +157,8 @@ class WorkerAcquisition:
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
+        if self._window.of_all_gateways.leads(pending.ctx.model.name, tenant):
+            asked = msgspec.structs.replace(asked, leads=True)
 
         # Make room for an urgent request by preemption; refuse one that would miss its target all the same.
         preempts = (

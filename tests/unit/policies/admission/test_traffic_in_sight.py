@@ -145,6 +145,19 @@ def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
     assert not traffic.contended(("m",), 0.2)
 
 
+def test_a_tenant_leads_while_it_has_most_of_the_work_and_another_one_is_in_sight(traffic, see):
+    assert not traffic.leads("m", "flood", 0.0)
+    see("flood", 0.0, crowds=False)
+    assert not traffic.leads("m", "flood", 0.0)
+    see("victim", 0.1, crowds=False)
+    assert not traffic.leads("m", "flood", 0.1)
+    see("flood", 0.2, crowds=False)
+    see("flood", 0.3, crowds=True)
+    assert traffic.leads("m", "flood", 0.3)
+    assert not traffic.leads("m", "victim", 0.3)
+    assert not traffic.leads("m", "flood", 0.2 + SIGHT_SECONDS)
+
+
 def test_a_tenant_alone_does_not_contend_however_long_its_prompts(traffic):
     traffic.see("m", 0.5, "long", 0.0, tokens=48_000, crowds=False, window_tokens=16_384)
     assert not traffic.contended(("m",), 0.0)
