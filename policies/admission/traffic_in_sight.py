@@ -3,7 +3,7 @@
 A tenant crowds if it had requests waiting when its last one came. So does a tenant that has most of the work of the
 last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines before any
 request waits. Tenants contend if those that crowd have most of the work of the last seconds (recent_work.py), while
-another one does not crowd. A tenant leads if it has most of that work and another one is in sight.
+another one does not crowd.
 """
 
 from collections import defaultdict
@@ -186,12 +186,13 @@ class TrafficInSight:
             others |= of.others.in_sight(now)
         return bool(others - crowding) and of_crowding > CROWDING_SHARE * in_all
 
-    def leads(self, model: str, tenant: str, now: float) -> bool:
-        """Return whether a tenant has most of the recent work for this model, and another one is in sight."""
+    def work_share(self, model: str, tenant: str, now: float) -> float:
+        """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
         seen = self._seen.get(model)
         if seen is None or not seen.others.has_besides(tenant, now):
-            return False
-        return seen.has_most_work(tenant, 0, now)
+            return 0.0
+        own, in_all = seen.work.of_tenant(tenant, now)
+        return own / in_all if in_all else 0.0
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""

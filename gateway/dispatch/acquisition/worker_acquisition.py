@@ -149,6 +149,9 @@ class WorkerAcquisition:
         # Rank the workers, and count the request in the demand that the dispatch windows follow.
         decision = self._ranking.rank(pending)
         asked = queued_request(pending, decision.routes)
+        work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
+        if work_share:
+            asked = msgspec.structs.replace(asked, work_share=work_share)
         self._window.of_all_gateways.note_request(
             pending.ctx.model.name,
             pending.service_class.ttft_seconds,
@@ -157,8 +160,6 @@ class WorkerAcquisition:
             crowds=tenant in room.tenants,
             flood=room.flood_of(tenant) if room.tenants else NONE_WAITING,
         )
-        if self._window.of_all_gateways.leads(pending.ctx.model.name, tenant):
-            asked = msgspec.structs.replace(asked, leads=True)
 
         # Make room for an urgent request by preemption; refuse one that would miss its target all the same.
         preempts = (

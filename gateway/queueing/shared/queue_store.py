@@ -72,8 +72,8 @@ class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens: int
     target_seconds: float = 0.0
     """The TTFT target of its class."""
-    leads: bool = False
-    """Whether its tenant had most of the recent work when it came (policies/admission/traffic_in_sight.py)."""
+    work_share: float = 0.0
+    """As of policies.queueing.protocol.Ticket."""
     shard: int = 0
     """The number of the shard that decides on it; see queue_shards.py."""
 
@@ -363,7 +363,7 @@ def _filled(window: DispatchWindow) -> str:
 
 def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:
     asked = (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
-    return (*asked, ticket.target_seconds, int(ticket.leads))
+    return (*asked, ticket.target_seconds, ticket.work_share)
 
 
 def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:

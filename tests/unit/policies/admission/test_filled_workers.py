@@ -100,7 +100,7 @@ def test_other_classes_take_every_slot():
 
 def test_a_tenant_that_crowds_or_has_most_of_the_work_leaves_slots_to_others():
     of_one_class = DispatchWindow(narrow=100, wide=1000, contended=True)
-    for leaves in ({"is_narrow": True}, {"leads": True}):
+    for leaves in ({"is_narrow": True}, {"work_share": 0.6}):
         assert of_one_class.leaves_slots(229, 256, background=False, **leaves)
         assert not of_one_class.leaves_slots(230, 256, background=False, **leaves)
     assert of_one_class.leaves_slots(256, 256, background=True, is_narrow=True)

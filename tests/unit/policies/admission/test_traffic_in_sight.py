@@ -145,17 +145,18 @@ def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
     assert not traffic.contended(("m",), 0.2)
 
 
-def test_a_tenant_leads_while_it_has_most_of_the_work_and_another_one_is_in_sight(traffic, see):
-    assert not traffic.leads("m", "flood", 0.0)
+def test_a_tenant_has_a_share_of_the_work_while_another_one_is_in_sight(traffic, see):
+    assert traffic.work_share("m", "flood", 0.0) == 0.0
     see("flood", 0.0, crowds=False)
-    assert not traffic.leads("m", "flood", 0.0)
+    assert traffic.work_share("m", "flood", 0.0) == 0.0
     see("victim", 0.1, crowds=False)
-    assert not traffic.leads("m", "flood", 0.1)
     see("flood", 0.2, crowds=False)
     see("flood", 0.3, crowds=True)
-    assert traffic.leads("m", "flood", 0.3)
-    assert not traffic.leads("m", "victim", 0.3)
-    assert not traffic.leads("m", "flood", 0.2 + SIGHT_SECONDS)
+    assert traffic.work_share("m", "flood", 0.3) == 0.75
+    assert traffic.work_share("m", "victim", 0.3) == 0.0
+    see("flood", 0.4, crowds=False)
+    assert traffic.work_share("m", "victim", 0.4) == 0.2
+    assert traffic.work_share("m", "flood", 0.2 + SIGHT_SECONDS) == 0.0
 
 
 def test_a_tenant_alone_does_not_contend_however_long_its_prompts(traffic):
