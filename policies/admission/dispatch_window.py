@@ -30,7 +30,7 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
     taken   a time in place of 16,384 tokens: late beside a flood of batch work: voice 100 -> 1.4 %, code 0.5 %
             beside a tenant that asks for ten times its share: median of the others 6 -> 1.7 to 1.9 x that alone
             narrow only beside tenants that crowd: drift past saturation 139 -> 121, stampedes 323 -> 306
-            a tenant with most of the work crowds by prompts longer than the window, before any waits: chats beside
+            a tenant with much of the work crowds by prompts longer than the window, before any waits: chats beside
             prompts of 48k, p99 319 -> 82
             half as wide beside a flood of long prompts: p99 of chats 162 -> 152, of drifting prompts 345 -> 307
             closed workers only for the crowding tenant (`vtc`): p99 of the others 193 -> 112

@@ -1,16 +1,16 @@
 """Recent traffic: the service classes and tenants of the latest requests, for which the dispatch window is set.
 
-A tenant crowds if it had requests waiting when its last one came. So does a tenant that has most of the work of the
-last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines before any
-request waits. Tenants contend if those that crowd have most of the work of the last seconds (recent_work.py), while
-another one does not crowd.
+A tenant crowds if it had requests waiting when its last one came. So does a tenant that has more than a quarter of
+the work of the last seconds, if its last prompt is longer than the widest window: a few such prompts hold all
+engines before any request waits. Tenants contend if those that crowd have most of the work of the last seconds
+(recent_work.py), while another one does not crowd.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from math import exp, inf
 
-from policies.admission.recent_work import RecentWork
+from policies.admission.recent_work import CROWDING_MAX, RecentWork
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 SIGHT_SECONDS = 10.0
@@ -102,10 +102,13 @@ class SeenRequests:
         self.flood_since = self.flood_at = -SIGHT_SECONDS
         """When the first and the last request of such a tenant came, without a break."""
 
-    def has_most_work(self, tenant: str, tokens: int, now: float) -> bool:
-        """Return whether a tenant has most of the recent work, a request of so many tokens included."""
+    def has_much_work(self, tenant: str, tokens: int, now: float) -> bool:
+        """Return whether a tenant has its part of the work of a crowd, a request of so many tokens included.
+
+        Tenants that have most of the recent work together hold others up as one does: CROWDING_MAX are counted.
+        """
         own, in_all = self.work.of_tenant(tenant, now)
-        return own + tokens > CROWDING_SHARE * (in_all + tokens)
+        return own + tokens > CROWDING_SHARE / CROWDING_MAX * (in_all + tokens)
 
 
 class TrafficInSight:
@@ -140,7 +143,7 @@ class TrafficInSight:
                 seen.flood_since = now
             seen.flood, seen.flood_at = flood, now
         if window_tokens is not None and tokens > window_tokens:
-            crowds = crowds or seen.has_most_work(tenant, tokens, now)
+            crowds = crowds or seen.has_much_work(tenant, tokens, now)
         seen.work.add(tenant, tokens, now, crowds=crowds)
         if crowds:
             seen.others.forget(tenant)

@@ -136,6 +136,16 @@ def test_a_tenant_with_most_of_the_work_crowds_once_its_prompts_are_longer_than_
     assert traffic.contended(("m",), 0.1) == contended
 
 
+def test_two_tenants_with_prompts_longer_than_the_window_crowd_together(traffic):
+    see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
+    see("short", 0.0, tokens=1000)
+    see("one", 0.1, tokens=48_000)
+    see("other", 0.2, tokens=48_000)
+    assert traffic.contended(("m",), 0.2)
+    see("one", 0.3, tokens=48_000)
+    assert traffic.contended(("m",), 0.3)
+
+
 def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
     see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
     see("short", 0.0, tokens=1000)
