@@ -79,6 +79,10 @@ class DispatchWindows:
         ):
             self._kept.clear()  # Of other models, too: they may share workers with this one.
 
+    def work_share(self, model: str, tenant: str) -> float:
+        """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
+        return self._in_sight.work_share(model, tenant, self._clock())
+
     def of(self, model: str) -> DispatchWindow:
         """Return the window of the model's workers."""
         kept, now = self._kept.get(model), self._clock()

@@ -62,6 +62,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_class: str = "chat"
     level: int = 0
     target_seconds: float = 0.0
+    work_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,7 @@ class WaitingRoom(Generic[Placed]):
             service_class=asked.service_class,
             level=asked.level,
             target_seconds=asked.target_seconds,
+            work_share=asked.work_share,
             arrived_at=arrived_at,
         )
         self._counters.arrives(ticket, self.waiters.for_a_turn() if self.waiters.by_number else ())

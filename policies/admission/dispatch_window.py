@@ -15,7 +15,8 @@ of the recent work, beside one that has none waiting (traffic_in_sight.py): an e
 what it has been sent. The time is a share of the tightest TTFT target in sight, at the workers' learnt speed. In
 this time an engine computes the prompts ahead of the next urgent request; the rest of the target is left for the
 step under way and the request's own. Preempting is not enough: a step under way goes on to its end. A prompt that
-is longer than its window holds an engine for its whole length, so it leaves another worker open. A tenant that has
+is longer than its window holds an engine for its whole length, so it leaves another worker open, unless it is of a
+tenant with little of the recent work. A tenant that has
 no more requests waiting takes another worker then, at up to twice the cost: its best one is kept busy by the
 others.
 
@@ -29,13 +30,17 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
     taken   a time in place of 16,384 tokens: late beside a flood of batch work: voice 100 -> 1.4 %, code 0.5 %
             beside a tenant that asks for ten times its share: median of the others 6 -> 1.7 to 1.9 x that alone
             narrow only beside tenants that crowd: drift past saturation 139 -> 121, stampedes 323 -> 306
-            a tenant with most of the work crowds by prompts longer than the window, before any waits: chats beside
+            a tenant with much of the work crowds by prompts longer than the window, before any waits: chats beside
             prompts of 48k, p99 319 -> 82
             half as wide beside a flood of long prompts: p99 of chats 162 -> 152, of drifting prompts 345 -> 307
             closed workers only for the crowding tenant (`vtc`): p99 of the others 193 -> 112
             two tenants that crowd are counted; a prompt no longer than the window takes any space (taken_by):
             over the mean without a queue, before and now: drift past saturation 1.14 -> 1.04, with little KV
             1.19 -> 1.02 and 1.09; stampedes with little KV 1.22 -> 1.06
+            long prompts of tenants with little of the work take the last idle worker: p99 of conversations beside a
+            flood 1.34 -> 1.05 x that alone, beside prompts of 48k 1.45 -> 1.03 x
+            a tenant that crowds, or has most of the recent work, leaves slots: p99 of chats beside a flood of long
+            answers 6,550 -> 90
             workers that urgent classes leave are filled (filled_workers.py): work beside batch prompts 0.87 -> 0.99
             of that without classes, beside long ones 0.85 -> 0.94; at most 1.2 % late
     lost    CONTENDED_SHARE 0.3: +10 %.  long prompts on all workers: up to 3 times the TTFT
@@ -57,6 +62,8 @@ from math import inf
 import msgspec
 
 from policies.admission.filled_workers import FilledWorkers, leaves_slots
+from policies.admission.recent_work import CROWDING_MAX
+from policies.admission.traffic_in_sight import CROWDING_SHARE
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 from radix_cache.match import WorkerId
 
@@ -160,9 +167,32 @@ class DispatchWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ]
         return found if any(found) else [True] * len(asked)
 
-    def leaves_slots(self, streams: int, slots: int | None, *, background: bool) -> bool:
-        """Return whether a request leaves slots of an engine to other classes, as batch work has to beside them."""
-        return not background or not self.counts_own or leaves_slots(streams, slots)
+    def leaves_slots(
+        self,
+        streams: int,
+        slots: int | None,
+        *,
+        background: bool,
+        is_narrow: bool = False,
+        work_share: float = 0.0,
+    ) -> bool:
+        """Return whether a request may have a slot of an engine, where others have to find some left.
+
+        Batch work leaves some to other classes. A tenant that crowds (`is_narrow`) leaves some to others, and one
+        with most of the recent work (`work_share`) before it has requests waiting: what runs cannot be taken back.
+        """
+        has_to = self.counts_own if background else is_narrow or work_share > CROWDING_SHARE
+        return not has_to or leaves_slots(streams, slots)
+
+    def open_beside(self, *, is_narrow: bool, work_share: float) -> int | None:
+        """Return `open` for a request; None if its prompt need not leave a worker open, however long it is.
+
+        Of requests of one class those of tenants that crowd have to, and of tenants with more of the recent work
+        than others (`work_share`). A long prompt of another tenant would wait for two idle workers otherwise, while
+        crowding tenants keep all but one busy.
+        """
+        has_to = self.counts_own or is_narrow or work_share > CROWDING_SHARE / CROWDING_MAX
+        return self.open if has_to else None
 
     def taken_by(self, uncached_tokens: int, *, is_narrow: bool) -> int:
         """Return how many tokens a prompt takes of its window itself, beside what is ahead of it.

@@ -10,8 +10,9 @@ PATIENT_TARGETS times the tightest one. So many workers stay open that the promp
 OPEN_LOAD of their time; with one worker, or too little room, none is filled. The more of it they take, the narrower
 is the window of other classes there, since urgent requests come in bursts.
 
-Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes: an engine with
-long answers in all of its slots begins no prompt, however short its queue is. Workers are filled only if the
+Batch work leaves a part of an engine's slots, the requests that it runs at a time, to other classes, and so does a
+tenant that crowds to other tenants (dispatch_window.py): an engine with long answers in all of its slots begins no
+prompt, however short its queue is. Workers are filled only if the
 number of slots of each is known.
 """
 
@@ -36,7 +37,7 @@ NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.45, 0.34, 2.5
 urgent classes, and less by NARROWING times what their load exceeds that."""
 
 SPARE_SHARE = 0.1
-"""Share of an engine's slots that batch work leaves to other classes, while there are any."""
+"""Share of an engine's slots that batch work leaves to other classes, and a tenant that crowds to other tenants."""
 
 
 class FilledWorkers(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,5 +86,5 @@ def filled_workers(
 
 
 def leaves_slots(streams: int, slots: int | None) -> bool:
-    """Return whether batch work may take a slot of an engine with so many requests; `slots`: None if not known."""
+    """Return whether one more request leaves some slots of an engine with so many; `slots`: None if not known."""
     return slots is None or streams < max(1, slots - ceil(SPARE_SHARE * slots))

@@ -1,16 +1,16 @@
 """Recent traffic: the service classes and tenants of the latest requests, for which the dispatch window is set.
 
-A tenant crowds if it had requests waiting when its last one came. So does a tenant that has most of the work of the
-last seconds, if its last prompt is longer than the widest window: a few such prompts hold all engines before any
-request waits. Tenants contend if those that crowd have most of the work of the last seconds (recent_work.py), while
-another one does not crowd.
+A tenant crowds if it had requests waiting when its last one came. So does a tenant that has more than a quarter of
+the work of the last seconds, if its last prompt is longer than the widest window: a few such prompts hold all
+engines before any request waits. Tenants contend if those that crowd have most of the work of the last seconds
+(recent_work.py), while another one does not crowd.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from math import exp, inf
 
-from policies.admission.recent_work import RecentWork
+from policies.admission.recent_work import CROWDING_MAX, RecentWork
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals
 
 SIGHT_SECONDS = 10.0
@@ -49,9 +49,15 @@ class TenantPair:
     def forget(self, tenant: str) -> None:
         """Leave out a tenant that crowds."""
         if tenant == self.last:
-            self.last = None
-        if tenant == self.other:
+            self.last, self.last_at, self.other = self.other, self.other_at, None
+        elif tenant == self.other:
             self.other = None
+
+    def has_besides(self, tenant: str, now: float) -> bool:
+        """Return whether another tenant than this one is in sight."""
+        if self.last is not None and self.last != tenant and now - self.last_at <= SIGHT_SECONDS:
+            return True
+        return self.other is not None and self.other != tenant and now - self.other_at <= SIGHT_SECONDS
 
     def in_sight(self, now: float) -> set[str]:
         """Return the tenants that are in sight."""
@@ -96,10 +102,13 @@ class SeenRequests:
         self.flood_since = self.flood_at = -SIGHT_SECONDS
         """When the first and the last request of such a tenant came, without a break."""
 
-    def has_most_work(self, tenant: str, tokens: int, now: float) -> bool:
-        """Return whether a tenant has most of the recent work, a request of so many tokens included."""
+    def has_much_work(self, tenant: str, tokens: int, now: float) -> bool:
+        """Return whether a tenant has its part of the work of a crowd, a request of so many tokens included.
+
+        Tenants that have most of the recent work together hold others up as one does: CROWDING_MAX are counted.
+        """
         own, in_all = self.work.of_tenant(tenant, now)
-        return own + tokens > CROWDING_SHARE * (in_all + tokens)
+        return own + tokens > CROWDING_SHARE / CROWDING_MAX * (in_all + tokens)
 
 
 class TrafficInSight:
@@ -134,7 +143,7 @@ class TrafficInSight:
                 seen.flood_since = now
             seen.flood, seen.flood_at = flood, now
         if window_tokens is not None and tokens > window_tokens:
-            crowds = crowds or seen.has_most_work(tenant, tokens, now)
+            crowds = crowds or seen.has_much_work(tenant, tokens, now)
         seen.work.add(tenant, tokens, now, crowds=crowds)
         if crowds:
             seen.others.forget(tenant)
@@ -179,6 +188,14 @@ class TrafficInSight:
             crowding |= of.work.crowding
             others |= of.others.in_sight(now)
         return bool(others - crowding) and of_crowding > CROWDING_SHARE * in_all
+
+    def work_share(self, model: str, tenant: str, now: float) -> float:
+        """Return a tenant's share of the recent work for this model; 0 if no other tenant is in sight."""
+        seen = self._seen.get(model)
+        if seen is None or not seen.others.has_besides(tenant, now):
+            return 0.0
+        own, in_all = seen.work.of_tenant(tenant, now)
+        return own / in_all if in_all else 0.0
 
     def standing_flood(self, models: Iterable[str], now: float) -> WaitingTotals:
         """Return what waits for these models in floods that have lasted for STANDING_SECONDS."""

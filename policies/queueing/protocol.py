@@ -49,6 +49,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Urgency of its class; of one tenant's tickets the lowest level goes first."""
     target_seconds: float = 0.0
     """The TTFT target of its class."""
+    work_share: float = 0.0
+    """Its tenant's share of the work of the last seconds before it came; 0: it was the only one in sight."""
     worker: str = ""
     """The worker that holds most of the prompt."""
 

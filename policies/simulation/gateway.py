@@ -193,15 +193,20 @@ class SimulatedGateway:
         uncached = request.prompt_tokens - route.matched_tokens
         tokens = window.tokens(route.worker, is_narrow=terms.narrow, patient=terms.patient)
         taken = window.taken_by(uncached, is_narrow=terms.narrow)
+        left_open = window.open_beside(is_narrow=terms.narrow, work_share=terms.work_share)
         return (
             view.fits(worker, taken, tokens, ahead=terms.ahead)
-            and window.leaves_slots(view.streams(worker), view.slots, background=terms.background)
+            and window.leaves_slots(
+                view.streams(worker),
+                view.slots,
+                background=terms.background,
+                is_narrow=terms.narrow,
+                work_share=terms.work_share,
+            )
             and (
                 uncached <= tokens
-                or window.open is None
-                or leaves_one_open(
-                    map(view.queued, places.values()), window.open, background=terms.background
-                )
+                or left_open is None
+                or leaves_one_open(map(view.queued, places.values()), left_open, background=terms.background)
             )
         )
 

@@ -48,6 +48,8 @@ class TurnTerms:
     background: bool = False
     patient: bool = False
     """Whether its class fills the workers that urgent classes leave."""
+    work_share: float = 0.0
+    """Its tenant's share of the work of the last seconds before it came; 0: it was the only one in sight."""
     ahead: bool = False
     """Whether its turn is too far ahead of other cells for a worker that is not idle."""
     due_at: float | None = None
@@ -115,7 +117,8 @@ class TurnTaking:
         self._classes = classes
         self._dispatching = dispatching
         self._in_sight = TrafficInSight()
-        self._of: dict[int, tuple[TraceRequest, ServiceClass]] = {}
+        self._of: dict[int, tuple[TraceRequest, ServiceClass, float]] = {}
+        """By number: the request, its class, and its tenant's share of the work before it."""
         self._long_search_at = -inf
 
     def arrive(
@@ -123,7 +126,8 @@ class TurnTaking:
     ) -> None:
         """Send a request, let it wait, or refuse it. The tokens are those that its cost is estimated from."""
         if number not in self._of:
-            self._of[number] = request, class_of(request, self._classes) or CHAT
+            work_share = self._in_sight.work_share(MODEL, request.tenant, now)
+            self._of[number] = request, class_of(request, self._classes) or CHAT, work_share
         service_class = self._of[number][1]
         queue = self._queue_of(number)
         crowds = queue.waiting_of(request.tenant) > 0
@@ -145,7 +149,7 @@ class TurnTaking:
             )
         except TooLate:
             if service_class.late == "demote":
-                self._of[number] = request, self._classes.get(BATCH.name, BATCH)
+                self._of[number] = request, self._classes.get(BATCH.name, BATCH), terms.work_share
                 self.arrive(number, request, uncached_tokens, output_tokens, now)
             else:
                 self._refuse(number, "target_missed")
@@ -186,7 +190,7 @@ class TurnTaking:
 
     def finish(self, number: int, cached_tokens: int) -> None:
         """Charge an answered request with what it used."""
-        request, _ = self._of[number]
+        request = self._of[number][0]
         self._queue_of(number).finish(number, request, cached_tokens)
         del self._of[number]
 
@@ -230,7 +234,7 @@ class TurnTaking:
         return self._dispatching.route(number, terms, closed, now)
 
     def _terms(self, number: int, now: float) -> TurnTerms:
-        request, service_class = self._of[number]
+        request, service_class, work_share = self._of[number]
         background = service_class.background
         window = self._window(number, now)
         queue = self._queue_of(number)
@@ -240,6 +244,7 @@ class TurnTaking:
             narrow=background or crowds,
             background=background,
             patient=window.is_patient(service_class.ttft_seconds),
+            work_share=work_share,
             ahead=queue.is_ahead(request.tenant),
             due_at=None if service_class.late == "wait" else request.at + service_class.ttft_seconds,
             refused_late=service_class.late in ("reject", "demote"),
@@ -267,7 +272,7 @@ class TurnTaking:
 
     def _bound_wait(self, number: int, queue: TurnQueue, now: float) -> None:
         """Let the request's class end its wait."""
-        request, service_class = self._of[number]
+        request, service_class, _ = self._of[number]
         if not self._classes:
             return
         if service_class.late in ("reject", "demote"):

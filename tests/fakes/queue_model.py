@@ -120,6 +120,7 @@ class QueueModel:
         is_narrow: bool = False,
         background: bool = False,
         target: float = 0.0,
+        work_share: float = 0.0,
         ahead: bool = False,
     ) -> SharedRoute | None:
         """Return the cheapest route that is worth taking and has room.
@@ -127,7 +128,8 @@ class QueueModel:
         If there is none, the workers that the request waits for are added to `closed`. `is_narrow`: the narrow
         window applies; `ahead`: only an idle worker will do.
         """
-        left_open, patient = self.window.open, self.window.is_patient(target)
+        left_open = self.window.open_beside(is_narrow=is_narrow, work_share=work_share)
+        patient = self.window.is_patient(target)
         if (self.window.contended or patient) and not is_narrow:
             hold = hold_while_contended(hold)
         asked = [(each.worker, each.uncached_tokens) for each in routes]
@@ -151,7 +153,11 @@ class QueueModel:
                     (self.tokens(each.worker) for each in routes), left_open, background=background
                 )
             fits = fits and self.window.leaves_slots(
-                self.load(route.worker).streams, route.slots or None, background=background
+                self.load(route.worker).streams,
+                route.slots or None,
+                background=background,
+                is_narrow=is_narrow,
+                work_share=work_share,
             )
             if fits and closed.allows(route.worker, crowds=is_narrow and not background):
                 return route
@@ -187,6 +193,7 @@ class QueueModel:
                 is_narrow=self.narrow_applies(queue, self.waiting_of(id) > 1),
                 background=queue.endswith(BATCH),
                 target=self.records[id].ticket.target_seconds,
+                work_share=self.records[id].ticket.work_share,
                 ahead=self.is_ahead(id),
             )
             if route is not None:
@@ -236,7 +243,12 @@ class QueueModel:
                 None
                 if waited_for
                 else self.best(
-                    routes, ClosedWorkers(), None, background=background, target=ticket.target_seconds
+                    routes,
+                    ClosedWorkers(),
+                    None,
+                    background=background,
+                    target=ticket.target_seconds,
+                    work_share=ticket.work_share,
                 )
             )
             if route is None:
@@ -274,6 +286,7 @@ class QueueModel:
                 is_narrow=is_narrow,
                 background=queue.endswith(BATCH),
                 target=(swapped or record).ticket.target_seconds,
+                work_share=(swapped or record).ticket.work_share,
             )
         goes = id
         if swapped and route:

@@ -111,10 +111,11 @@ class QueueMachine(RuleBasedStateMachine):
         cost=st.floats(1, 500),
         weight=st.sampled_from([0.5, 1.0, 3.0]),
         due_in=st.sampled_from([0.2, 0.5]),
+        work_share=st.sampled_from([0.0, 0.3, 0.6]),
         routes=routes,
     )
-    def admit(self, name, tenant, queue, cost, weight, due_in, routes):
-        self.asks(name, tenant, queue, cost, weight, routes, due_in)
+    def admit(self, name, tenant, queue, cost, weight, due_in, work_share, routes):
+        self.asks(name, tenant, queue, cost, weight, routes, due_in, work_share=work_share)
 
     @rule(
         name=gateway, queue=st.sampled_from(QUEUES), routes=st.lists(routes, min_size=CROWD, max_size=CROWD)
@@ -124,7 +125,7 @@ class QueueMachine(RuleBasedStateMachine):
         for at, each in enumerate(routes):
             self.asks(name, f"t{at}", queue, 10.0, 1.0, each)
 
-    def asks(self, name, tenant, queue, cost, weight, routes, due_in=0.0):
+    def asks(self, name, tenant, queue, cost, weight, routes, due_in=0.0, *, work_share=0.0):
         id = f"{name}:{len(self.tickets)}"
         self.tickets[id] = SharedTicket(
             id=id,
@@ -134,6 +135,7 @@ class QueueMachine(RuleBasedStateMachine):
             cost=cost,
             kv_tokens=10,
             target_seconds=due_in,
+            work_share=work_share,
         )
         self.admitted(name, id, routes)
 

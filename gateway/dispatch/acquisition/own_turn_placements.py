@@ -130,15 +130,21 @@ class OwnTurnPlacements:
         uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
         tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
         taken = window.taken_by(uncached, is_narrow=is_narrow)
+        work_share = pending.ticket.work_share if pending.ticket is not None else 0.0
+        left_open = window.open_beside(is_narrow=is_narrow, work_share=work_share)
         return (
             fits_window(there.load.all_tokens_queued, taken, tokens_max)
             and window.leaves_slots(
-                there.load.all_streams, there.slots, background=pending.service_class.background
+                there.load.all_streams,
+                there.slots,
+                background=pending.service_class.background,
+                is_narrow=is_narrow,
+                work_share=work_share,
             )
             and (
                 uncached <= tokens_max
-                or window.open is None
-                or self._leaves_one_open(pending, routes, window.open)
+                or left_open is None
+                or self._leaves_one_open(pending, routes, left_open)
             )
         )
 

@@ -11,6 +11,8 @@ is then let go before it costs a prefill.
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from gateway.dispatch.acquisition.first_worker import FirstWorkerWait
 from gateway.dispatch.acquisition.own_turn_placements import OwnTurnPlacements
 from gateway.dispatch.acquisition.provider_overflow import REFUSALS, OverflowDue, ProviderOverflow
@@ -147,6 +149,9 @@ class WorkerAcquisition:
         # Rank the workers, and count the request in the demand that the dispatch windows follow.
         decision = self._ranking.rank(pending)
         asked = queued_request(pending, decision.routes)
+        work_share = self._window.of_all_gateways.work_share(pending.ctx.model.name, tenant)
+        if work_share:
+            asked = msgspec.structs.replace(asked, work_share=work_share)
         self._window.of_all_gateways.note_request(
             pending.ctx.model.name,
             pending.service_class.ttft_seconds,

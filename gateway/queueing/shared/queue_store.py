@@ -72,6 +72,8 @@ class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens: int
     target_seconds: float = 0.0
     """The TTFT target of its class."""
+    work_share: float = 0.0
+    """As of policies.queueing.protocol.Ticket."""
     shard: int = 0
     """The number of the shard that decides on it; see queue_shards.py."""
 
@@ -361,7 +363,7 @@ def _filled(window: DispatchWindow) -> str:
 
 def _fields(ticket: SharedTicket) -> tuple[CommandArgument, ...]:
     asked = (ticket.id, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens)
-    return (*asked, ticket.target_seconds)
+    return (*asked, ticket.target_seconds, ticket.work_share)
 
 
 def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:

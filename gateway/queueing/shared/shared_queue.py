@@ -180,6 +180,7 @@ class SharedQueue:
             cost=ticket.cost if cost is None else cost,
             kv_tokens=kv_tokens,
             target_seconds=ticket.target_seconds,
+            work_share=ticket.work_share,
             shard=self.number,
         )
 

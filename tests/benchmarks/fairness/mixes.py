@@ -68,6 +68,16 @@ def long_beside_chats(seconds: float, seed: int = 0) -> Mix:
     )
 
 
+def long_answers(seconds: float, seed: int = 0) -> Mix:
+    """Mix the tenants with short prompts and one with short prompts and long answers, which fill engines' slots."""
+    random = Random(f"answers {seed}")
+    return Mix(
+        name="long answers beside short chats",
+        victims=_chats(seconds, seed),
+        others=_steadily("answers", lambda: (random.randint(100, 500), 800), 200.0, seconds, seed),
+    )
+
+
 def many(seconds: float, seed: int = 0) -> Mix:
     """Mix a thousand tenants with Zipf weights that ask for equal amounts, in all twice what the fleet can do.
 
@@ -103,6 +113,7 @@ MIXES: Mapping[str, Callable[[float], Mix]] = {
     "chats": chats,
     "long": long_prompts,
     "long-chats": long_beside_chats,
+    "answers": long_answers,
     "many": many,
     "locality": locality,
 }

@@ -62,6 +62,8 @@ local UNPACKED_MAX, WEIGHED_MAX = 256, 16
 -- As in policies/admission/dispatch_window.py.
 local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS = 10, 1, 4
 local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 8, 4, 20
+-- As in policies/admission/traffic_in_sight.py and recent_work.py.
+local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
 -- As in policies/admission/filled_workers.py.
 local SPARE_SHARE = 0.1
 
@@ -191,6 +193,11 @@ local function leaves_one_open(routes, background)
   return #routes == 1 or count > 1 or #routes < OPEN_OF_WORKERS and not background
 end
 
+-- Returns how many tokens are ahead of an open worker at most; nothing for a request that need not leave one open.
+local function open_beside(is_narrow, work_share)
+  if terms.counts_own or is_narrow or work_share > CROWDING_SHARE / CROWDING_MAX then return terms.open end
+end
+
 -- Returns by what share a worker may cost more for a tenant that has no more requests waiting, beside one that has.
 local function hold_while_contended(hold) return hold and math.max(hold, CONTENDED_HOLD) end
 
@@ -216,10 +223,12 @@ local function choices(routes, patient)
   return #found > 0 and found or routes
 end
 
--- Returns whether a request leaves slots of an engine to other classes, as batch work has to beside them.
-local function leaves_slots(route, streams, background)
-  local slots = route[5]
-  if not background or not terms.counts_own or not slots or slots == 0 then return true end
+-- Returns whether a request may have a slot of an engine, where others have to find some left: other classes beside
+-- batch work, other tenants beside one that crowds or has most of the recent work.
+local function leaves_slots(route, streams, background, is_narrow, work_share)
+  local slots, has_to = route[5], is_narrow or work_share > CROWDING_SHARE
+  if background then has_to = terms.counts_own end
+  if not has_to or not slots or slots == 0 then return true end
   return streams < math.max(1, slots - math.ceil(SPARE_SHARE * slots))
 end
 
@@ -227,12 +236,15 @@ end
 -- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
 -- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
 -- `is_narrow`: the narrow window applies; `background`: it is batch work; `target`: the TTFT target of its class in
--- seconds; `ahead_of_cells`: only an idle worker will do, since its turn is too far ahead of other cells, or of other
--- shards; there the workers that are idle go first to the shard that is furthest behind, when all have told their
--- loads. Routes are {worker, uncached tokens, fixed ms, ms per queued token, slots of the engine or 0}.
-local function best_route(all_routes, closed, hold, is_narrow, background, target, ahead_of_cells)
+-- seconds; `work_share`: its tenant's share of the recent work before it came; `ahead_of_cells`: only an idle worker
+-- will do, since its turn is too far ahead of other cells, or of other shards; there the workers that are idle go first
+-- to the shard that is furthest behind, when all have told their loads. Routes are {worker, uncached tokens, fixed ms,
+-- ms per queued token, slots of the engine or 0}.
+local function best_route(all_routes, closed, hold, is_narrow, background, target, work_share, ahead_of_cells)
   read_loads(workers_of(all_routes))
-  local costs, least, found, open, crowds = {}, math.huge, nil, terms.open, is_narrow and not background
+  local costs, least, found, crowds = {}, math.huge, nil, is_narrow and not background
+  work_share = work_share or 0 -- A record of an earlier version has none.
+  local open = open_beside(is_narrow, work_share)
   local patient = terms.filled and (target or 0) >= terms.patient_target
   local routes = choices(all_routes, patient)
   if (terms.contended or patient) and not is_narrow then hold = hold_while_contended(hold) end
@@ -246,7 +258,7 @@ local function best_route(all_routes, closed, hold, is_narrow, background, targe
     if not terms.divided then room = room or ahead == load[4] end
     if ahead_of_cells then room = ahead == 0 and (in_step or not terms.divided) end
     if room and open and route[2] > window then room = leaves_one_open(all_routes, background) end
-    room = room and leaves_slots(route, load[2], background)
+    room = room and leaves_slots(route, load[2], background, is_narrow, work_share)
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) then
       local closed_to = closed[route[1]]
@@ -416,7 +428,7 @@ local function grant_one(queue, mine, round)
     if not id then return false end
     local is_narrow = narrow_applies(queue, #round.tickets > 1)
     route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
-      is_ahead(queue, start))
+      record.work_share, is_ahead(queue, start))
     if not route then
       if not may_pass_over(queue, round) then return false end
       round.count = round.count + 1
@@ -550,7 +562,8 @@ end
 
 -- admit: a place if there is room and no request waits, else a ticket. Of the first queue; with a batch queue come the
 --   queues that go before it.
---   id, tenant, weight, cost, KV tokens, TTFT target in seconds, number of routes, routes, each with the queued tokens that the gateway knows of
+--   id, tenant, weight, cost, KV tokens, TTFT target in seconds, its tenant's share of the recent work, number of
+--   routes, routes, each with the queued tokens that the gateway knows of
 -- Outcome 1 {worker, tokens, loads, virtual time, finish tag}, 0 waits {'', 0, loads, virtual time, finish tag}, -1 it has
 -- ended already.
 -- Of a ticket that waits already, the routes are these from now on. One whose turn has come has its place.
@@ -559,7 +572,8 @@ function verbs.admit(keys, args)
   local id, queue = next_arg(args), queues[1]
   if call('ZSCORE', ended, id) then return reply(-1) end
   local record = {queue = queue.name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
-    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args)), target = tonumber(next_arg(args))}
+    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args)), target = tonumber(next_arg(args)),
+    work_share = tonumber(next_arg(args))}
   local routes = routes_of(args)
   local known = read(id)
   if known and known.state == 'waiting' then
@@ -571,7 +585,7 @@ function verbs.admit(keys, args)
     local unblocked = waiting_tenants(queue) == 0 and not requests_wait_before(queue)
     local start = unblocked and math.max((virtual_time(queue)), finish_of(queue, record.tenant))
     local route = unblocked and best_route(routes, {}, terms.hold, narrow_applies(queue, false), queue.background,
-      record.target, is_ahead(queue, start))
+      record.target, record.work_share, is_ahead(queue, start))
     if route then
       give_turn(queue, record, start)
       record.state, record.worker, record.tokens = 'placed', route[1], route[2]
@@ -598,21 +612,24 @@ function verbs.admit(keys, args)
 end
 
 -- spare: a place that no request waits for in any of these queues, batch work apart; else nothing. It takes no turn.
---   id, tenant, weight, cost, KV tokens, TTFT target in seconds, number of routes, routes
+--   id, tenant, weight, cost, KV tokens, TTFT target in seconds, its tenant's share of the recent work, number of
+--   routes, routes
 -- Outcome 1 {worker, tokens, loads}, 0 there is none {'', 0, loads}, -1 it has ended already.
 function verbs.spare(keys, args)
   if not begin(keys, args) then return {-2, -1, 0} end
   local id = next_arg(args)
   if call('ZSCORE', ended, id) then return reply(-1) end
   local record = {queue = queues[1].name, tenant = next_arg(args), weight = tonumber(next_arg(args)),
-    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args)), target = tonumber(next_arg(args))}
+    cost = tonumber(next_arg(args)), kv = tonumber(next_arg(args)), target = tonumber(next_arg(args)),
+    work_share = tonumber(next_arg(args))}
   local routes, known = routes_of(args), read(id)
   if not known then
     local unblocked = true
     for _, queue in ipairs(queues) do
       unblocked = unblocked and (queue.background or waiting_tenants(queue) == 0)
     end
-    local route = unblocked and best_route(routes, {}, nil, false, queues[1].background, record.target)
+    local route = unblocked
+      and best_route(routes, {}, nil, false, queues[1].background, record.target, record.work_share)
     if not route then return reply(0, '', 0, loads_of(workers_of(routes))) end
     record.state, record.worker, record.tokens = 'placed', route[1], route[2]
     add_load(record)
@@ -663,7 +680,8 @@ function verbs.claim(keys, args)
   local route
   if other or other_id == '' then
     local is_narrow = narrow_applies(queue, terms.contended and #tickets_of(queue, granted.tenant, 1) > 0)
-    route = best_route(routes, {}, terms.hold, is_narrow, queue.background, (other or granted).target)
+    route = best_route(routes, {}, terms.hold, is_narrow, queue.background, (other or granted).target,
+      (other or granted).work_share)
   end
 
   -- Choose the ticket that goes.

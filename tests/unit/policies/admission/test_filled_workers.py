@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from policies.admission.dispatch_window import dispatch_window
+from policies.admission.dispatch_window import DispatchWindow, dispatch_window
 from policies.admission.filled_workers import FilledWorkers, filled_workers, leaves_slots
 
 VOICE, CODE, CHAT, BATCH = 0.15, 0.2, 0.5, 2.0
@@ -108,3 +108,11 @@ def test_batch_work_leaves_a_tenth_of_the_slots(streams, slots, leaves):
 def test_other_classes_take_every_slot():
     assert window().leaves_slots(256, 256, background=False)
     assert not window().leaves_slots(256, 256, background=True)
+
+
+def test_a_tenant_that_crowds_or_has_most_of_the_work_leaves_slots_to_others():
+    of_one_class = DispatchWindow(narrow=100, wide=1000, contended=True)
+    for leaves in ({"is_narrow": True}, {"work_share": 0.6}):
+        assert of_one_class.leaves_slots(229, 256, background=False, **leaves)
+        assert not of_one_class.leaves_slots(230, 256, background=False, **leaves)
+    assert of_one_class.leaves_slots(256, 256, background=True, is_narrow=True)

@@ -45,6 +45,16 @@ def test_tenants_that_are_all_served_at_once_do_not_contend(traffic, see):
     assert not traffic.contended(("m",), 1.0)
 
 
+def test_the_tenant_before_one_that_begins_to_crowd_is_still_one_to_protect(traffic, see):
+    see("victim", 0.0, crowds=False)
+    see("flood", 0.1, crowds=False)
+    see("flood", 0.2, crowds=True)
+    assert traffic.contended(("m",), 0.2)
+    see("flood", 0.3, crowds=False)
+    see("flood", 0.4, crowds=True)
+    assert traffic.contended(("m",), 0.4)
+
+
 def test_a_single_tenant_does_not_contend_with_itself(traffic, see):
     see("a", 0.0, crowds=False)
     see("a", 0.1, crowds=True)
@@ -126,6 +136,16 @@ def test_a_tenant_with_most_of_the_work_crowds_once_its_prompts_are_longer_than_
     assert traffic.contended(("m",), 0.1) == contended
 
 
+def test_two_tenants_with_prompts_longer_than_the_window_crowd_together(traffic):
+    see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
+    see("short", 0.0, tokens=1000)
+    see("one", 0.1, tokens=48_000)
+    see("other", 0.2, tokens=48_000)
+    assert traffic.contended(("m",), 0.2)
+    see("one", 0.3, tokens=48_000)
+    assert traffic.contended(("m",), 0.3)
+
+
 def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
     see = partial(traffic.see, "m", 0.5, crowds=False, window_tokens=16_384)
     see("short", 0.0, tokens=1000)
@@ -133,6 +153,20 @@ def test_a_tenant_whose_prompts_have_become_short_crowds_no_more(traffic):
     assert traffic.contended(("m",), 0.1)
     see("long", 0.2, tokens=1000)
     assert not traffic.contended(("m",), 0.2)
+
+
+def test_a_tenant_has_a_share_of_the_work_while_another_one_is_in_sight(traffic, see):
+    assert traffic.work_share("m", "flood", 0.0) == 0.0
+    see("flood", 0.0, crowds=False)
+    assert traffic.work_share("m", "flood", 0.0) == 0.0
+    see("victim", 0.1, crowds=False)
+    see("flood", 0.2, crowds=False)
+    see("flood", 0.3, crowds=True)
+    assert traffic.work_share("m", "flood", 0.3) == 0.75
+    assert traffic.work_share("m", "victim", 0.3) == 0.0
+    see("flood", 0.4, crowds=False)
+    assert traffic.work_share("m", "victim", 0.4) == 0.2
+    assert traffic.work_share("m", "flood", 0.2 + SIGHT_SECONDS) == 0.0
 
 
 def test_a_tenant_alone_does_not_contend_however_long_its_prompts(traffic):

@@ -1,6 +1,7 @@
 """Placements in turns that this gateway gives: which worker a request takes, or waits for."""
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
 from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
@@ -110,10 +111,11 @@ def contended(*names):
     return stage
 
 
-def turn_of(stage, tokens):
+def turn_of(stage, tokens, work_share=0.0):
     """Return the placement of a new request whose turn it is; None if it has to wait."""
     request = stage.pending(prompt=prompt_of(tokens, first=tokens))
-    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    asked = replace(queued_request(request, ()), work_share=work_share)
+    request.ticket = stage.rooms.of("m").ticket(asked)
     return stage.acquisition.own_turns.place_now(request, ClosedWorkers())
 
 
@@ -133,10 +135,17 @@ def test_a_tenant_beside_one_that_crowds_leaves_no_cache_that_is_worth_a_wait():
     assert turn_of(stage, 640) is None
 
 
-def test_of_several_workers_a_long_prompt_leaves_one_open():
+def test_of_several_workers_a_long_prompt_of_a_tenant_with_much_of_the_work_leaves_one_open():
     stage = contended("a", "b", "c", "d")
     for name in ("a", "b"):
         stage.occupy(name, 20_000)
-    assert turn_of(stage, 48_000).worker.id in ("c", "d")
-    assert turn_of(stage, 48_000) is None
+    assert turn_of(stage, 48_000, work_share=0.3).worker.id in ("c", "d")
+    assert turn_of(stage, 48_000, work_share=0.3) is None
     assert turn_of(stage, 640).worker.id in ("c", "d")
+
+
+def test_a_long_prompt_of_a_tenant_with_little_of_the_work_takes_the_last_idle_worker():
+    stage = contended("a", "b", "c", "d")
+    for name in ("a", "b", "c"):
+        stage.occupy(name, 20_000)
+    assert turn_of(stage, 48_000, work_share=0.2).worker.id == "d"

@@ -65,6 +65,24 @@ def end(stage, request, placement):
     stage.acquisition.end_and_correct(request, None, lambda change: stage.placements.end(placement, change))
 
 
+# Slots.
+
+
+async def test_a_tenant_with_most_of_the_work_leaves_slots_of_an_engine_to_others():
+    stage = DispatchStage("a", limits=with_limits(hold=0.1), passed_over_max=4)
+    worker = stage.worker("a")
+    worker.known_slots = 2
+    for name in ("victim", "flood", "flood"):
+        placed = await acquire(stage, tenant=tenant(name))
+        stage.placements.end(placed, 0.0)
+    worker.load.streams += 1
+    waiting = acquire(stage, tenant=tenant("flood"))
+    await until_idle()
+    assert not waiting.done()
+    assert (await acquire(stage, tenant=tenant("victim"))).worker.id == "a"
+    waiting.cancel()
+
+
 # Alone.
 
 
