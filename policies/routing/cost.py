@@ -29,9 +29,9 @@ price nor harm, since the fleet needs that copy, and `share` of its own time is 
 A part that fewer requests share is copied once the time that they waited for want of a copy adds up to the cost of
 one (copy_regrets.py): these waits pay for the part, price and harm included.
 
-A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
-asked for, while the others work for its part too. Its price of compute is lower, and zero if it has no stream. It
-also gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
+A worker with fewer streams than `light` (compute_price.py) is lightly used: it has joined lately, or is slow, and
+holds little that is asked for, while the others work for its part too. Its price of compute is lower, and zero if
+it has no stream. It also gets copies for the requests that it lacks (c requests, h holders: see wanted_copies.py):
 
     share  = max(share, lack / (lack + h + 1))       lack = min(c - 1, light - R), if that is above 0
 
@@ -55,7 +55,7 @@ Mean TTFT in ms, unless it says otherwise:
             copies paid for by waits: one shared prompt 65 -> 59, agents with little KV 163 -> 151
             `light`: one of four workers at half the speed 719 -> 197, a worker that joins 377 -> 173
             a random choice among equal costs alone: TPOT near saturation 10 % less
-            a bound on each worker's part in the price: Claude Code 188 -> 176.  harm to running streams, not to all
+            a bound on each worker's part in the price: Claude Code 187 -> 176.  harm to running streams, not to all
             open ones: conversations past saturation 28.4 s -> 21.5 s
     lost    the price on copies, too: +7 to +14 %.  a price on the memory of copies, little KV: +15 %
             share c / (c + h + 1) after any excess: Claude Code +7 %.  `decode_weight` 0.1: worse with little KV
