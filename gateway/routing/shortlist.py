@@ -20,7 +20,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from policies.load_order.holders import EXAMINED_MAX, WEIGHTS, chosen_holders, holder_ms
 from policies.load_order.least_loaded import LeastLoaded
-from policies.routing.cost import ComputePrice, compute_price
+from policies.routing.compute_price import ComputePrice, compute_price
 from policies.routing.protocol import FleetTotals
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from policies.routing.cost import DECODE_SLOWDOWN_MS, ComputePrice, CostOptions
+from policies.routing.compute_price import ComputePrice
+from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
 from workers.worker import Speed
 
 HOLDERS_MAX = 8
@@ -44,7 +45,8 @@ def holder_ms(
 
     `ahead`: tokens queued there and not computed; `kv_share`: how full its KV memory is.
     """
-    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * streams
+    running = min(streams / max(1.0, kv_share), RUNNING_MAX)
+    paid = 1 + price.on(speed.ms_per_token, streams) + WEIGHTS.harm * running
     ms = speed.ms_per_token * ahead + paid * (speed.fixed_ms + speed.ms_per_token * uncached)
     if streams:
         ms += speed.step_ms

@@ -42,7 +42,8 @@ from policies.load_order.load_group import (
     remove_outdated,
 )
 from policies.load_order.ordered_worker import OrderedWorker
-from policies.routing.cost import DECODE_SLOWDOWN_MS, ComputePrice, CostOptions
+from policies.routing.compute_price import ComputePrice, counted_backlog_ms
+from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
 from policies.routing.estimate import kv_wait_ms, own_ms, wait_ms
 from radix_cache.match import WorkerId
 from workers.worker import WorkerSnapshot
@@ -89,7 +90,7 @@ class LeastLoaded(Generic[Ordered]):
     def __init__(self, model: str, workers: Iterable[Ordered], random: Random) -> None:
         self.model = model
         self.backlog_ms = 0.0
-        """Milliseconds of queued prefill, summed over the workers that may get a new request."""
+        """Milliseconds of queued prefill, as in FleetTotals, of the workers that may get a new request."""
         self.streams = 0
         """Requests under way on these workers."""
         self.able = 0
@@ -260,7 +261,7 @@ class LeastLoaded(Generic[Ordered]):
         age, per_token = snapshot.age_seconds, snapshot.speed.ms_per_token
         draining = _is_draining(worker)
         ranked.able, ranked.half = True, snapshot.disaggregation is not None
-        ranked.backlog_ms = (snapshot.tokens_queued - snapshot.away_tokens) * per_token
+        ranked.backlog_ms = counted_backlog_ms(snapshot)
         ranked.streams = snapshot.streams
         ranked.tokens_per_ms = 1 / per_token
         self.able += 1
@@ -318,10 +319,11 @@ class LeastLoaded(Generic[Ordered]):
 def load_ms(worker: WorkerSnapshot, tokens: int, output_tokens: int) -> float:
     """Return the estimated cost of a request of `tokens` uncached tokens, without what is equal for all workers."""
     own = own_ms(worker, tokens)
-    ms = wait_ms(worker, tokens) + own + own * _WEIGHTS.harm * worker.streams
+    kv_share = worker.kv_tokens / worker.kv_tokens_max if worker.kv_tokens_max else 0.0
+    running = min(worker.streams / max(1.0, kv_share), RUNNING_MAX)
+    ms = wait_ms(worker, tokens) + own + own * _WEIGHTS.harm * running
     if worker.kv_tokens_max and worker.kv_tokens:
-        full = min(1.0, worker.kv_tokens / worker.kv_tokens_max)
-        ms += _WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * full
+        ms += _WEIGHTS.decode_weight * output_tokens * DECODE_SLOWDOWN_MS * min(1.0, kv_share)
         ms += kv_wait_ms(worker, tokens + output_tokens, output_tokens)
     return ms
 

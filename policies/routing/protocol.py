@@ -32,7 +32,7 @@ class FleetTotals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workers: int
     """How many workers there are."""
     backlog_ms: float
-    """Milliseconds of queued prefill, summed over the workers."""
+    """Milliseconds of queued prefill, summed over the workers; of each, those that count (compute_price.py)."""
     streams: int
     """Requests under way on all workers."""
     tokens_per_ms: float

@@ -11,6 +11,7 @@ elsewhere, if only the prefix were there:
 is; one prompt that all requests share is copied by the first few of them.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.routing.protocol import FleetTotals, RouteQuery
@@ -46,3 +47,35 @@ def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
             wanted.append(WantedCopy(begin, prefix.tokens, share, prefix.requests, holders, prefix.regret_ms))
         begin = prefix.tokens
     return wanted
+
+
+def copy_terms(
+    wanted: Sequence[WantedCopy],
+    *,
+    matched: int,
+    ms_per_token: float,
+    lacking_streams: float,
+    copy_share: float,
+    surcharge: float,
+) -> tuple[float, float]:
+    """Return `copy` of cost.py on one worker, and the milliseconds of parts that the fleet needs a copy of.
+
+    `matched`: tokens of the prompt that the worker holds. `lacking_streams`: how many streams it has less than
+    `light`. `surcharge`: what a millisecond of prefill costs there besides itself.
+    """
+    copy = needed = 0.0
+    for part in wanted:
+        if part.end <= matched:
+            continue
+        ms = ms_per_token * (part.end - max(part.begin, matched))
+        share = part.share
+        if lacking_streams > 0:
+            lack = min(part.requests, lacking_streams)
+            share = max(share, lack / (lack + part.holders + 1))
+        price = ms  # of this part, if it is copied
+        if share:
+            needed += ms
+        else:
+            price += ms * surcharge
+        copy -= max(ms * copy_share * share, min(part.regret_ms, price))
+    return copy, needed

@@ -11,7 +11,7 @@ from random import Random
 
 from policies.load_order.holders import EXAMINED_MAX, WEIGHTS, chosen_holders, holder_ms
 from policies.load_order.least_loaded import LeastLoaded
-from policies.routing.cost import compute_price
+from policies.routing.compute_price import compute_price
 from policies.routing.protocol import FleetTotals
 from policies.simulation.gateway_view import MODEL, GatewayView
 from policies.simulation.trace import BLOCK_TOKENS

@@ -4,11 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from policies.registry import routing_policy
-from policies.routing.cost import fleet_totals
+from policies.routing.compute_price import BACKLOG_MAX_MS, fleet_totals
+from policies.routing.cost_options import RUNNING_MAX
 from policies.routing.estimate import kv_wait_ms, own_ms, uncached_tokens, wait_ms
 from policies.routing.protocol import Candidate
 from radix_cache.match import WorkerId
-from tests.unit.policies.routing.candidates import aged, best, candidate, policy, query
+from tests.unit.policies.routing.candidates import SPEED, aged, best, candidate, policy, query
 from workers.worker import Speed, WorkerSnapshot
 
 
@@ -59,6 +60,27 @@ def test_backlog_makes_computing_a_prefix_twice_dearer():
     workers = [candidate("holder", matched=3000, tokens_queued=5000, streams=1), candidate("cold", streams=1)]
     assert best("cost", workers, price_max=0.0) == "cold"
     assert best("cost", workers) == "holder"
+
+
+def test_a_long_prompt_at_one_worker_raises_the_price_less_than_the_same_backlog_of_all():
+    def price(*queued: int) -> float:
+        fleet = [candidate(f"w{at}", tokens_queued=tokens, streams=2) for at, tokens in enumerate(queued)]
+        return policy("cost", ()).rank(query(), fleet, 0.0)[0].terms.price_ms
+
+    most = int(BACKLOG_MAX_MS / SPEED.ms_per_token)
+    assert 0 < price(most, 0, 0, 0) == price(10 * most, 0, 0, 0)
+    assert price(most, most, most, most) == pytest.approx(4 * price(10 * most, 0, 0, 0))
+
+
+def test_requests_that_wait_at_a_worker_are_not_delayed_as_running_streams_are():
+    def harm(streams: int, **kv: int) -> float:
+        (route,) = policy("cost", ()).rank(query(), [candidate("a", streams=streams, **kv)], 0.0)
+        return route.terms.harm_ms
+
+    assert harm(10) == pytest.approx(10 * harm(1))
+    assert harm(RUNNING_MAX) == harm(10 * RUNNING_MAX)
+    # Half of what the streams need fits into the KV, so that half of them run.
+    assert harm(20, kv_tokens=200_000, kv_tokens_max=100_000) == pytest.approx(harm(10))
 
 
 def test_a_worker_without_room_in_its_kv_is_the_last_choice():
@@ -132,7 +154,7 @@ def test_a_lightly_used_worker_pays_less_of_the_price_of_compute_the_fewer_strea
     ]
     assert prices[0] == 0
     assert prices == sorted(prices)
-    assert prices[3] < prices[4] == pytest.approx(6.0)
+    assert prices[3] < prices[4] == pytest.approx(4.5)
 
 
 def test_a_slow_worker_is_lightly_used_with_fewer_streams_than_a_fast_one():
@@ -140,7 +162,7 @@ def test_a_slow_worker_is_lightly_used_with_fewer_streams_than_a_fast_one():
     slow = candidate("d", streams=2, speed=Speed(ms_per_token=0.4))
     routes = policy("cost", ()).rank(query(), [*busy, slow], 0.0)
     (terms,) = (route.terms for route in routes if route.worker == "d")
-    assert terms.price_ms / terms.own_ms == pytest.approx(6.0)
+    assert terms.price_ms / terms.own_ms == pytest.approx(4.5)
 
 
 def test_tokens_that_only_mark_a_worker_as_away_are_no_backlog_of_the_fleet():

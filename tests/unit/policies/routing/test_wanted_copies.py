@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from policies.routing.cost import fleet_totals
+from policies.routing.compute_price import fleet_totals
 from policies.routing.protocol import SharedPrefix
 from policies.routing.wanted_copies import wanted_copies
 from tests.unit.policies.routing.candidates import best, candidate, policy, query

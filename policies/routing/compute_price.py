@@ -1,0 +1,71 @@
+"""The shadow price of compute: how much a millisecond of prefill counts besides itself, for the requests it delays.
+
+    price = min(price_max, mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms) min(1, R / light)
+    light = S / s / (2 sum of 1 / s over workers)      half of the worker's fair part of all S requests, by speed
+
+The symbols are those of cost.py. An idle fleet has no price: replicating a prefix is free there, and fastest. Where
+all workers have a backlog it is high: computing a prefix twice takes time from every request. A longer backlog at
+one worker is a long prompt, or a queue that requests can avoid, and says no more of the others: with the default
+`backlog_ms` no price is above 6.
+
+A worker with fewer streams than `light` is lightly used: it has joined lately, or is slow, and holds little that is
+asked for, while the others work for its part too. Its price is lower, and zero if it has no stream.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from policies.routing.cost_options import CostOptions
+from policies.routing.protocol import Candidate, FleetTotals
+from workers.worker import WorkerSnapshot
+
+BACKLOG_MAX_MS = 600.0
+"""Backlog of one worker that counts for the price, at most."""
+
+LIGHT = 0.5
+"""Share of its fair part of all requests below which a worker is lightly used."""
+
+
+class ComputePrice(NamedTuple):
+    """The shadow price of compute on every worker."""
+
+    of_fleet: float
+    """The price on a worker that is not lightly used."""
+    light_share: float
+    """Streams times ms per token below which a worker is lightly used."""
+
+    def on(self, ms_per_token: float, streams: int) -> float:
+        """Return the price on one worker."""
+        light = self.light_share / ms_per_token
+        return self.of_fleet * streams / light if streams < light else self.of_fleet
+
+
+def counted_backlog_ms(worker: WorkerSnapshot) -> float:
+    """Return the milliseconds of a worker's queued prefill, as far as they count for the price."""
+    ms = (worker.tokens_queued - worker.away_tokens) * worker.speed.ms_per_token
+    return ms if ms < BACKLOG_MAX_MS else BACKLOG_MAX_MS
+
+
+def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
+    """Return the sums over the candidates. Call it only with all workers of the fleet."""
+    backlog_ms = tokens_per_ms = 0.0
+    streams = 0
+    for candidate in candidates:
+        worker = candidate.worker
+        ms_per_token = worker.speed.ms_per_token
+        ms = (worker.tokens_queued - worker.away_tokens) * ms_per_token
+        backlog_ms += ms if ms < BACKLOG_MAX_MS else BACKLOG_MAX_MS
+        tokens_per_ms += 1 / ms_per_token
+        streams += worker.streams
+    return FleetTotals(
+        workers=len(candidates), backlog_ms=backlog_ms, streams=streams, tokens_per_ms=tokens_per_ms
+    )
+
+
+def compute_price(fleet: FleetTotals, requests_waiting: int, options: CostOptions) -> ComputePrice:
+    """Return the shadow price of compute, where so many requests for the model wait for a worker."""
+    price = fleet.backlog_ms / fleet.workers / options.backlog_ms
+    return ComputePrice(
+        price if price < options.price_max else options.price_max,
+        LIGHT * (fleet.streams + requests_waiting + 1) / fleet.tokens_per_ms,
+    )
