@@ -32,7 +32,7 @@ FILLED_SHARE = 0.6
 OPEN_LOAD = 0.5
 """Share of the time of open workers that the prompts of urgent classes take at most, at full steps."""
 
-NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.45, 0.34, 2.5
+NARROW_SHARE_MAX, LIGHT_LOAD, NARROWING = 0.36, 0.34, 2.5
 """What the narrow window of open workers lasts, as a share of the tightest target: so much up to a light load of
 urgent classes, and less by NARROWING times what their load exceeds that."""
 
@@ -81,7 +81,7 @@ def filled_workers(
         last_open=workers[count - 1],
         tokens=min(tokens_max, int(1000 * FILLED_SHARE * min(patient) / ms_per_token)),
         patient_seconds=patient_seconds,
-        narrow_share=NARROW_SHARE_MAX - NARROWING * max(0.0, load / count - LIGHT_LOAD),
+        narrow_share=max(0.0, NARROW_SHARE_MAX - NARROWING * max(0.0, load / count - LIGHT_LOAD)),
     )
 
 

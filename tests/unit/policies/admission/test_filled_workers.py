@@ -56,9 +56,9 @@ def test_no_worker_is_filled_where_none_can_be_spared(demand, workers):
 
 def test_the_more_urgent_work_comes_the_narrower_is_the_window_of_others_on_open_workers():
     shares = [of({VOICE: tokens, BATCH: 10.0}, "ab").narrow_share for tokens in (5e3, 17e3, 20e3, 24e3)]
-    assert shares == pytest.approx([0.45, 0.45, 0.3, 0.1])
+    assert shares == pytest.approx([0.36, 0.36, 0.21, 0.01])
     found = window(of({VOICE: 20e3, BATCH: 10.0}, "ab"))
-    assert found.narrow == int(0.3 * 150 / 0.02)
+    assert found.narrow == int(0.21 * 150 / 0.02)
 
 
 def test_an_urgent_request_is_sent_to_an_open_worker_while_that_leaves_it_in_time():
