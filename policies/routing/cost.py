@@ -311,6 +311,7 @@ class CostPolicy:
             cost_ms=(wait + own + priced + harm + decode + room + copy + start) * stay,
             matched_tokens=matched,
             ms_per_queued_token=speed.ms_per_token,
+            computed_tokens=worker.tokens_computed,
             cost_terms=(wait, own, priced, harm, decode, room, copy, start, stay),
             prompt_tokens=prompt_tokens,
             off_gpu_tokens=off_gpu,
