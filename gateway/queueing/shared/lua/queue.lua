@@ -61,7 +61,7 @@ local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local UNPACKED_MAX, WEIGHED_MAX = 256, 16
 -- As in policies/admission/dispatch_window.py.
 local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS = 10, 1, 4
-local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 8, 4, 20
+local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 16, 4, 20
 -- As in policies/admission/traffic_in_sight.py and recent_work.py.
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
 -- As in policies/admission/filled_workers.py.
