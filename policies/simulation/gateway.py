@@ -213,9 +213,7 @@ class SimulatedGateway:
             and (
                 uncached <= tokens
                 or left_open is None
-                or leaves_one_open(
-                    map(loads.queued, places.values()), left_open, background=terms.background
-                )
+                or leaves_one_open(map(loads.queued, places.values()), left_open, background=terms.background)
             )
         )
 
