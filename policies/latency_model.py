@@ -166,6 +166,15 @@ def computed_tokens(since_ms: float, tokens_queued: int, speed: Speed) -> int:
     return int(min(since_ms / speed.ms_per_token * PACE, tokens_queued * COMPUTED_MAX))
 
 
+def tokens_counted(tokens_queued: int, queued_then: int, computed_then: int) -> int:
+    """Return how many queued tokens an earlier estimate of a wait is to count now, before it takes any off.
+
+    It was made with `queued_then` tokens in the queue, and takes `computed_then` off as computed. The first tokens
+    that have left the queue since are the same ones: they are not to be taken off twice.
+    """
+    return max(tokens_queued, min(tokens_queued + computed_then, queued_then))
+
+
 def predicted_ttft_ms(speed: Speed, tokens: int) -> float:
     """Return the expected time to the first token, with `tokens` uncached tokens ahead and of the request's own."""
     return speed.fixed_ms + speed.ms_per_token * tokens

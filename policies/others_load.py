@@ -36,6 +36,14 @@ class LoadTotals(msgspec.Struct, frozen=True, gc=False):
     kv_tokens: int
     """Prompt tokens and expected output tokens of these requests."""
 
+    def plus(self, other: "LoadTotals", factor: int = 1) -> "LoadTotals":
+        """Return the sum with another load, taken `factor` times."""
+        return LoadTotals(
+            self.tokens_queued + factor * other.tokens_queued,
+            self.streams + factor * other.streams,
+            self.kv_tokens + factor * other.kv_tokens,
+        )
+
 
 NO_TOTALS = LoadTotals(0, 0, 0)
 
@@ -73,6 +81,11 @@ class OthersLoad(Generic[RequestKey]):
         """When each prompt of `_since` must have been computed, and when it was sent: a heap."""
         self._tokens = self._streams = self._kv = 0
         """What is to be added to the report."""
+
+    @property
+    def as_of(self) -> float:
+        """The moment of the last report."""
+        return self._as_of
 
     @property
     def totals(self) -> LoadTotals:

@@ -216,6 +216,7 @@ class CostPolicy:
                     cost_ms=(wait + own + priced + harmed + decode + room + copy + start) * stay,
                     matched_tokens=expected.matched_tokens,
                     ms_per_queued_token=ms_per_token,
+                    computed_tokens=worker.tokens_computed,
                     cost_terms=(wait, own, priced, harmed, decode, room, copy, start, stay),
                     prompt_tokens=query.prompt_tokens,
                     off_gpu_tokens=expected.off_gpu_tokens,

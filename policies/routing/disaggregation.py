@@ -99,6 +99,7 @@ def _paired(prefill: Route, decode: Candidate, cost_ms: float) -> Route:
         matched_tokens=prefill.matched_tokens,
         prefill_worker=prefill.worker,
         ms_per_queued_token=prefill.ms_per_queued_token,
+        computed_tokens=prefill.computed_tokens,
         terms=prefill.terms,
         reason=f"{prefill.worker} computes the prompt: {prefill.reason}; {worker.id} answers, "
         f"with {worker.streams} streams, {cost_ms:.1f} ms",

@@ -131,6 +131,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The worker that computes the prompt, where prefill and decode are split."""
     ms_per_queued_token: float = 0.0
     """How much the estimate rises with every token queued there meanwhile; 0 if the policy does not look at it."""
+    computed_tokens: int = 0
+    """Tokens queued there that the estimate takes off, since they must have been computed."""
     terms: RouteTerms | None = None
     """What the estimate was made of, for operators to see."""
     regrets: tuple[CopyRegret, ...] = ()

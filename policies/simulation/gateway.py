@@ -23,6 +23,7 @@ from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
 from policies.simulation.gateway_view import GatewayView
 from policies.simulation.large_fleet import LargeFleet
+from policies.simulation.queue_view import QueueView
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turn_taking import TooLate, TurnTerms
 from policies.simulation.waiting_orders import WaitingOrder
@@ -61,7 +62,7 @@ class SimulatedGateway:
 
     `window_tokens`, `waiting_order`: see Scenario. `hold`: the share by which a worker may be more expensive than
     the best, of requests that take turns. `large`: the view's workers in order, where requests are ranked on a
-    shortlist.
+    shortlist. `queue_view`: what the queue of several gateways knows, where they have each a view of their own.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SimulatedGateway:
         random: Random,
         hold: float | None = None,
         large: LargeFleet | None = None,
+        queue_view: QueueView | None = None,
     ) -> None:
         self.view = view
         self._policy = policy
@@ -83,6 +85,7 @@ class SimulatedGateway:
         self._lengths = OutputLengths()
         self._hold = hold
         self._large = large
+        self._queue_view = queue_view
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
         self._sequence = 0
 
@@ -168,6 +171,9 @@ class SimulatedGateway:
         """Return the best route to a worker with room, as in gateway/dispatch/acquisition/worker_acquisition.py."""
         if terms.due_at is not None:
             ranking = self._in_time(ranking, request, places, terms, now)
+        if self._queue_view is not None:
+            queued = [self.view.queued(places[route.worker]) for route in ranking]
+            ranking = self._queue_view.ranked_now(ranking, queued, places)
         waited_for = []
         crowds = terms.narrow and not terms.background
         hold = self._hold
@@ -189,16 +195,17 @@ class SimulatedGateway:
         self, route: Route, request: TraceRequest, places: Mapping[WorkerId, int], terms: TurnTerms
     ) -> bool:
         """Return whether the worker of a route has room for the request in its window, and a slot."""
-        view, window, worker = self.view, terms.window, places[route.worker]
+        window, worker = terms.window, places[route.worker]
+        loads = self.view if self._queue_view is None else self._queue_view
         uncached = request.prompt_tokens - route.matched_tokens
         tokens = window.tokens(route.worker, is_narrow=terms.narrow, patient=terms.patient)
         taken = window.taken_by(uncached, is_narrow=terms.narrow)
         left_open = window.open_beside(is_narrow=terms.narrow, work_share=terms.work_share)
         return (
-            view.fits(worker, taken, tokens, ahead=terms.ahead)
+            loads.fits(worker, taken, tokens, ahead=terms.ahead)
             and window.leaves_slots(
-                view.streams(worker),
-                view.slots,
+                loads.streams(worker),
+                self.view.slots,
                 background=terms.background,
                 is_narrow=terms.narrow,
                 work_share=terms.work_share,
@@ -206,7 +213,7 @@ class SimulatedGateway:
             and (
                 uncached <= tokens
                 or left_open is None
-                or leaves_one_open(map(view.queued, places.values()), left_open, background=terms.background)
+                or leaves_one_open(map(loads.queued, places.values()), left_open, background=terms.background)
             )
         )
 

@@ -184,7 +184,7 @@ class GatewayView:
         if others.tokens_queued < before.tokens_queued:
             self._since[worker] = now
         mine = worker in self._recently
-        self._add(worker, _sum(others, before, -1), now)
+        self._add(worker, others.plus(before, -1), now)
         if not mine:
             self._recently.discard(worker)
 
@@ -332,9 +332,19 @@ class GatewayView:
 
     def reported(self, worker: int, change: LoadTotals, as_of: float, now: float) -> None:
         """Take over a report of the other gateways' load, which has changed by so much at the moment `as_of`."""
-        total = self._reported[worker] = _sum(self._reported[worker], change)
+        total = self._reported[worker] = self._reported[worker].plus(change)
+        if as_of >= self._others[worker].as_of:
+            self._take_report(worker, total, as_of, now)
+
+    def hear_all(self, worker: int, load: LoadTotals, now: float) -> None:
+        """Take over the present load of all gateways together, which a reply of their queue tells."""
+        own = LoadTotals(self._queued[worker], self._streams[worker], self._kv_tokens[worker])
+        others = load.plus(own, -1).plus(self._others[worker].totals)
+        self._take_report(worker, others, now, now)
+
+    def _take_report(self, worker: int, others: LoadTotals, as_of: float, now: float) -> None:
         before = self._others[worker].totals
-        self._others[worker].report(total, as_of)
+        self._others[worker].report(others, as_of)
         self._others_changed(worker, before, now, as_of)
 
     def record_first_token(self, worker: int, tokens: int, ttft_ms: float) -> None:
@@ -371,7 +381,7 @@ class GatewayView:
         after = self._others[worker].totals
         if after.tokens_queued < before.tokens_queued:
             self._since[worker] = max(self._since[worker], now if as_of is None else as_of)
-        self._add(worker, _sum(after, before, -1), now)
+        self._add(worker, after.plus(before, -1), now)
 
     def _add(self, worker: int, load: LoadTotals, now: float) -> None:
         if not self._queued[worker]:
@@ -406,11 +416,3 @@ def _learnt(scenario: Scenario, worker: int) -> LearntSpeed:
     """Return what is known at first of the speed of a worker in a fleet of unequal ones."""
     rated = scenario.times_of(worker).ms_per_token if scenario.speeds and scenario.speeds_rated else None
     return LearntSpeed(Speed(ms_per_token=scenario.times.ms_per_token), rated_ms_per_token=rated)
-
-
-def _sum(one: LoadTotals, other: LoadTotals, factor: int = 1) -> LoadTotals:
-    return LoadTotals(
-        one.tokens_queued + factor * other.tokens_queued,
-        one.streams + factor * other.streams,
-        one.kv_tokens + factor * other.kv_tokens,
-    )

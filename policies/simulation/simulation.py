@@ -26,6 +26,7 @@ from policies.simulation.gateway_view import Expected, GatewayView, Sent
 from policies.simulation.known_blocks import BlockPaths, KnownBlocks
 from policies.simulation.large_fleet import LargeFleet
 from policies.simulation.outcome import Outcome, RunResult
+from policies.simulation.queue_view import QueueView
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turn_taking import TurnTaking, TurnTerms, class_of
@@ -116,6 +117,8 @@ class Simulation:
         self._shared = scenario.gateways == 1 or scenario.sync_seconds == 0
         views = [self._view() for _ in range(scenario.cells if self._shared else scenario.gateways)]
         large = [self._large_fleet(view, policy, f"{seed} {at}") for at, view in enumerate(views)]
+        takes_turns = scenario.turns is not None and scenario.window_tokens is not None
+        self._queue_view = QueueView(scenario.workers) if takes_turns and not self._shared else None
         self._cells = TenantCells(scenario.cells)
         self._exchange = CellExchange(
             views, [self._cells.homes(cell, self._ids) for cell in range(scenario.cells)]
@@ -131,6 +134,7 @@ class Simulation:
                 waiting_order=ORDERS[scenario.waiting_order],
                 random=self._random,
                 hold=scenario.turns.hold if scenario.turns is not None else None,
+                queue_view=self._queue_view,
             )
             for at in range(scenario.gateways)
         ]
@@ -242,7 +246,9 @@ class Simulation:
         request = self._trace[number]
         uncached, output = self.tokens(number)
         if self._turns:
+            view = self._view_of(number)
             self._turns_of(number).arrive(number, request, uncached, output, now)
+            self._hear_reply(view, range(len(self._ids)), now)
             return
         route = self._route(number, now)
         if route is not None:
@@ -321,6 +327,7 @@ class Simulation:
         told = Sent(now, tokens)
         self._tell(sent, lambda view, then: view.told(worker, number, request, told, then), now)
         self._report(sent, LoadTotals(tokens, 1, expected.kv_tokens), now)
+        self._hear_reply(view, (worker,), now)
         engine = self._engines[worker]
         before = engine.ends_at
         engine.submit(SimulatedJob(number, request, now), now)
@@ -338,12 +345,20 @@ class Simulation:
                 told(view, now)
 
     def _report(self, sent: InFlightRequest, change: LoadTotals, now: float) -> None:
-        """Report a change of a worker's load to the other gateways: later, or never."""
+        """Report a change of a worker's load: to the queue at once, to the other gateways later, or never."""
+        if self._queue_view is not None:
+            self._queue_view.add(sent.worker, change)
         later = self._scenario.sync_seconds
         if later is None:
             return
         for view in self._other_views(sent):
             self.at(now + later, partial(view.reported, sent.worker, change, now))
+
+    def _hear_reply(self, view: GatewayView, workers: Iterable[int], now: float) -> None:
+        """Let a gateway hear the loads that a reply of the queue tells: of these workers."""
+        if self._queue_view is not None:
+            for worker in workers:
+                view.hear_all(worker, self._queue_view.of(worker), now)
 
     def _other_views(self, sent: InFlightRequest) -> list[GatewayView]:
         if self._shared:
@@ -354,6 +369,7 @@ class Simulation:
         tokens = sent.expected.uncached_tokens
         self._gateways[sent.gateway].view.first_token(sent.worker, tokens, now)
         self._report(sent, LoadTotals(-tokens, 0, 0), now)
+        self._hear_reply(self._gateways[sent.gateway].view, (sent.worker,), now)
         sent.started = True
 
     def _take_end(self, number: int, sent: InFlightRequest, now: float) -> None:
@@ -361,6 +377,7 @@ class Simulation:
         self._gateways[sent.gateway].view.ended(worker, number, sent.expected)
         self._tell(sent, lambda view, then: view.end_dispatch_elsewhere(worker, number, now, then), now)
         self._report(sent, LoadTotals(0, -1, -sent.expected.kv_tokens), now)
+        self._hear_reply(self._gateways[sent.gateway].view, (worker,), now)
 
     def _end(self, number: int, error: str | None = None) -> None:
         self._outcomes[number].error = error

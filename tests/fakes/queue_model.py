@@ -19,6 +19,7 @@ from policies.admission.dispatch_window import (
     leaves_one_open,
 )
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
+from policies.latency_model import tokens_counted
 from policies.others_load import NO_TOTALS, LoadTotals
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
@@ -136,7 +137,8 @@ class QueueModel:
         chosen = list(compress(routes, self.window.choices(asked, patient=patient)))
 
         def cost(route: SharedRoute) -> float:
-            return route.fixed_ms + route.ms_per_token * self.tokens(route.worker)
+            queued = tokens_counted(self.tokens(route.worker), route.queued_tokens, route.computed_tokens)
+            return route.fixed_ms + route.ms_per_token * queued
 
         ranked, waited_for = sorted(chosen, key=cost), []
         for route in ranked:

@@ -60,6 +60,8 @@ routes = st.lists(
         st.floats(0, 40),
         st.sampled_from([0.0, 0.1]),
         slots=st.sampled_from([0, 1, 4]),
+        queued_tokens=st.sampled_from([0, 60, 150]),
+        computed_tokens=st.sampled_from([0, 40, 120]),
     ),
     min_size=1,
     max_size=3,

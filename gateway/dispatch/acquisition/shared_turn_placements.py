@@ -129,4 +129,5 @@ class SharedTurnPlacements:
             route.ms_per_queued_token,
             queued,
             self._fleet[worker].slots or 0,
+            route.computed_tokens,
         )

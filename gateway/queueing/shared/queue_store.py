@@ -47,7 +47,8 @@ class NotJoined(Exception):
 class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     """A worker that may serve a request, what it would have to compute, and the cost of waiting for it.
 
-    The cost in ms is `fixed_ms`, and `ms_per_token` for every token that is queued there when the turn is given.
+    The cost in ms is `fixed_ms`, and `ms_per_token` for every token that is queued there when the turn is given, as
+    tokens_counted of policies/latency_model.py counts them.
     """
 
     worker: WorkerId
@@ -55,9 +56,11 @@ class SharedRoute(msgspec.Struct, frozen=True, gc=False):
     fixed_ms: float
     ms_per_token: float = 0.0
     queued_tokens: int = 0
-    """What this gateway knows to be queued there; it counts where several shards use the worker."""
+    """What this gateway knows to be queued there. Where several shards use the worker, it counts as its queue."""
     slots: int = 0
     """Requests that the worker runs at a time; 0: not known."""
+    computed_tokens: int = 0
+    """Of the queued tokens, those that `fixed_ms` takes off as computed."""
 
 
 class SharedTicket(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -160,9 +163,7 @@ class QueueStore:
 
         `before`: the queues that go before its own.
         """
-        answer = await self._call(
-            "admit", [ticket.queue, *before], [*_fields(ticket), *self._routes(ticket.queue, routes)]
-        )
+        answer = await self._call("admit", [ticket.queue, *before], [*_fields(ticket), *_flat(routes)])
         reply = _reply(answer)
         if reply.outcome < 0:
             return reply
@@ -183,7 +184,7 @@ class QueueStore:
 
         It is placed only if no request waits in these queues, batch work apart. The first queue is its own.
         """
-        answer = await self._call("spare", queues, [*_fields(ticket), *self._routes(ticket.queue, routes)])
+        answer = await self._call("spare", queues, [*_fields(ticket), *_flat(routes)])
         reply = _reply(answer)
         if reply.outcome < 0:
             return reply
@@ -199,7 +200,7 @@ class QueueStore:
         self, queues: Sequence[str], id: str, other: str | None, routes: Sequence[SharedRoute]
     ) -> QueueReply:
         """Take a turn, for the ticket `other` if that has room; outcome 1: `id` goes to `worker`; -1: too late."""
-        answer = await self._call("claim", queues, [id, other or "", *self._routes(queues[0], routes)])
+        answer = await self._call("claim", queues, [id, other or "", *_flat(routes)])
         reply = _reply(answer)
         if reply.outcome < 0:
             return reply
@@ -315,14 +316,6 @@ class QueueStore:
             raise NotJoined
         return answer
 
-    def _routes(self, queue: str, routes: Sequence[SharedRoute]) -> list[CommandArgument]:
-        flat: list[CommandArgument] = [len(routes)]
-        divided = self._is_divided is not None and self._is_divided(queue)
-        for route in routes:
-            flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token, route.slots]
-            flat.append(route.queued_tokens if divided else 0)
-        return flat
-
     def _begin(
         self,
         verb: str,
@@ -372,3 +365,12 @@ def _place(place: SharedPlacement) -> tuple[CommandArgument, ...]:
         *(ticket.id, ticket.queue, ticket.tenant, ticket.weight, ticket.cost, ticket.kv_tokens),
         *(place.worker, place.uncached_tokens),
     )
+
+
+def _flat(routes: Sequence[SharedRoute]) -> list[CommandArgument]:
+    """Return routes as the script reads them: how many, and their fields one after another."""
+    flat: list[CommandArgument] = [len(routes)]
+    for route in routes:
+        flat += [route.worker, route.uncached_tokens, route.fixed_ms, route.ms_per_token, route.slots]
+        flat += [route.computed_tokens, route.queued_tokens]
+    return flat

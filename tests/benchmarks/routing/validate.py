@@ -1,21 +1,25 @@
 """`make bench-validate`: the simulator beside two other measurements of the same requests.
 
-    python -m tests.benchmarks.routing.validate [--requests N] [--real N] [--traffic NAME] [--json FILE]
+    python -m tests.benchmarks.routing.validate [--requests N] [--real N] [--traffic NAME] [--gateways N]
+                                                [--policy NAME] [--json FILE]
 
 * NVIDIA's mock engine and router (package ai-dynamo-runtime) replay the whole trace offline. `round_robin` is the
   same rule on both sides and thus compares the engines; `dynamo` is this project's version of that router's rule.
 * Real processes: a gateway with each policy before mock engines that take the simulator's step times in real time,
   and the client of `radixgate bench`, on five kinds of traffic. This takes as long as the traffic, once for each
-  policy. The last columns are measured over simulated; beyond 15 % a line below the table says how far.
+  policy. A measured mean or p95 beyond 15 % of the simulated one has a line below the table. Several gateways
+  (`--gateways`) share one Valkey, and with it queue and index; each request goes to one of them at random.
 
 No figure fails the build.
 """
 
 import argparse
 import asyncio
+import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +35,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from gateway.bench.client import Endpoint
 from gateway.bench.machine import machine, versions
-from gateway.bench.replay import BenchTarget, replay
+from gateway.bench.replay import BenchTarget, ReplayResult, replay
 from gateway.bench.results import percentile, summary
 from gateway.bench.trace_prompts import COMMON, TracePrompts
 from gateway.bench.trace_tenants import Caller
@@ -46,6 +50,7 @@ from tests.benchmarks.index.match import DYNAMO_HOME, DYNAMO_VERSION, dynamo_pyt
 from tests.benchmarks.routing.mock_worker import BLOCK_WORDS, MODEL, TOKENS_PER_WORD
 from tests.benchmarks.routing.settings import CLAUDE_CODE, CONVERSATIONS
 from tests.stage.processes import GatewayProcess, Process
+from tests.stage.valkey import ValkeyServer
 
 POLICIES = ("round_robin", "product", "cost")
 WORKERS, KV_TOKENS = 4, 2_100_000
@@ -64,6 +69,8 @@ FLEETS = {
     "conversation x2, 4 workers of 524k": (2.0, 4, 524_288),
 }
 """The fleets of NVIDIA's mock engine: speed of the trace, workers, KV tokens of each."""
+LOADS_LATE_SECONDS = 0.5
+"""How old the simulated reports of loads are, where several gateways share the traffic."""
 WITHIN = 0.15
 """How far a measured mean or p95 of TTFT may be from the simulated one."""
 
@@ -137,21 +144,25 @@ def word_tokenizer(directory: Path) -> Path:
 
 
 async def real(
-    requests: Sequence[TraceRequest], policy: str, workers: int, kv_tokens: int, directory: Path
+    requests: Sequence[TraceRequest],
+    policy: str,
+    workers: int,
+    kv_tokens: int,
+    directory: Path,
+    gateways: int = 1,
 ) -> Row:
-    """Measure a gateway and engines as processes, in real time."""
+    """Measure gateways and engines as processes, in real time."""
     tokenizer = word_tokenizer(directory / "tokenizer")
     mock = (sys.executable, "-m", "tests.benchmarks.routing.mock_worker", "--kv-tokens", str(kv_tokens))
     engines = [Process(f"engine-{number}", directory, mock) for number in range(workers)]
-    gateway: GatewayProcess | None = None
-    try:
+    async with AsyncExitStack() as stack:
         for engine in engines:
+            stack.push_async_callback(engine.stop)
             await engine.start()
-        listed = [{"id": engine.name, "kind": "sglang", "url": engine.url} for engine in engines]
-        settings = {
+        settings: dict[str, Any] = {
             "database": {"url": "none"},
             "routing": {"policy": policy},
-            "workers": listed,
+            "workers": [{"id": engine.name, "kind": "sglang", "url": engine.url} for engine in engines],
             "models": [{"name": MODEL, "tokenizer": str(tokenizer), "block_size": 64 // TOKENS_PER_WORD}],
             "queueing": {
                 "waiting_seconds_max": 600,
@@ -161,11 +172,37 @@ async def real(
             # The mock engine sends nothing between the first token and the last.
             "requests": {"idle_seconds_max": 600},
         }
-        gateway = GatewayProcess("gateway", directory, settings)
-        await gateway.start()
+        if gateways > 1:
+            valkey = ValkeyServer(directory)
+            stack.callback(valkey.kill)
+            valkey.start()
+            settings |= {"redis": {"url": valkey.url, "timeout_ms": 1000}, "deployment_secret": 32 * "s"}
+        started = [GatewayProcess(f"gateway-{number}", directory, settings) for number in range(gateways)]
+        for gateway in started:
+            stack.push_async_callback(gateway.stop)
+            await gateway.start()
         async with aiohttp.ClientSession() as http:
-            await gateway.all_up(http)
-        target = BenchTarget(
+            for gateway in started:
+                await gateway.all_up(http)
+        ran = await _replayed(requests, started)
+    results = [result for each in ran for result in each.results]
+    told = summary(results, max(each.seconds for each in ran))
+    late = percentile([1000 * seconds for each in ran for seconds in each.late_seconds], 99)
+    tpot = [1000 * result.tpot for result in results if result.tpot is not None]
+    mean = sum(tpot) / len(tpot) if tpot else None
+    return Row(subject=policy, by="processes", figures={**told, "tpot_ms": mean, "client_late_ms_p99": late})
+
+
+async def _replayed(
+    requests: Sequence[TraceRequest], gateways: Sequence[GatewayProcess]
+) -> Sequence[ReplayResult]:
+    """Send each request when it is due, to a gateway that is drawn."""
+    draw, prompts = random.Random("gateways"), ShortPrompts()
+    parts: list[list[TraceRequest]] = [[] for _ in gateways]
+    for request in requests:
+        draw.choice(parts).append(request)
+    targets = (
+        BenchTarget(
             url=f"http://{gateway.host}:{gateway.port}",
             model=MODEL,
             endpoint=Endpoint.COMPLETIONS,
@@ -173,15 +210,14 @@ async def real(
             seconds_max=600.0,
             in_flight_max=5000,
         )
-        ran = await replay(requests, target, [Caller(name="all")], ShortPrompts(), lambda: None)
-    finally:
-        for process in (*engines, *([gateway] if gateway is not None else [])):
-            await process.stop()
-    told = summary(ran.results, ran.seconds)
-    late = percentile([1000 * one for one in ran.late_seconds], 99)
-    tpot = [1000 * result.tpot for result in ran.results if result.tpot is not None]
-    mean = sum(tpot) / len(tpot) if tpot else None
-    return Row(subject=policy, by="processes", figures={**told, "tpot_ms": mean, "client_late_ms_p99": late})
+        for gateway in gateways
+    )
+    return await asyncio.gather(
+        *(
+            replay(part, target, [Caller(name="all")], prompts, lambda: None)
+            for part, target in zip(parts, targets, strict=True)
+        )
+    )
 
 
 def table(title: str, rows: Sequence[Row]) -> Table:
@@ -223,6 +259,8 @@ async def main() -> None:
         choices=sorted(REAL),
         help="only this kind in real time; may be repeated",
     )
+    parser.add_argument("--gateways", type=int, default=1, help="that share the real-time traffic")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="only this policy in real time")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     console = Console(width=110)
@@ -249,13 +287,21 @@ async def main() -> None:
             source = replace(traffic, requests_max=given.real, load=load)
             requests = source.trace(0)
             scenario = Scenario(
-                workers=WORKERS, kv_tokens=KV_TOKENS, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule()
+                workers=WORKERS,
+                kv_tokens=KV_TOKENS,
+                window_tokens=RELEASE_WINDOW_TOKENS,
+                turns=QueueRule(),
+                gateways=given.gateways,
+                sync_seconds=LOADS_LATE_SECONDS if given.gateways > 1 else 0.0,
             )
-            rows = simulated(source, scenario, POLICIES)
-            for policy in POLICIES:
+            policies = given.policy or POLICIES
+            rows = simulated(source, scenario, policies)
+            for policy in policies:
                 where = Path(place) / f"{name} {policy}"
-                rows.append(await real(requests, policy, WORKERS, KV_TOKENS, where))
+                rows.append(await real(requests, policy, WORKERS, KV_TOKENS, where, given.gateways))
             group = f"{name}, {WORKERS} workers of {KV_TOKENS // 1000}k, {len(requests)} requests"
+            if given.gateways > 1:
+                group += f", {given.gateways} gateways"
             console.print(table(group, rows))
             for line in distances(rows):
                 console.print(line)
@@ -264,7 +310,7 @@ async def main() -> None:
             }
     if given.json:
         packages = {**versions(), "ai-dynamo-runtime": DYNAMO_VERSION if DYNAMO_HOME.exists() else "none"}
-        settings = {"requests": given.requests, "real": given.real}
+        settings = {"requests": given.requests, "real": given.real, "gateways": given.gateways}
         result = {"machine": machine(), "versions": packages, "settings": settings, "runs": runs}
         given.json.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
 

@@ -68,12 +68,12 @@ async def queue(own_valkey):
 
 
 @pytest.mark.parametrize("each", [1, 3, PASSED_OVER_OF_FLOW_MAX])
-async def test_behind_eight_who_wait_for_their_worker_one_is_looked_at(queue, each):
+async def test_behind_sixteen_who_wait_for_their_worker_one_is_looked_at(queue, each):
     for at in range(PASSED_OVER_MAX):
         assert await queue.asks(f"t{at // each}", FULL) == 0
-    assert await queue.asks("ninth", FREE) == 1
-    assert await queue.asks("also ninth", FULL) == 0
-    assert await queue.asks("tenth", FREE) == 0
+    assert await queue.asks("next", FREE) == 1
+    assert await queue.asks("also next", FULL) == 0
+    assert await queue.asks("behind", FREE) == 0
 
 
 async def test_in_a_large_fleet_more_of_those_who_wait_for_their_worker_are_passed_over(queue):

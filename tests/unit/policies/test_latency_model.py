@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.latency_model import PrefillFit, learn_step, predicted_ttft_ms, predicted_ttft_p95_ms
+from policies.latency_model import (
+    PrefillFit,
+    learn_step,
+    predicted_ttft_ms,
+    predicted_ttft_p95_ms,
+    tokens_counted,
+)
 from workers.worker import Speed
 
 
@@ -89,3 +95,18 @@ def test_about_one_first_token_in_twenty_takes_longer_than_is_predicted_for_95_o
         for tokens, ttft_ms in answers(random, 2000, 20, 0.1)
     ]
     assert 0.01 <= sum(later) / len(later) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("queued", "counted"),
+    [
+        pytest.param(100, 100, id="the same queue is the same wait"),
+        pytest.param(150, 150, id="tokens sent since are ahead, too"),
+        pytest.param(60, 100, id="of what left 40 were taken off before: 60 - 0 are ahead, as 100 - 40 were"),
+        pytest.param(20, 60, id="all that is left is ahead"),
+    ],
+)
+def test_tokens_that_an_estimate_took_off_as_computed_are_not_taken_off_again_when_they_leave(
+    queued, counted
+):
+    assert tokens_counted(queued, queued_then=100, computed_then=40) == counted

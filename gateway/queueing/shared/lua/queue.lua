@@ -14,7 +14,7 @@
 --   best_route, leaves_one_open, hold_while_contended
 --       OwnTurnPlacements.place_now in gateway/dispatch/acquisition/own_turn_placements.py, with these functions,
 --       fits_window, close_enough_to_best, ClosedWorkers and the constants of policies/admission/dispatch_window.py,
---       where DispatchWindow has window_of (as tokens), choices and leaves_slots
+--       where DispatchWindow has window_of (as tokens), choices and leaves_slots; the costs there are of that moment
 --   first_waiting, grant_one, grant
 --       FlowHeads in policies/queueing/two_level_order.py, WaitingRoom.give_turns and WaitingRooms.give_turns in
 --       gateway/queueing; a flow is a tenant in a queue here
@@ -61,7 +61,7 @@ local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
 local UNPACKED_MAX, WEIGHED_MAX = 256, 16
 -- As in policies/admission/dispatch_window.py.
 local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS = 10, 1, 4
-local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 8, 4, 20
+local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 16, 4, 20
 -- As in policies/admission/traffic_in_sight.py and recent_work.py.
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
 -- As in policies/admission/filled_workers.py.
@@ -232,6 +232,11 @@ local function leaves_slots(route, streams, background, is_narrow, work_share)
   return streams < math.max(1, slots - math.ceil(SPARE_SHARE * slots))
 end
 
+-- Returns the queued tokens that the cost of a route counts by now: tokens_counted of policies/latency_model.py.
+local function tokens_counted(route, queued)
+  return math.max(queued, math.min(queued + (route[6] or 0), route[7] or 0))
+end
+
 -- Returns the cheapest route that is worth going and has room now, at a worker that is not closed. Without one, the
 -- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
 -- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
@@ -239,7 +244,8 @@ end
 -- seconds; `work_share`: its tenant's share of the recent work before it came; `ahead_of_cells`: only an idle worker
 -- will do, since its turn is too far ahead of other cells, or of other shards; there the workers that are idle go first
 -- to the shard that is furthest behind, when all have told their loads. Routes are {worker, uncached tokens, fixed ms,
--- ms per queued token, slots of the engine or 0}.
+-- ms per queued token, slots of the engine or 0, and of the tokens queued when it was ranked: those that fixed ms takes
+-- off as computed, all}.
 local function best_route(all_routes, closed, hold, is_narrow, background, target, work_share, ahead_of_cells)
   read_loads(workers_of(all_routes))
   local costs, least, found, crowds = {}, math.huge, nil, is_narrow and not background
@@ -254,7 +260,7 @@ local function best_route(all_routes, closed, hold, is_narrow, background, targe
     -- As fits_window: an idle worker takes any prompt, and so does one where all that is ahead is of other cells, which
     -- might keep it busy for ever.
     local taken = (is_narrow or terms.counts_own or route[2] > window) and route[2] or 1
-    local cost, room = route[3] + route[4] * ahead, ahead == 0 or ahead + taken <= window
+    local cost, room = route[3] + route[4] * tokens_counted(route, ahead), ahead == 0 or ahead + taken <= window
     if not terms.divided then room = room or ahead == load[4] end
     if ahead_of_cells then room = ahead == 0 and (in_step or not terms.divided) end
     if room and open and route[2] > window then room = leaves_one_open(all_routes, background) end
@@ -542,9 +548,10 @@ local function routes_of(args)
   local routes = {}
   for i = 1, tonumber(next_arg(args)) do
     local worker, tokens = next_arg(args), tonumber(next_arg(args))
-    routes[i] = {worker, tokens, tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))}
-    local known = tonumber(next_arg(args))
-    if terms.divided then seen[worker] = known end
+    local fixed, per_token, slots = tonumber(next_arg(args)), tonumber(next_arg(args)), tonumber(next_arg(args))
+    local computed, queued = tonumber(next_arg(args)), tonumber(next_arg(args))
+    routes[i] = {worker, tokens, fixed, per_token, slots, computed, queued}
+    if terms.divided then seen[worker] = queued end
   end
   return routes
 end
@@ -563,7 +570,7 @@ end
 -- admit: a place if there is room and no request waits, else a ticket. Of the first queue; with a batch queue come the
 --   queues that go before it.
 --   id, tenant, weight, cost, KV tokens, TTFT target in seconds, its tenant's share of the recent work, number of
---   routes, routes, each with the queued tokens that the gateway knows of
+--   routes, routes
 -- Outcome 1 {worker, tokens, loads, virtual time, finish tag}, 0 waits {'', 0, loads, virtual time, finish tag}, -1 it has
 -- ended already.
 -- Of a ticket that waits already, the routes are these from now on. One whose turn has come has its place.

@@ -208,6 +208,17 @@ def test_one_tenant_alone_waits_no_longer_in_its_turn_than_if_all_were_sent_at_o
     assert means[1] < 1.02 * means[0]
 
 
+def test_loads_that_come_half_a_second_late_cost_a_queue_of_all_gateways_next_to_nothing():
+    source = TraceSource(workload="giant", load=WorkloadParameters(requests=400, rate=40.0))
+    queued = Scenario(workers=4, kv_tokens=2_100_000, window_tokens=RELEASE_WINDOW_TOKENS, turns=QueueRule())
+    late = replace(queued, gateways=8, sync_seconds=0.5)
+    of_one, of_eight = (
+        figures(Trial(subject="cost", source=source, scenario=each).run())["all"]["ttft_ms_mean"]
+        for each in (queued, late)
+    )
+    assert of_eight <= 1.08 * of_one
+
+
 @pytest.mark.parametrize("gateways", [2, 8])
 def test_loads_that_come_half_a_second_late_cost_less_than_15_percent(gateways):
     source = TraceSource(path=CONVERSATIONS, speed=3.0, requests_max=1500)
