@@ -9,16 +9,17 @@ other organisation moves. The rule needs only the names of the living cells, so 
 
 Workers serve all cells, and each worker is at home in one of them by the same rule. What cells know of each
 other's loads is late, so that all of them would choose the worker that was idle a moment ago. So a cell counts more
-tokens as queued on the workers that are at home elsewhere (away_tokens): it takes one of its own, and another one
-where its own have much to do. These tokens are less than the others' fair part of a window: a cell whose own
-workers are full takes others, also where the others fill its own, of which it counts that part.
+tokens as queued on the workers that are at home elsewhere (away_tokens), and more for a longer prompt (AWAY_RISK of
+policies/routing/estimate.py): it takes one of its own, and another one where its own have much to do. These tokens
+are less than the others' fair part of a window: a cell whose own workers are full takes others, also where the
+others fill its own, of which it counts that part.
 """
 
 from collections.abc import Collection
 
 from xxhash import xxh3_64_intdigest
 
-AWAY_TOKENS = 12_000
+AWAY_TOKENS = 3000
 """The most tokens that a cell counts as queued in addition on a worker that is at home in another cell."""
 
 AWAY_SHARE = 0.95

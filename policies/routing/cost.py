@@ -4,6 +4,7 @@ Of a prompt, N = max(1, prompt - credit) tokens are left to compute on a worker 
 where credit = matched - (1 - host_credit) host - (1 - disk_credit) disk: what is held off the GPU has to be loaded.
 
     wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
+           + AWAY_RISK own                  on a worker that is at home in another cell
     own    = b + s N                        its own prefill
     copy   = - copy_share s sum(part * share)   what later requests save by the copy of a shared prefix
     price  = min(price_max, mean over workers of min(s Q0, BACKLOG_MAX_MS) / backlog_ms) min(1, R / light)
@@ -35,6 +36,9 @@ it has no stream. It also gets copies for the requests that it lacks (c requests
 
     share  = max(share, lack / (lack + h + 1))       lack = min(c - 1, light - R), if that is above 0
 
+A worker that is at home in another cell never counts as lightly used: that cell sends it what it lacks. All cells
+would choose it at once, for longer prompts the more, and hear of each other late.
+
 A cache hit is priced by the tokens it saves, never by "has a match". Formula and constants: the social-cost reading
 of LMETRIC (OSDI'26) joined with Mooncake's TTFT estimate (FAST'25).
 
@@ -54,6 +58,7 @@ Mean TTFT in ms, unless it says otherwise:
             copies by demand: one prompt of 32k for all 278 -> 59, a stampede of 64 requests 324 -> 271
             copies paid for by waits: one shared prompt 65 -> 59, agents with little KV 163 -> 151
             `light`: one of four workers at half the speed 719 -> 197, a worker that joins 377 -> 173
+            `light` not for workers of other cells: ten cells over one, of a public trace 1.34 x -> 1.00 x
             a random choice among equal costs alone: TPOT near saturation 10 % less
             a bound on each worker's part in the price: Claude Code 187 -> 176.  harm to running streams, not to all
             open ones: conversations past saturation 28.4 s -> 21.5 s
@@ -80,6 +85,7 @@ from policies.routing.compute_price import ComputePrice, compute_price, fleet_to
 from policies.routing.copy_regrets import copy_regrets
 from policies.routing.cost_options import DECODE_SLOWDOWN_MS, RUNNING_MAX, CostOptions
 from policies.routing.cost_route import CostRoute
+from policies.routing.estimate import AWAY_RISK
 from policies.routing.protocol import Candidate, PolicyOptions, Ranking, RouteQuery
 from policies.routing.stable_random import two_distinct
 from policies.routing.wanted_copies import WantedCopy, copy_terms, wanted_copies
@@ -156,6 +162,8 @@ class CostPolicy:
             if worker.streams:
                 wait += speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
             own = speed.fixed_ms + speed.ms_per_token * uncached
+            if worker.away_tokens:
+                wait += AWAY_RISK * own
             decode = room = 0.0
             running: float = worker.streams
             if kv_tokens_max and kv_tokens:
@@ -190,7 +198,7 @@ class CostPolicy:
             worker, wait, own = candidate.worker, expected.wait_ms, expected.own_ms
             streams, ms_per_token = worker.streams, worker.speed.ms_per_token
             compute = price.of_fleet
-            lacking_streams = price.light_share / ms_per_token - streams
+            lacking_streams = 0.0 if worker.away_tokens else price.light_share / ms_per_token - streams
             if lacking_streams > 0:
                 compute *= streams / (streams + lacking_streams)  # ComputePrice.on
             harm = options.harm * expected.running

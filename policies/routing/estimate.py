@@ -3,6 +3,7 @@
 The default policy writes the same terms out in `_estimates` of cost.py, to make no calls for each candidate.
 
 wait   = s Q + d ceil((Q + N) / C)      prefill ahead of it; steps shared with R running streams (if any)
+       + AWAY_RISK own                  on a worker that is at home in another cell
 own    = b + s N                        its own prefill
 
 s  ms per uncached token      Q  uncached tokens sent there and not computed yet    C  chunk budget, tokens
@@ -13,6 +14,12 @@ from math import ceil
 
 from policies.routing.protocol import Candidate, RouteQuery
 from workers.worker import WorkerSnapshot
+
+AWAY_RISK = 0.5
+"""Part of its own time that a request counts besides on a worker that is at home in another cell.
+
+Another cell may send one there before either has heard of the other, and the later one then waits for the earlier.
+"""
 
 
 def matched_tokens(query: RouteQuery, candidate: Candidate) -> int:
@@ -38,6 +45,8 @@ def wait_ms(worker: WorkerSnapshot, uncached: float) -> float:
     wait = worker.speed.ms_per_token * ahead
     if worker.streams:
         wait += worker.speed.step_ms * ceil((ahead + uncached) / worker.chunk_tokens)
+    if worker.away_tokens:
+        wait += AWAY_RISK * own_ms(worker, uncached)
     return wait
 
 

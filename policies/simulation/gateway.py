@@ -18,6 +18,7 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
+from policies.admission.passed_over import VainLook, looks_at_streams
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
@@ -87,6 +88,8 @@ class SimulatedGateway:
         self._large = large
         self._queue_view = queue_view
         self._held: dict[int, tuple[float, int]] = {}  # arrival and uncached tokens
+        self.vain_look: VainLook | None = None
+        """Of the request that was last found no route in its turn."""
         self._sequence = 0
 
     def follow(self, worker: int, up: Sequence[int]) -> None:
@@ -174,21 +177,34 @@ class SimulatedGateway:
         if self._queue_view is not None:
             queued = [self.view.queued(places[route.worker]) for route in ranking]
             ranking = self._queue_view.ranked_now(ranking, queued, places)
-        waited_for = []
+        waited_for: list[WorkerId] = []
+        kept_out: list[WorkerId] = []
         crowds = terms.narrow and not terms.background
         hold = self._hold
         if (terms.window.contended or terms.patient) and not terms.narrow:
             hold = hold_while_contended(hold)
+        chosen = ranking
         if terms.window.filled is not None:
             asked = [(each.worker, request.prompt_tokens - each.matched_tokens) for each in ranking]
-            ranking = list(compress(ranking, terms.window.choices(asked, patient=terms.patient)))
-        for route in ranking:
-            if not close_enough_to_best(route.cost_ms, ranking[0].cost_ms, hold):
+            chosen = list(compress(ranking, terms.window.choices(asked, patient=terms.patient)))
+        for route in chosen:
+            if not close_enough_to_best(route.cost_ms, chosen[0].cost_ms, hold):
                 break
-            if closed.allows(route.worker, crowds=crowds) and self._has_room(route, request, places, terms):
-                return route
+            if self._has_room(route, request, places, terms):
+                if closed.allows(route.worker, crowds=crowds):
+                    return route
+                kept_out.append(route.worker)
             waited_for.append(route.worker)
         closed.close(waited_for, crowds=crowds)
+        self.vain_look = VainLook(
+            ahead={each.worker: self.view.ahead(places[each.worker]) for each in ranking},
+            waits_for=frozenset(waited_for),
+            closed=frozenset(kept_out),
+            crowds=crowds,
+            by_streams=looks_at_streams(
+                background=terms.background, is_narrow=terms.narrow, work_share=terms.work_share
+            ),
+        )
         return None
 
     def _has_room(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from policies.admission.dispatch_window import fits_window
+from policies.admission.passed_over import WorkerAhead
 from policies.admission.target_refusal import MeetsTarget
 from policies.latency_model import computed_tokens, learn_step
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
@@ -230,6 +231,11 @@ class GatewayView:
     def queued(self, worker: int) -> int:
         """Return the uncached tokens sent to a worker that have not brought a first token."""
         return self._queued[worker]
+
+    def ahead(self, worker: int) -> WorkerAhead:
+        """Return what a request's look at a worker depends upon."""
+        queued = self._queued[worker]
+        return queued, queued - self._of_cells[worker].tokens_queued, self._streams[worker]
 
     def streams(self, worker: int) -> int:
         """Return how many requests a worker has."""

@@ -15,6 +15,7 @@ from random import Random
 from typing import Protocol
 
 from policies.admission.dispatch_window import ClosedWorkers
+from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.others_load import LoadTotals
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
@@ -146,7 +147,7 @@ class Simulation:
                     scenario.classes,
                     self,
                     workers=scenario.workers,
-                    large=large[0] is not None,
+                    of_all_gateways=scenario.gateways > 1,
                 )
                 for _ in range(scenario.cells)
             ]
@@ -264,6 +265,14 @@ class Simulation:
     def route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         """Return the route that a request takes in its turn; None if it waits. Raises TooLate."""
         return self._route(number, now, closed, terms)
+
+    def vain_look(self, number: int) -> VainLook | None:
+        """Return what was seen when the request was last found no route."""
+        return self._gateways[self._queries[number][0]].vain_look
+
+    def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
+        """Return what is ahead of a worker, as the request's gateway knows it."""
+        return self._view_of(number).ahead(self._places[worker])
 
     def begin_to_wait(self, number: int) -> None:
         """Note that a request waits for its turn."""

@@ -5,9 +5,10 @@ about as good for it as the best; others may go meanwhile to workers that it doe
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -44,8 +45,8 @@ class QueueRule:
     hold: float | None = 0.0
     """Share by which a worker may be more expensive than the best; see dispatch_window.close_enough_to_best."""
 
-    def queue(self, *, workers: int = 0, large: bool = False) -> "TurnQueue":
-        """Make an empty queue with these rules, for so many workers; `large`: for very many tenants.
+    def queue(self, *, workers: int = 0, by_tag: bool = False) -> "TurnQueue":
+        """Make an empty queue with these rules, for so many workers; `by_tag`: tenants are in order, as in Redis.
 
         Raises PolicyError.
         """
@@ -56,8 +57,8 @@ class QueueRule:
             tenant_order(self.within),
             self.weights,
             by_requests=by_requests,
-            passed_over_max=passed_over_max(workers) if self.hold is not None else 0,
-            by_tag=TenantsByTag() if large and policy.name == "sfq" else None,
+            passed_over_max=passed_over_max(workers if by_tag else 0) if self.hold is not None else 0,
+            by_tag=TenantsByTag() if by_tag and policy.name == "sfq" else None,
         )
 
 
@@ -104,6 +105,11 @@ class TurnQueue:
 
     def __len__(self) -> int:
         return self._waiting_count
+
+    @property
+    def by_tag(self) -> bool:
+        """Whether its tenants are in the order of their tags."""
+        return self._by_tag is not None
 
     @property
     def _counters(self) -> QueueCounters:
@@ -231,6 +237,29 @@ class TurnQueue:
         self._turn = self._policy.next(self._counters, heads, now) if heads else None
         return self._turn.ticket.number if self._turn is not None else None
 
+    def in_turn(self, now: float, passed_over: Collection[int]) -> Generator[int, None, None]:
+        """Yield which requests have their turn, one after the other while each is passed over.
+
+        Those `passed_over` already are left out. The queue may change only after the last one, by `take`.
+        """
+        assert self._by_tag is not None
+        counts = Counter(_flow(self._tickets[number]) for number in passed_over)
+        passed = set(passed_over)
+        with closing(self._by_tag.in_order()) as tenants:
+            for equal in tenants:
+                heads = [_in_order(ticket) for ticket in self._heads_of(equal, now, counts, passed)]
+                heapify(heads)
+                while heads:
+                    _, number, ticket = heappop(heads)
+                    self._turn = self._policy.next(self._counters, [ticket], now)
+                    yield number
+                    passed.add(number)
+                    flow = _flow(ticket)
+                    counts[flow] += 1
+                    left = [other for at, other in self._waiting[flow].items() if at not in passed]
+                    if left and counts[flow] < PASSED_OVER_OF_FLOW_MAX:
+                        heappush(heads, _in_order(self._order.first(left, now)))
+
     def take(self) -> None:
         """Take the turn that was offered last."""
         assert self._turn is not None
@@ -311,6 +340,11 @@ class TurnQueue:
             cached_tokens=prompt_tokens - uncached_tokens,
             output_tokens=output_tokens,
         )
+
+
+def _in_order(ticket: Ticket) -> tuple[int, int, Ticket]:
+    """Return what orders tickets of equal tags."""
+    return ticket.level, ticket.number, ticket
 
 
 def _flow(ticket: Ticket) -> Flow:

@@ -10,19 +10,19 @@ Without service classes all requests are of the class `chat`, and none is refuse
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from typing import Protocol
 
 from policies.admission.dispatch_window import (
-    LONG_SEARCH_MS,
     PASSED_OVER_MAX,
     ClosedWorkers,
     DispatchWindow,
     dispatch_window,
 )
 from policies.admission.filled_workers import filled_workers
+from policies.admission.passed_over import VainLook, WorkerAhead, is_no_wider
 from policies.admission.traffic_in_sight import TrafficInSight
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.cell_turns import QueueProgress, turn_bounds
@@ -58,11 +58,29 @@ class TurnTerms:
     """Whether the request is refused, or made batch work, if no worker can meet its target."""
 
 
+class PassedOver(set[int]):
+    """The requests that one round has passed over; `looks`: how many of them it has looked at."""
+
+    looks = 0
+
+    def ends(self, queue: TurnQueue) -> bool:
+        """Return whether the round ends: it has found no room for one more than may be passed over."""
+        return self.looks > PASSED_OVER_MAX or len(self) > queue.passed_over_max
+
+
 class Dispatching(Protocol):
     """What turn taking needs of the simulation."""
 
     def route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         """Return the route that a request takes now; None if it waits. Raises TooLate."""
+        ...
+
+    def vain_look(self, number: int) -> VainLook | None:
+        """Return what was seen when the request was last found no route."""
+        ...
+
+    def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:
+        """Return what is ahead of a worker, as the request's gateway knows it."""
         ...
 
     def send(self, number: int, route: Route, now: float) -> None:
@@ -105,21 +123,22 @@ class TurnTaking:
         dispatching: Dispatching,
         *,
         workers: int = 0,
-        large: bool = False,
+        of_all_gateways: bool = False,
     ) -> None:
         """`classes`: the service classes by name; empty: all requests are of the class `chat`.
 
-        `workers`: how many there are. `large`: for a large fleet with very many tenants.
+        `workers`: how many there are. `of_all_gateways`: several gateways give turns together, as in Redis.
         """
-        self._interactive = rule.queue(workers=workers, large=large)
-        self._batch = rule.queue(workers=workers, large=large)
+        self._interactive = rule.queue(workers=workers, by_tag=of_all_gateways)
+        self._batch = rule.queue(workers=workers, by_tag=of_all_gateways)
         self._window_tokens = window_tokens
         self._classes = classes
         self._dispatching = dispatching
         self._in_sight = TrafficInSight()
         self._of: dict[int, tuple[TraceRequest, ServiceClass, float]] = {}
         """By number: the request, its class, and its tenant's share of the work before it."""
-        self._long_search_at = -inf
+        self._vain_looks: dict[int, tuple[VainLook, TurnTerms]] = {}
+        """Of requests that wait, in a queue of all gateways."""
 
     def arrive(
         self, number: int, request: TraceRequest, uncached_tokens: int, output_tokens: int, now: float
@@ -204,10 +223,22 @@ class TurnTaking:
     def _give_turns_of(self, queue: TurnQueue, now: float) -> None:
         if (due := queue.take_due_estimate(now)) is not None:
             queue.estimate(due, self._of[due][0], *self._dispatching.tokens(due))
-        passed_over: set[int] = set()
-        closed = ClosedWorkers()
+        if due is not None:
+            self._vain_looks.pop(due, None)
+        search = self._search_remembered if queue.by_tag else self._search
+        passed_over, closed = PassedOver(), ClosedWorkers()
+        while (found := search(queue, passed_over, closed, now)) is not None:
+            number, route = found
+            queue.take()
+            self._vain_looks.pop(number, None)
+            self._dispatching.send(number, route, now)
+
+    def _search(
+        self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float
+    ) -> tuple[int, Route] | None:
+        """Return the request that goes next and its route; the requests before it are passed over."""
         while (
-            self._goes_on(len(passed_over), queue.passed_over_max, now)
+            len(passed_over) <= queue.passed_over_max
             and (number := queue.next_number(now, passed_over)) is not None
         ):
             try:
@@ -217,26 +248,72 @@ class TurnTaking:
                 self._refuse(number, "target_missed")
                 continue
             if route is not None:
-                queue.take()
-                self._dispatching.send(number, route, now)
-            else:
-                passed_over.add(number)
+                return number, route
+            passed_over.add(number)
+        return None
 
-    def _goes_on(self, passed_over: int, most: int, now: float) -> bool:
-        """Return whether a round that has passed over so many requests goes on, as may_pass_over of queue.lua."""
-        if passed_over == PASSED_OVER_MAX + 1 and most > PASSED_OVER_MAX:
-            if now < self._long_search_at + LONG_SEARCH_MS / 1000:
-                return False
-            self._long_search_at = now
-        return passed_over <= most
+    def _search_remembered(
+        self, queue: TurnQueue, passed_over: PassedOver, closed: ClosedWorkers, now: float
+    ) -> tuple[int, Route] | None:
+        """Return the same in a queue of all gateways, which remembers looks in vain (passed_over.py)."""
+        if passed_over.ends(queue):
+            return None
+        window: DispatchWindow | None = None
+        with closing(queue.in_turn(now, passed_over)) as in_turn:
+            for number in in_turn:
+                window = window or self._window(number, now)
+                terms = self._terms(number, now, window)
+                if self._is_vain(number, terms, closed):
+                    passed_over.add(number)
+                    if passed_over.ends(queue):
+                        return None
+                    continue
+                try:
+                    route = self._route(number, terms, closed, now)
+                except TooLate:
+                    queue.leave(number)
+                    self._refuse(number, "target_missed")
+                    break
+                if route is not None:
+                    return number, route
+                self._remember(number, terms)
+                passed_over.add(number)
+                passed_over.looks += 1
+                if passed_over.ends(queue):
+                    return None
+            else:
+                return None
+        return self._search_remembered(queue, passed_over, closed, now)
+
+    def _is_vain(self, number: int, terms: TurnTerms, closed: ClosedWorkers) -> bool:
+        """Return whether a look is known to be in vain; the workers that the request waits for are then closed."""
+        if (known := self._vain_looks.get(number)) is None:
+            return False
+        look, before = known
+        crowds = terms.narrow and not terms.background
+        ahead = partial(self._dispatching.ahead, number)
+        if (
+            (terms.narrow, terms.patient, terms.ahead) != (before.narrow, before.patient, before.ahead)
+            or not is_no_wider(terms.window, before.window)
+            or not look.holds(ahead, closed, crowds=crowds)
+        ):
+            return False
+        closed.close(look.waits_for, crowds=crowds)
+        return True
+
+    def _remember(self, number: int, terms: TurnTerms) -> None:
+        """Remember a look in vain; not where it depends on the time that is left."""
+        look = self._dispatching.vain_look(number)
+        if look is not None and terms.due_at is None:
+            self._vain_looks[number] = look, terms
 
     def _route(self, number: int, terms: TurnTerms, closed: ClosedWorkers, now: float) -> Route | None:
         return self._dispatching.route(number, terms, closed, now)
 
-    def _terms(self, number: int, now: float) -> TurnTerms:
+    def _terms(self, number: int, now: float, window: DispatchWindow | None = None) -> TurnTerms:
         request, service_class, work_share = self._of[number]
         background = service_class.background
-        window = self._window(number, now)
+        window = window or self._window(number, now)
         queue = self._queue_of(number)
         crowds = window.contended and queue.waiting_of(request.tenant) > 1
         return TurnTerms(

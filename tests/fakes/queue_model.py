@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gateway.queueing.shared.keys import BATCH
 from gateway.queueing.shared.queue_store import CellState, SharedPlacement, SharedRoute, SharedTicket
 from policies.admission.dispatch_window import (
+    PASSED_OVER_MAX,
     PASSED_OVER_OF_FLOW_MAX,
     ClosedWorkers,
     DispatchWindow,
@@ -18,13 +19,14 @@ from policies.admission.dispatch_window import (
     hold_while_contended,
     leaves_one_open,
 )
+from policies.admission.passed_over import VainLook, WorkerAhead, looks_at_streams
 from policies.cell_turns import UNBOUNDED, QueueProgress, TurnBounds
 from policies.latency_model import tokens_counted
 from policies.others_load import NO_TOTALS, LoadTotals
 from policies.queueing.protocol import QueueCounters, Ticket
 from policies.registry import queue_policy
 
-GRANTS_MAX = 8
+GRANTS_MAX, WEIGHED_MAX = 8, 16
 
 
 @dataclass
@@ -37,6 +39,8 @@ class QueuedRequest:
     routes: list[SharedRoute] = field(default_factory=list)
     worker: str = ""
     tokens: int = 0
+    vain_look: tuple[VainLook, bool] | None = None
+    """What was seen when it was passed over, and whether only an idle worker would have done."""
 
     def as_ticket(self) -> Ticket:
         ticket = self.ticket
@@ -53,6 +57,8 @@ class GrantRound:
     """Requests whose turn it was, but which do better to wait for a worker."""
     closed: ClosedWorkers = field(default_factory=ClosedWorkers)
     """The workers that requests passed over wait for; later requests may not take their room."""
+    looks: int = 0
+    """How many requests were looked at in vain."""
 
 
 class QueueModel:
@@ -74,6 +80,8 @@ class QueueModel:
         self.bounds: dict[str, TurnBounds] = {}
         """What follows from the other cells' progress, by queue."""
         self.more = False
+        self.vain_look: VainLook
+        """Of the last call of `best` without a route."""
 
     # What can be seen.
 
@@ -97,6 +105,11 @@ class QueueModel:
 
     def tokens(self, worker: str) -> int:
         return self.load(worker).tokens_queued
+
+    def ahead(self, worker: str) -> WorkerAhead:
+        """Return what a look at a worker depends upon."""
+        load = self.load(worker)
+        return load.tokens_queued, self.own(worker).tokens_queued, load.streams
 
     def waiting(self, queue: str) -> list[str]:
         ids = [id for id, r in self.records.items() if r.ticket.queue == queue and r.state == "waiting"]
@@ -140,7 +153,8 @@ class QueueModel:
             queued = tokens_counted(self.tokens(route.worker), route.queued_tokens, route.computed_tokens)
             return route.fixed_ms + route.ms_per_token * queued
 
-        ranked, waited_for = sorted(chosen, key=cost), []
+        crowds = is_narrow and not background
+        ranked, waited_for, kept_out = sorted(chosen, key=cost), [], []
         for route in ranked:
             if not close_enough_to_best(cost(route), cost(ranked[0]), hold):
                 break
@@ -161,10 +175,19 @@ class QueueModel:
                 is_narrow=is_narrow,
                 work_share=work_share,
             )
-            if fits and closed.allows(route.worker, crowds=is_narrow and not background):
+            if fits and closed.allows(route.worker, crowds=crowds):
                 return route
             waited_for.append(route.worker)
-        closed.close(waited_for, crowds=is_narrow and not background)
+            if fits:
+                kept_out.append(route.worker)
+        closed.close(waited_for, crowds=crowds)
+        self.vain_look = VainLook(
+            ahead={each.worker: self.ahead(each.worker) for each in routes},
+            waits_for=frozenset(waited_for),
+            closed=frozenset(kept_out),
+            crowds=crowds,
+            by_streams=looks_at_streams(background=background, is_narrow=is_narrow, work_share=work_share),
+        )
         return None
 
     def is_ahead(self, id: str) -> bool:
@@ -175,35 +198,71 @@ class QueueModel:
         return start > self.bounds.get(ticket.queue, UNBOUNDED).start_max
 
     def progress(self, queue: str) -> QueueProgress:
-        """Return how far a queue has come with its turns."""
-        weights: dict[str, float] = {}
+        """Return how far a queue has come with its turns; only the first tenants are weighed."""
+        counters, firsts = self._counters(queue), dict[str, SharedTicket]()
         for id in self.waiting(queue):
-            weights.setdefault(self.records[id].ticket.tenant, self.records[id].ticket.weight)
-        return QueueProgress(self._counters(queue).virtual_time, sum(weights.values()))
+            firsts.setdefault(self.records[id].ticket.tenant, self.records[id].ticket)
+        # Of equal tags the tenant goes first whose first ticket came first.
+        in_order = sorted(firsts, key=lambda tenant: counters.tags.get(tenant, counters.virtual_time))
+        weighed = [firsts[tenant].weight for tenant in in_order[:WEIGHED_MAX]]
+        weight = sum(weighed) * len(firsts) / len(weighed) if weighed else 0
+        return QueueProgress(counters.virtual_time, weight)
 
     def narrow_applies(self, queue: str, crowds: bool) -> bool:
         """Return whether the narrow window applies for batch work, or a tenant that has more requests waiting."""
         return queue.endswith(BATCH) or (self.window.contended and crowds)
 
-    def next(self, queue: str, round: GrantRound) -> tuple[str, SharedRoute] | None:
-        """Return the request that starts now and its route; requests that do better to wait are passed over."""
+    def next(
+        self, queue: str, round: GrantRound, *, remembers: bool = True
+    ) -> tuple[str, SharedRoute] | None:
+        """Return the request that starts now and its route; requests that do better to wait are passed over.
+
+        `remembers`: looks in vain count in later calls.
+        """
+        background = queue.endswith(BATCH)
         while (id := self.head(queue, round.passed_over)) is not None:
+            record, is_ahead = self.records[id], self.is_ahead(id)
+            is_narrow = self.narrow_applies(queue, self.waiting_of(id) > 1)
+            if self.is_in_vain(record, round.closed, is_ahead, crowds=is_narrow and not background):
+                if not self.may_pass_over(round):
+                    return None
+                round.passed_over.append(id)
+                continue
             route = self.best(
-                self.records[id].routes,
+                record.routes,
                 round.closed,
                 self.hold,
-                is_narrow=self.narrow_applies(queue, self.waiting_of(id) > 1),
-                background=queue.endswith(BATCH),
-                target=self.records[id].ticket.target_seconds,
-                work_share=self.records[id].ticket.work_share,
-                ahead=self.is_ahead(id),
+                is_narrow=is_narrow,
+                background=background,
+                target=record.ticket.target_seconds,
+                work_share=record.ticket.work_share,
+                ahead=is_ahead,
             )
             if route is not None:
                 return id, route
-            if self.hold is None or len(round.passed_over) == self.window.passed_over_max:
+            if remembers:
+                record.vain_look = self.vain_look, is_ahead
+            if round.looks == PASSED_OVER_MAX or not self.may_pass_over(round):
                 return None
+            round.looks += 1
             round.passed_over.append(id)
         return None
+
+    def may_pass_over(self, round: GrantRound) -> bool:
+        """Return whether a round goes on behind one more request."""
+        return self.hold is not None and len(round.passed_over) < self.window.passed_over_max
+
+    def is_in_vain(
+        self, record: QueuedRequest, closed: ClosedWorkers, is_ahead: bool, *, crowds: bool
+    ) -> bool:
+        """Return whether a look is known to be in vain; the workers that the request waits for are then closed."""
+        if record.vain_look is None or record.vain_look[1] != is_ahead:
+            return False
+        look = record.vain_look[0]
+        if not look.holds(self.ahead, closed, crowds=crowds):
+            return False
+        closed.close(look.waits_for, crowds=crowds)
+        return True
 
     def behind(self, queue: str, queues: Sequence[str]) -> bool:
         """Return whether a request waits that goes before this queue of batch work."""
@@ -226,7 +285,7 @@ class QueueModel:
             self.records[ticket.id], self.counters[ticket.queue] = record, counters
             self._grant([ticket.queue, *before], ticket.id)
         elif known.state == "waiting":
-            known.routes = list(routes)
+            known.routes, known.vain_look = list(routes), None
             self._grant([ticket.queue, *before], ticket.id)
         else:
             self.more = False
@@ -293,7 +352,7 @@ class QueueModel:
         goes = id
         if swapped and route:
             goes = other
-            record.routes = [SharedRoute(worker, tokens, 0.0, 0.0)]
+            record.routes, record.vain_look = [SharedRoute(worker, tokens, 0.0, 0.0)], None
             self._charge(queue, record, swapped.ticket.cost - record.ticket.cost)
             record = swapped
         record.state = "placed"
@@ -420,7 +479,7 @@ class QueueModel:
                 id, route = found
                 self.counters[queue] = self._turn(queue, round.passed_over).counters
                 record = self.records[id]
-                record.worker, record.tokens = route.worker, route.uncached_tokens
+                record.worker, record.tokens, record.vain_look = route.worker, route.uncached_tokens, None
                 record.state = "placed" if id == mine else "granted"
                 if id != mine:
                     self.turns.append(id)

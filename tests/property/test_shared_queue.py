@@ -306,7 +306,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def somebody_may_go(self):
         return any(
-            self.model.next(queue, GrantRound()) is not None
+            self.model.next(queue, GrantRound(), remembers=False) is not None
             for queue in QUEUES
             if not self.model.behind(queue, QUEUES) and (self.batch_may_go or not queue.endswith(BATCH))
         )

@@ -50,7 +50,7 @@ def test_an_idle_worker_away_never_counts_as_much_as_one_that_others_have_filled
 
 
 def test_the_more_cells_share_a_worker_the_more_counts_on_it_away():
-    assert away_tokens(16_384, 1) < away_tokens(16_384, 3) < away_tokens(16_384, 9) == AWAY_TOKENS
+    assert away_tokens(4000, 1) < away_tokens(4000, 3) < away_tokens(16_384, 9) == AWAY_TOKENS
 
 
 @given(st.integers(100, 10**6), st.lists(st.floats(0.8, 1.0), max_size=20))

@@ -8,7 +8,8 @@
 --
 -- A queue whose name ends in "#batch" gives turns only while no request waits in the other queues that a call names.
 -- The request that goes first waits until a worker that it accepts has room: smaller requests do not pass it there, but
--- others may go to workers that no request before them waits for.
+-- others may go to workers that no request before them waits for. A request that was passed over is not looked at again
+-- until one of its workers changes.
 --
 -- One gateway alone gives turns by the same rules, in Python:
 --   best_route, leaves_one_open, hold_while_contended
@@ -22,6 +23,8 @@
 --       arrive, next and correct of Sfq in policies/queueing/sfq.py
 --   keep_in_step, is_ahead
 --       policies/cell_turns.py; a gateway alone follows no bounds
+--   stays_in_vain, is_no_wider
+--       VainLook and is_no_wider of policies/admission/passed_over.py; a gateway alone looks anew each time
 -- Some rules are different here. A worker where all that is ahead is of other cells counts as idle (best_route); a gateway
 -- alone does not tell their work apart. The shards among which a model's tenants are divided are to each other as cells
 -- are, but for that: their work counts in full, and is told within milliseconds. And the tickets of a tenant go by number; the gateway that is told of a turn may
@@ -36,7 +39,8 @@
 --       7 turns       stream: turns that were granted, and that gateways came or went
 --       then for every queue
 --       1 meta        hash: v, the virtual time; n, the last number; g, when it gave a turn beside others; s, the
---                     largest start tag that may take a worker which is not idle, and u, until when in ms (see cells)
+--                     largest start tag that may take a worker which is not idle, and u, until when in ms (see cells);
+--                     m, the memory of the server that last searched it (see recall)
 --       2 active      sorted set: "number tenant" -> start tag, of tenants that wait; number: of its first ticket
 --       3 finish      sorted set: tenant -> finish tag
 --       4 tickets     sorted set, by name: "tenant number id"
@@ -58,10 +62,11 @@
 local verbs = {}
 local CLAIM_MS, ENDED_MS, SWEEP_MS = 250, 10000, 1000
 local GRANTS_MAX, SWEPT_MAX, FINISH_MAX, TURNS_MAX = 8, 512, 10000, 4096
-local UNPACKED_MAX, WEIGHED_MAX = 256, 16
+local UNPACKED_MAX, WEIGHED_MAX, HEADS_READ = 256, 16, 16
+local REMEMBERED_QUEUES_MAX, REMEMBERED_LOOKS_MAX, REMEMBERED_LOADS_MAX = 4096, 4096, 16384
 -- As in policies/admission/dispatch_window.py.
 local HOLD_MS, CONTENDED_HOLD, OPEN_OF_WORKERS = 10, 1, 4
-local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX, LONG_SEARCH_MS = 16, 4, 20
+local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 16, 4
 -- As in policies/admission/traffic_in_sight.py and recent_work.py.
 local CROWDING_SHARE, CROWDING_MAX = 0.5, 2
 -- As in policies/admission/filled_workers.py.
@@ -70,8 +75,15 @@ local SPARE_SHARE = 0.1
 -- Records that `look` has unpacked, by their packed form, from call to call; and how many.
 local unpacked, unpacked_count = {}, 0
 
--- When a queue last passed over more than PASSED_OVER_MAX requests, in ms, by its key `meta`.
-local long_search_at = {}
+-- What searches have seen, from call to call, by the key `meta` of a queue: `looks`, the looks in vain by id (see
+-- best_route); `tickets`, the first tickets of tenants that were passed over; `count`, how many looks were added.
+local remembered, remembered_count = {}, 0
+
+-- The loads that were last read or written, by the key `loads` and worker; and how many.
+local last_loads, last_loads_count = {}, 0
+
+-- The name of this memory, which is set by the first call.
+local memory_name
 
 -- When ids that have ended were last removed from `ended`, in ms.
 local ended_swept = 0
@@ -93,12 +105,13 @@ local function begin(keys, args)
   local flags = tonumber(args[5])
   terms = {narrow = tonumber(args[2]), wide = tonumber(args[3]), open = tonumber(args[4]), contended = flags % 2 == 1,
     divided = flags >= 2, counts_own = args[6] == '1', hold = tonumber(args[7]),
-    passed_over_max = tonumber(args[9])}
+    passed_over_max = tonumber(args[9]), no_wider = {}}
   if args[8] ~= '' then
     local tokens, target, last_open = string.match(args[8], '^(%S+) (%S+) (.*)$')
     terms.filled, terms.patient_target, terms.last_open = tonumber(tokens), tonumber(target), last_open
   end
   queues, more, known_loads, seen, in_step = {}, false, {}, {}, false
+  memory_name = memory_name or table.concat({args[1], time[1], time[2]}, ' ')
   local count = tonumber(args[10])
   for i = 1, count do
     local k = 7 + (i - 1) * 4
@@ -136,7 +149,13 @@ local function look(id)
   return found and unpacked[found]
 end
 
-local function write(id, record) call('HSET', places, id, cmsgpack.pack(record)) end
+-- Writes a record; a look at what it was before says nothing any more.
+local function write(id, record)
+  local queue = queues[record.queue]
+  local memory = queue and remembered[queue.meta]
+  if memory then memory.looks[id] = nil end
+  call('HSET', places, id, cmsgpack.pack(record))
+end
 
 local LOAD, LOAD_WITH_CELLS = '<i8i8i8', '<i8i8i8i8i8i8'
 
@@ -147,6 +166,18 @@ local function load_of(packed)
   return {tokens, streams, kv, 0, 0, 0}
 end
 
+-- Remembers a load for later calls.
+local function remember_load(worker, load)
+  if last_loads_count >= REMEMBERED_LOADS_MAX then last_loads, last_loads_count = {}, 0 end
+  local of = last_loads[loads]
+  if not of then
+    of = {}
+    last_loads[loads] = of
+  end
+  if not of[worker] then last_loads_count = last_loads_count + 1 end
+  of[worker] = load
+end
+
 -- Reads the loads of the workers that this call has not read.
 local function read_loads(workers)
   local missing = {}
@@ -154,7 +185,10 @@ local function read_loads(workers)
     if not known_loads[worker] then missing[#missing + 1] = worker end
   end
   if #missing == 0 then return end
-  for i, packed in ipairs(call('HMGET', loads, unpack(missing))) do known_loads[missing[i]] = load_of(packed) end
+  for i, packed in ipairs(call('HMGET', loads, unpack(missing))) do
+    known_loads[missing[i]] = load_of(packed)
+    remember_load(missing[i], known_loads[missing[i]])
+  end
 end
 
 local function change_load(worker, tokens, streams, kv)
@@ -164,6 +198,7 @@ local function change_load(worker, tokens, streams, kv)
   if seen[worker] then seen[worker] = seen[worker] + tokens end
   if load[2] == 0 then
     known_loads[worker] = {0, 0, 0, 0, 0, 0}
+    remember_load(worker, known_loads[worker])
     call('HDEL', loads, worker)
   elseif load[5] > 0 then
     call('HSET', loads, worker, struct.pack(LOAD_WITH_CELLS, unpack(load, 1, 6)))
@@ -237,6 +272,13 @@ local function tokens_counted(route, queued)
   return math.max(queued, math.min(queued + (route[6] or 0), route[7] or 0))
 end
 
+-- Closes the workers that a request waits for to later requests: to all, or to those of crowding tenants.
+local function close(waits_for, closed, crowds)
+  for worker in pairs(waits_for) do
+    if closed[worker] ~= 'all' then closed[worker] = crowds and 'crowding' or 'all' end
+  end
+end
+
 -- Returns the cheapest route that is worth going and has room now, at a worker that is not closed. Without one, the
 -- workers that the request waits for are closed to later requests: to all, or to those of crowding tenants, which have
 -- more requests waiting. `hold`: the share by which a worker may cost more than the best one; nil: any will do.
@@ -246,11 +288,14 @@ end
 -- to the shard that is furthest behind, when all have told their loads. Routes are {worker, uncached tokens, fixed ms,
 -- ms per queued token, slots of the engine or 0, and of the tokens queued when it was ranked: those that fixed ms takes
 -- off as computed, all}.
+-- A look in vain returns nil and what was seen: the terms of the request, its workers with the loads `tokens`, `own`
+-- (not of other cells) and `streams`, those that it `waits_for`, and those with room that were closed to it.
 local function best_route(all_routes, closed, hold, is_narrow, background, target, work_share, ahead_of_cells)
   read_loads(workers_of(all_routes))
   local costs, least, found, crowds = {}, math.huge, nil, is_narrow and not background
   work_share = work_share or 0 -- A record of an earlier version has none.
   local open = open_beside(is_narrow, work_share)
+  local kept_out = {}
   local patient = terms.filled and (target or 0) >= terms.patient_target
   local routes = choices(all_routes, patient)
   if (terms.contended or patient) and not is_narrow then hold = hold_while_contended(hold) end
@@ -268,18 +313,59 @@ local function best_route(all_routes, closed, hold, is_narrow, background, targe
     if cost < least then least = cost end
     if room and (not found or cost < costs[found]) then
       local closed_to = closed[route[1]]
-      if not (closed_to == 'all' or closed_to and crowds) then found = i end
+      if not (closed_to == 'all' or closed_to and crowds) then found = i else kept_out[#kept_out + 1] = i end
     end
     costs[i] = cost
   end
   -- What close_enough_to_best allows.
   local cost_max = hold and least + math.max(math.abs(least) * hold, HOLD_MS) or math.huge
   if found and costs[found] <= cost_max then return routes[found] end
+  local vain = {terms = terms, is_narrow = is_narrow, ahead_of_cells = ahead_of_cells, workers = workers_of(all_routes),
+    by_streams = background or is_narrow or work_share > CROWDING_SHARE, tokens = {}, own = {}, streams = {}, waits_for = {}, kept_out = {}}
   for i, route in ipairs(routes) do
-    if costs[i] <= cost_max and closed[route[1]] ~= 'all' then
-      closed[route[1]] = crowds and 'crowding' or 'all'
+    if costs[i] <= cost_max then vain.waits_for[route[1]] = true end
+  end
+  for i, at in ipairs(kept_out) do
+    if costs[at] <= cost_max then vain.kept_out[#vain.kept_out + 1] = routes[at][1] end
+  end
+  for i, worker in ipairs(vain.workers) do
+    local load = known_loads[worker]
+    vain.tokens[i], vain.own[i], vain.streams[i] = load[1], load[1] - load[4], load[2]
+  end
+  close(vain.waits_for, closed, crowds)
+  return nil, vain
+end
+
+-- Returns whether these terms leave no request more room than those before.
+local function is_no_wider(before)
+  if terms.no_wider[before] == nil then
+    terms.no_wider[before] = terms.narrow <= before.narrow and terms.wide <= before.wide
+      and (terms.open or -1) <= (before.open or -1) and (terms.open == nil) == (before.open == nil)
+      and terms.contended == before.contended and terms.counts_own == before.counts_own
+      and terms.hold == before.hold and terms.filled == before.filled
+      and terms.patient_target == before.patient_target and terms.last_open == before.last_open
+  end
+  return terms.no_wider[before]
+end
+
+-- Returns whether another look would be in vain, too: no worker has changed in a way that could help the request.
+local function stays_in_vain(vain, closed, is_narrow, background, ahead_of_cells)
+  if vain.is_narrow ~= is_narrow or vain.ahead_of_cells ~= ahead_of_cells or not is_no_wider(vain.terms) then
+    return false
+  end
+  for _, worker in ipairs(vain.kept_out) do
+    local closed_to = closed[worker]
+    if not (closed_to == 'all' or closed_to and is_narrow and not background) then return false end
+  end
+  local now_there = last_loads[loads] or {}
+  for i, worker in ipairs(vain.workers) do
+    local load, tokens = now_there[worker], vain.tokens[i]
+    if not load or load[1] < tokens or load[1] ~= tokens and vain.waits_for[worker]
+      or load[1] - load[4] < vain.own[i] or vain.by_streams and load[2] < vain.streams[i] then
+      return false
     end
   end
+  return true
 end
 
 -- Queues.
@@ -299,9 +385,10 @@ local function member(ticket, tenant) return ticket and string.sub(ticket, #tena
 -- The virtual time, read once in a call, and the largest start tag that may take a worker which is not idle.
 local function virtual_time(queue)
   if not queue.virtual_time then
-    local v, start_max, ends = unpack(call('HMGET', queue.meta, 'v', 's', 'u'))
+    local v, start_max, ends, memory = unpack(call('HMGET', queue.meta, 'v', 's', 'u', 'm'))
     queue.virtual_time = tonumber(v or '0')
     queue.start_max = start_max and now < tonumber(ends) and tonumber(start_max) or math.huge
+    queue.searched_here = memory == memory_name
   end
   return queue.virtual_time, queue.start_max
 end
@@ -310,6 +397,21 @@ end
 local function is_ahead(queue, start)
   local _, start_max = virtual_time(queue)
   return start > start_max
+end
+
+-- Returns what searches of a queue have seen. Another server that has searched it since, or a queue that is new, makes
+-- it void.
+local function recall(queue)
+  virtual_time(queue)
+  local memory = remembered[queue.meta]
+  if not memory or not queue.searched_here or memory.count >= REMEMBERED_LOOKS_MAX then
+    if not queue.searched_here then call('HSET', queue.meta, 'm', memory_name) end
+    if remembered_count >= REMEMBERED_QUEUES_MAX then remembered, remembered_count = {}, 0 end
+    if not remembered[queue.meta] then remembered_count = remembered_count + 1 end
+    memory, queue.searched_here = {looks = {}, tickets = {}, count = 0}, true
+    remembered[queue.meta] = memory
+  end
+  return memory
 end
 
 -- The finish tag of a tenant, read once in a call.
@@ -341,6 +443,7 @@ local function with_tenant(queue, tenant, how)
   local after = tickets_of(queue, tenant, 1)[1]
   if before and before ~= after then call('ZREM', queue.active, member(before, tenant)) end
   if after then call('ZADD', queue.active, text(tag), member(after, tenant)) end
+  if remembered[queue.meta] then remembered[queue.meta].tickets[tenant] = nil end
   queue.waiting = nil
 end
 
@@ -382,66 +485,97 @@ local function give_turn(queue, record, start)
   finish_at(queue, record.tenant, start + record.cost / record.weight)
 end
 
--- Returns the request that goes first of those that are not passed over: the id of the first ticket left of the tenant
--- with the least start tag, its record and that tag; tickets without a record are dropped. `round.behind`: how many
+-- Returns the tenant behind those that `round.behind` counts, as in `active`, and its start tag; reads several at once.
+local function head(queue, round)
+  local at = round.heads and 2 * (round.behind - round.heads_at)
+  if not at or at >= 2 * HEADS_READ then
+    at, round.heads_at = 0, round.behind
+    round.heads = call('ZRANGE', queue.active, round.behind, round.behind + HEADS_READ - 1, 'WITHSCORES')
+  end
+  return round.heads[at + 1], tonumber(round.heads[at + 2] or '')
+end
+
+-- Returns whether a round that has found no room for one more request may go on behind it.
+local function may_pass_over(round) return terms.hold and round.count < terms.passed_over_max end
+
+local function pass_over(round, tenant)
+  round.passed_over[tenant] = (round.passed_over[tenant] or 0) + 1
+  round.count = round.count + 1
+end
+
+-- Returns whether a look at this request is known to be in vain. The workers that it waits for are then closed.
+local function is_in_vain(queue, round, id)
+  local vain = round.memory.looks[id]
+  local is_narrow = vain and narrow_applies(queue, #round.tickets > 1)
+  if not vain or not stays_in_vain(vain, round.closed, is_narrow, queue.background, is_ahead(queue, round.start)) then
+    return false
+  end
+  close(vain.waits_for, round.closed, is_narrow and not queue.background)
+  return true
+end
+
+-- Returns the request that goes first of those that are not passed over, and whose look is not known to be in vain: the
+-- id of the first ticket left of the tenant with the least start tag, its record and that tag; tickets without a record
+-- are dropped. `round.behind`: how many
 -- tenants at the head of the order have only requests that this round has passed over. The search goes on behind
 -- them, and they stay at the head: only a tenant that gets a turn moves back.
 local function first_waiting(queue, round)
   for _ = 1, SWEPT_MAX do
     if not round.tenant then
-      local found = call('ZRANGE', queue.active, round.behind, round.behind, 'WITHSCORES')
-      if not found[1] then return nil end
-      round.active, round.tenant, round.start = found[1], string.sub(found[1], 18), tonumber(found[2])
-      round.tickets = tickets_of(queue, round.tenant, PASSED_OVER_OF_FLOW_MAX)
+      round.active, round.start = head(queue, round)
+      if not round.active then return nil end
+      round.tenant = string.sub(round.active, 18)
+      round.tickets = round.memory.tickets[round.tenant] or tickets_of(queue, round.tenant, PASSED_OVER_OF_FLOW_MAX)
     end
     local tenant, passed_over = round.tenant, round.passed_over[round.tenant] or 0
     local ticket = round.tickets[passed_over + 1]
     local id = ticket and string.sub(ticket, #tenant + 19)
-    local record = id and look(id)
-    if record and record.state == 'waiting' then return id, record, round.start end
-    if ticket then
-      with_tenant(queue, tenant, function(start)
-        call('ZREM', queue.tickets, ticket)
-        return start
-      end)
-    elseif passed_over > 0 then
-      round.behind = round.behind + 1
+    if id and is_in_vain(queue, round, id) then
+      if not may_pass_over(round) then return nil end
+      pass_over(round, tenant)
     else
-      call('ZREM', queue.active, round.active)
-      queue.waiting = nil
+      local record = id and look(id)
+      if record and record.state == 'waiting' then return id, record, round.start end
+      round.tenant = nil
+      if ticket then
+        round.heads = nil
+        with_tenant(queue, tenant, function(start)
+          call('ZREM', queue.tickets, ticket)
+          return start
+        end)
+      elseif passed_over > 0 then
+        round.behind = round.behind + 1
+        round.memory.tickets[tenant] = round.tickets
+      else
+        round.heads = nil
+        call('ZREM', queue.active, round.active)
+        queue.waiting = nil
+      end
     end
-    round.tenant = nil
   end
-end
-
--- Returns whether a round that has found no room for one more request goes on behind it.
-local function may_pass_over(queue, round)
-  if not terms.hold or round.count >= terms.passed_over_max then return false end
-  if round.count == PASSED_OVER_MAX then
-    local last = long_search_at[queue.meta]
-    if last and last <= now and now < last + LONG_SEARCH_MS then return false end
-    long_search_at[queue.meta] = now
-  end
-  return true
 end
 
 -- Gives a turn to the first request that some worker with room is good enough for. `round`: how many
 -- requests were passed over so far, by tenant, and the workers that they wait for; none of them is looked at twice.
 local function grant_one(queue, mine, round)
-  local id, record, start, route
+  local id, record, start, route, vain
+  round.memory = recall(queue)
   repeat
     id, record, start = first_waiting(queue, round)
     if not id then return false end
     local is_narrow = narrow_applies(queue, #round.tickets > 1)
-    route = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
+    route, vain = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
       record.work_share, is_ahead(queue, start))
     if not route then
-      if not may_pass_over(queue, round) then return false end
-      round.count = round.count + 1
-      round.passed_over[record.tenant] = (round.passed_over[record.tenant] or 0) + 1
+      if not terms.divided then
+        round.memory.looks[id], round.memory.count = vain, round.memory.count + 1
+      end
+      if round.looks >= PASSED_OVER_MAX or not may_pass_over(round) then return false end
+      round.looks = round.looks + 1
+      pass_over(round, record.tenant)
     end
   until route
-  record, round.tenant = read(id), nil
+  record, round.tenant, round.heads = read(id), nil, nil
   with_tenant(queue, record.tenant, function()
     call('ZREM', queue.tickets, ticket_of(id, record))
     give_turn(queue, record, start)
@@ -478,7 +612,7 @@ local function in_turn(background)
   local found, last = {}, 0
   for i, queue in ipairs(queues) do
     if queue.background == background and waiting_tenants(queue) > 0 and not requests_wait_before(queue) then
-      local round = {passed_over = {}, count = 0, behind = 0, closed = {}}
+      local round = {passed_over = {}, count = 0, looks = 0, behind = 0, closed = {}}
       local granted = tonumber(call('HGET', queue.meta, 'g') or '0')
       found[#found + 1] = {position = i, queue = queue, round = round, last = granted}
       last = math.max(last, found[#found].last)
@@ -524,6 +658,8 @@ local function drop(id, record, change)
     end
     if queue and change ~= 0 then correct(queue, record, change) end
   end
+  local memory = queue and remembered[queue.meta]
+  if memory then memory.looks[id] = nil end
   call('HDEL', places, id)
   call('ZREM', owned, id)
 end

@@ -157,6 +157,20 @@ def test_a_lightly_used_worker_pays_less_of_the_price_of_compute_the_fewer_strea
     assert prices[3] < prices[4] == pytest.approx(4.5)
 
 
+def test_a_worker_that_is_at_home_in_another_cell_is_not_lightly_used():
+    busy = [candidate(name, tokens_queued=8000, streams=8) for name in "abc"]
+    routes = policy("cost", ()).rank(query(), [*busy, candidate("d", tokens_queued=9, away_tokens=9)], 0.0)
+    (terms,) = (route.terms for route in routes if route.worker == "d")
+    assert terms.price_ms / terms.own_ms == pytest.approx(4.5)
+
+
+def test_the_longer_a_prompt_the_more_of_a_queue_it_takes_at_home_before_it_goes_away():
+    home = candidate("home", tokens_queued=2000, streams=4)
+    away = candidate("away", tokens_queued=1000, away_tokens=1000, streams=4)
+    assert best("cost", [home, away], query(prompt=500)) == "away"
+    assert best("cost", [home, away], query(prompt=4000)) == "home"
+
+
 def test_a_slow_worker_is_lightly_used_with_fewer_streams_than_a_fast_one():
     busy = [candidate(name, tokens_queued=8000, streams=8) for name in "abc"]
     slow = candidate("d", streams=2, speed=Speed(ms_per_token=0.4))
@@ -191,7 +205,15 @@ def test_the_terms_of_a_cost_add_up_to_it():
 
 
 @pytest.mark.parametrize("where", [{}, {"host_tokens": 600}, {"host_tokens": 300, "disk_tokens": 500}])
-@pytest.mark.parametrize("state", [{}, {"streams": 7}, {"tokens_queued": 9000, "tokens_computed": 2500}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"streams": 7},
+        {"tokens_queued": 9000, "tokens_computed": 2500},
+        {"tokens_queued": 9000, "away_tokens": 3000},
+    ],
+)
 @pytest.mark.parametrize("kv", [{}, {"kv_tokens": 60_000}, {"kv_tokens": 99_000, "kv_tokens_max": 100_000}])
 def test_the_terms_that_policies_share_are_those_of_the_estimates(where, state, kv):
     worker = candidate("a", **state, **kv).worker

@@ -11,9 +11,9 @@ def request(tenant, tokens):
     return TraceRequest(at=0, prompt_tokens=tokens, output_tokens=20, blocks=array("Q"), tenant=tenant)
 
 
-def turns(*, large):
+def turns(*, by_tag):
     """Return the numbers in the order of their turns, of requests that come and go at random."""
-    random, queue, given = Random(5), QueueRule(weights={"t1": 3.0}).queue(large=large), []
+    random, queue, given = Random(5), QueueRule(weights={"t1": 3.0}).queue(by_tag=by_tag), []
     requests = {}
     for number in range(400):
         requests[number] = request(f"t{random.randrange(12)}", random.randint(1, 5000))
@@ -40,4 +40,20 @@ def turns(*, large):
 
 
 def test_turns_are_the_same_as_by_looking_at_all_tenants():
-    assert turns(large=True) == turns(large=False)
+    assert turns(by_tag=True) == turns(by_tag=False)
+
+
+def test_one_search_yields_the_requests_that_single_ones_find():
+    queues = [QueueRule().queue(by_tag=True) for _ in range(2)]
+    random = Random(7)
+    for number in range(200):
+        each = request(f"t{random.randrange(40)}", random.randint(1, 5000))
+        for queue in queues:
+            queue.arrive(number, each, each.prompt_tokens, 30, float(number))
+            queue.wait(number, float(number))
+    one, other = queues
+    found, passed = list(one.in_turn(500.0, ())), list[int]()
+    while (number := other.next_number(500.0, passed)) is not None:
+        passed.append(number)
+    assert found == passed
+    assert len(found) > 100

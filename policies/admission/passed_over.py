@@ -1,0 +1,77 @@
+"""When a request that waits for its own worker is looked at again, in the queue of all gateways.
+
+    look at a request --no worker will do--> passed over: what was seen is kept --a worker changed--> look again
+                                                  |       ^
+                                                  +-------+ nothing changed: it is passed over without a look
+
+A request waits for the workers that are close enough to the best one (`waits_for`). No change helps it unless
+
+    tokens ahead of one that it waits for are more or less      it has room, or costs more than another one by now
+    tokens ahead of another one of its workers are less         it may be close enough now, or open
+    streams are fewer, and the request has to leave slots       an engine may have a slot for it
+    a worker with room was closed to it, and no longer is       the request before it has gone
+
+or its own routes, its window or its turn change. So no look is in vain that could be known to be, and none is late.
+A search ends when PASSED_OVER_MAX looks were in vain, or when as many requests were passed over as may be in all
+(passed_over_max of dispatch_window.py): the next search goes on behind them.
+gateway/queueing/shared/lua/queue.lua follows this rule, since a look costs Redis three commands; a gateway alone
+ranks waiting requests anew at each look.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
+from policies.admission.traffic_in_sight import CROWDING_SHARE
+from radix_cache.match import WorkerId
+
+WorkerAhead = tuple[int, int, int]
+"""Tokens ahead of a worker, those of them that are not of other cells, and its streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VainLook:
+    """What was seen of the workers of a request that none of them will do for."""
+
+    ahead: Mapping[WorkerId, WorkerAhead]
+    """Of each of its workers."""
+    waits_for: frozenset[WorkerId]
+    """The workers that are close enough to the best one."""
+    closed: frozenset[WorkerId]
+    """Of these the ones that had room, but were closed to it."""
+    crowds: bool
+    """Whether its tenant had more requests waiting, while tenants contend."""
+    by_streams: bool = False
+    """Whether it has to leave slots of engines to others, so that streams count (looks_at_streams)."""
+
+    def holds(self, ahead: Callable[[WorkerId], WorkerAhead], closed: ClosedWorkers, *, crowds: bool) -> bool:
+        """Return whether another look would be in vain, too. `ahead`: of a worker now."""
+        if crowds != self.crowds or any(closed.allows(worker, crowds=crowds) for worker in self.closed):
+            return False
+        for worker, before in self.ahead.items():
+            now = ahead(worker)
+            if now != before and (
+                now[0] < before[0]
+                or (now[0] != before[0] and worker in self.waits_for)
+                or now[1] < before[1]
+                or (self.by_streams and now[2] < before[2])
+            ):
+                return False
+        return True
+
+
+def looks_at_streams(*, background: bool, is_narrow: bool, work_share: float) -> bool:
+    """Return whether a request may have to leave slots of engines to others (DispatchWindow.leaves_slots)."""
+    return background or is_narrow or work_share > CROWDING_SHARE
+
+
+def is_no_wider(window: DispatchWindow, before: DispatchWindow) -> bool:
+    """Return whether a request that had no room in the window `before` has none in this one, workers apart."""
+    return window == before or (
+        window.narrow <= before.narrow
+        and window.wide <= before.wide
+        and (before.open is None) == (window.open is None)
+        and (window.open or 0) <= (before.open or 0)
+        and (window.contended, window.counts_own) == (before.contended, before.counts_own)
+        and window.filled == before.filled
+    )
