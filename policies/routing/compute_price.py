@@ -53,6 +53,7 @@ def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
     for candidate in candidates:
         worker = candidate.worker
         ms_per_token = worker.speed.ms_per_token
+        # counted_backlog_ms, written out: this runs for every request of a small fleet.
         ms = (worker.tokens_queued - worker.away_tokens) * ms_per_token
         backlog_ms += ms if ms < BACKLOG_MAX_MS else BACKLOG_MAX_MS
         tokens_per_ms += 1 / ms_per_token

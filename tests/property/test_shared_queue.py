@@ -292,19 +292,19 @@ class QueueMachine(RuleBasedStateMachine):
             assert len(inside) <= 1 or self.model.own(worker).tokens_queued <= WINDOW + beyond
 
     @invariant()
-    def nobody_waits_who_could_go(self):
-        """At the latest when it is looked at again: another queue's turn may have made a worker dearer, so that
-        somebody who held out for it does not any more."""
+    def no_request_waits_that_could_go(self):
+        """At the latest when it is looked at again: another queue's turn may have made a worker dearer, so that a
+        request that waited for it no longer does."""
         if not self.model.gateways:
             return
         if self.model.hold is not None:
             self.batch_may_go, some = True, min(self.model.gateways)
-            while self.somebody_may_go():
+            while self.some_request_may_go():
                 assert self.do(self.stores[some].expire(QUEUES, ahead_ms=-LATER_MS)) is not None
                 self.model.expire(some, QUEUES, everything=False)
-        assert not self.somebody_may_go()
+        assert not self.some_request_may_go()
 
-    def somebody_may_go(self):
+    def some_request_may_go(self):
         return any(
             self.model.next(queue, GrantRound(), remembers=False) is not None
             for queue in QUEUES
