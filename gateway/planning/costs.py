@@ -63,13 +63,13 @@ class FleetCosts:
     """
 
     visit_commands: float = 160.0
-    """A second, for each shard among which a model's tenants are divided: ten visits of one gateway, by verb cells
-    of queue.lua. Calculated from that verb, not counted.
+    """A second, for each shard among which a model's tenants are divided: ten visits of one gateway, by verb
+    `cells` of the shared queue. Calculated from that verb, not counted.
     """
 
     idle_bytes_out_per_worker: float = 40.0
-    """A second, of each process that shares the queue: id and load of every busy worker, as verb beat of queue.lua
-    answers them. Calculated from that format, not counted.
+    """A second, of each process that shares the queue: id and load of every busy worker, as verb `beat` of the
+    shared queue answers them. Calculated from that format, not counted.
     """
 
     # make bench-fleet BENCH_ARGS=--costs, and its second table

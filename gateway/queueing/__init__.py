@@ -7,6 +7,6 @@ dispatch_windows    keeps the dispatch windows that policies/admission/dispatch_
 queue_peer          this gateway as the shared queue sees it
 
 Whether a request waits or is dispatched now is decided in gateway/dispatch/acquisition: `worker_acquisition` asks
-own_turn_placements.py for the turns of one gateway, and shared/lua/queue.lua for those of all gateways. The order
-of waiting tenants is decided by policies/queueing; for the queue of all gateways by shared/lua/queue.lua.
+own_turn_placements.py for the turns of one gateway, and shared/lua/best_route.lua for those of all gateways. The
+order of waiting tenants is decided by policies/queueing; for the queue of all gateways by shared/lua/tenants.lua.
 """

@@ -51,8 +51,8 @@ docs/pages/measures/policy-experiments.md has every experiment with its workload
             any space for prompts longer than the window: p99 of chats while a flood begins 214, not 135
     level   victims that pay no price and no harm; a wide window for short prompts beside a narrow one for long ones
 
-A gateway that gives turns by itself follows these rules, and so does gateway/queueing/shared/lua/queue.lua, which
-gives the turns of all gateways inside Redis. Only there, and in the simulation, is the work of other cells told
+A gateway that gives turns by itself follows these rules, and so does gateway/queueing/shared/lua/best_route.lua for
+the turns of all gateways, inside Redis. Only there, and in the simulation, is the work of other cells told
 apart (`of_other_cells` of fits_window).
 """
 

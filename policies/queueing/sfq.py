@@ -17,7 +17,7 @@ W1, W2: work received      w1, w2: weights      c1, c2: largest cost of one requ
 Sources: Goyal, Vin, Cheng: Start-time fair queuing (SIGCOMM 1996); Jin, Chase, Kaur: Interposed proportional
 sharing for a storage service utility (SIGMETRICS 2004), SFQ(D).
 
-gateway/queueing/shared/lua/queue.lua repeats this arithmetic in Redis; a property test holds both to the same
+gateway/queueing/shared/lua/tenants.lua repeats this arithmetic in Redis; a property test holds both to the same
 turns.
 """
 

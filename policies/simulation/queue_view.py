@@ -2,7 +2,7 @@
 
 A gateway hears late of what the others have sent; the queue decides whether a worker has room, and its costs
 follow the tokens that are queued there when the turn is given (best_route of
-gateway/queueing/shared/lua/queue.lua).
+gateway/queueing/shared/lua/best_route.lua).
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ import msgspec
 from policies.queueing.protocol import QueueCounters
 
 TAGS_MAX, DROPPED = 10_000, 100
-"""Of more tags than this, so many of the least are dropped: as gateway/queueing/shared/lua/queue.lua does."""
+"""Of more tags than this, so many of the least are dropped: as gateway/queueing/shared/lua/tenants.lua does."""
 
 
 class TaggedCounters(QueueCounters, frozen=True, kw_only=True, gc=False):

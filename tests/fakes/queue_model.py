@@ -1,4 +1,4 @@
-"""The shared queue as a plain model: the rules of lua/queue.lua by the policies' arithmetic, without Redis."""
+"""The shared queue as a plain model: the rules of its Lua functions by the policies' arithmetic, without Redis."""
 
 from collections import Counter
 from collections.abc import Sequence

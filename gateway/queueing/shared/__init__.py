@@ -1,7 +1,9 @@
 """One queue and one account of loads for all gateways.
 
-lua/queue.lua          decides in Redis which request has its turn
-queue_store            calls it; keys names every key
+lua/                   decides in Redis which request has its turn: `call` (keys, arguments), `records`, `loads`,
+                       `best_route`, `tenants` (fair order), `passed_over`, `turns`, then the functions that are
+                       called: `progress`, `admit`, `claim`, `gateways`, `cells`
+queue_store            calls them; keys names every key
 shared_queue           gives this gateway's requests their turns by it; shared_turns is its interface
 turn_stream            receives the turns that were granted
 membership             joins the other gateways, and tells them this one's loads; local_placements sums these up,

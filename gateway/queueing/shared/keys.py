@@ -27,7 +27,7 @@ CLUSTER_SHARDS = 24
 """The shards of the queue in a Redis Cluster: as many for each of 2, 3, 4, 6, 8 or 12 primaries."""
 
 BATCH = "#batch"
-"""The end of the names of queues that give turns only while no request waits elsewhere; lua/queue.lua knows it."""
+"""The end of the names of queues of batch work; lua/call.lua has the same one."""
 
 
 def queue_of(model: str, *, background: bool) -> str:

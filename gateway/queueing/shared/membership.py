@@ -13,7 +13,7 @@ If Redis goes away again soon after a join, each next join waits longer; otherwi
 too late would move all waiting requests back and forth.
 
 Each beat renews the gateway's lease in Redis; there it also ends the leases of gateways whose beats stopped, and
-gives back what these held (`beat` and `reap` of lua/queue.lua).
+gives back what these held (`beat` and `reap` of lua/gateways.lua).
 
 A gateway reports all that it holds when it joins. Every reply of Redis is processed here: each says how many
 gateways are alive, what they have put on workers, and when it has to be checked whether a turn was claimed.

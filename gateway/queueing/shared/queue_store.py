@@ -1,4 +1,4 @@
-"""The shared queue in Redis: the functions of lua/queue.lua, with values. Each raises RedisDown.
+"""The shared queue in Redis: the functions in lua/, with values. Each raises RedisDown.
 
 Calls leave in the order in which they are made. A caller may wait for the answer or not.
 """
@@ -21,9 +21,13 @@ from radix_cache.redis.call import CommandArgument, read_lua
 from radix_cache.redis.library import library_functions
 from radix_cache.redis.scripts import ScriptCaller
 
+FILES = (
+    *("call", "records", "loads", "best_route", "tenants", "passed_over", "turns"),
+    *("progress", "admit", "claim", "gateways", "cells"),
+)
 VERBS = ("admit", "spare", "claim", "progress", "expire", "beat", "cells", "reap", "join")
 LIBRARY = library_functions(
-    read_lua("gateway.queueing.shared", "queue"),
+    read_lua("gateway.queueing.shared", *FILES),
     VERBS,
     # What these free is needed by others, also when the server is full.
     when_full=("progress", "expire", "reap"),

@@ -9,7 +9,7 @@ Redis says which tenant has its turn; the gateway that is told says which of the
 a turn there are places that no request waits for (`spare`), and those that this gateway gave by itself and reports
 (`note_placed`).
 
-A request that leaves sends its end (verb `progress` of queue.lua) after its other calls, so that a turn or a place
+A request that leaves sends its end (verb `progress`) after its other calls, so that a turn or a place
 that Redis has given it in the meantime is free again.
 """
 

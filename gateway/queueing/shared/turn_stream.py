@@ -14,7 +14,7 @@ BLOCK_MS = 1000
 COUNT = 256
 AGAIN_SECONDS = 0.1
 STREAM_MAX = 4096
-"""About how many entries the stream keeps; lua/queue.lua has the same number."""
+"""About how many entries the stream keeps; lua/call.lua has the same number."""
 
 
 class TurnReader:

@@ -1,0 +1,155 @@
+-- Turns: which waiting request goes next, and the search for it through all queues of a call.
+--
+-- The first request in fair order waits until a worker that it accepts has room. Later requests do not take that room,
+-- but may go to workers that no request before them waits for.
+--
+-- One gateway alone does this in FlowHeads of policies/queueing/two_level_order.py, where a flow is a tenant in a queue
+-- here, and in give_turns of gateway/queueing/waiting_room.py and gateway/queueing/waiting_rooms.py.
+
+local CLAIM_MS, GRANTS_MAX, HEADS_READ = 250, 8, 16
+-- As in policies/admission/dispatch_window.py.
+local PASSED_OVER_MAX, PASSED_OVER_OF_FLOW_MAX = 16, 4
+
+-- Returns the tenant behind the first `round.behind` ones, as a member of `active`, and its start tag. Reads several at
+-- once.
+local function head(queue, round)
+  local at = round.heads and 2 * (round.behind - round.heads_at)
+  if not at or at >= 2 * HEADS_READ then
+    at, round.heads_at = 0, round.behind
+    round.heads = call('ZRANGE', queue.active, round.behind, round.behind + HEADS_READ - 1, 'WITHSCORES')
+  end
+  return round.heads[at + 1], tonumber(round.heads[at + 2] or '')
+end
+
+-- Returns the next request that is neither passed over nor known to be in vain: the id of the first ticket left of the
+-- tenant with the least start tag, its record and that tag. Tickets without a record are removed.
+-- `round.behind`: how many tenants at the head of the order have only requests that this round has passed over. The
+-- search goes on behind them, and they stay at the head: only a tenant that gets a turn moves back.
+local function first_waiting(queue, round)
+  for _ = 1, SWEPT_MAX do
+    if not round.tenant then
+      round.active, round.start = head(queue, round)
+      if not round.active then return nil end
+      round.tenant = string.sub(round.active, 18)
+      round.tickets = round.memory.tickets[round.tenant] or tickets_of(queue, round.tenant, PASSED_OVER_OF_FLOW_MAX)
+    end
+    local tenant, passed_over = round.tenant, round.passed_over[round.tenant] or 0
+    local ticket = round.tickets[passed_over + 1]
+    local id = ticket and string.sub(ticket, #tenant + 19)
+    if id and is_in_vain(queue, round, id) then
+      if not may_pass_over(round) then return nil end
+      pass_over(round, tenant)
+    else
+      local record = id and look(id)
+      if record and record.state == 'waiting' then return id, record, round.start end
+      round.tenant = nil
+      if ticket then
+        round.heads = nil
+        with_tenant(queue, tenant, function(start)
+          call('ZREM', queue.tickets, ticket)
+          return start
+        end)
+      elseif passed_over > 0 then
+        round.behind = round.behind + 1
+        round.memory.tickets[tenant] = round.tickets
+      else
+        round.heads = nil
+        call('ZREM', queue.active, round.active)
+        queue.waiting = nil
+      end
+    end
+  end
+end
+
+-- Grants a turn to the first request for which a worker with room is good enough; returns whether it found one. The
+-- request `mine` is placed at once, since its gateway makes the call. No request is looked at twice in a round.
+local function grant_one(queue, mine, round)
+  local id, record, start, route, vain
+  round.memory = recall(queue)
+  repeat
+    id, record, start = first_waiting(queue, round)
+    if not id then return false end
+    local is_narrow = narrow_applies(queue, #round.tickets > 1)
+    route, vain = best_route(record.routes, round.closed, terms.hold, is_narrow, queue.background, record.target,
+      record.work_share, is_ahead(queue, start))
+    if not route then
+      if not terms.divided then
+        round.memory.looks[id], round.memory.count = vain, round.memory.count + 1
+      end
+      if round.looks >= PASSED_OVER_MAX or not may_pass_over(round) then return false end
+      round.looks = round.looks + 1
+      pass_over(round, record.tenant)
+    end
+  until route
+  record, round.tenant, round.heads = read(id), nil, nil
+  with_tenant(queue, record.tenant, function()
+    call('ZREM', queue.tickets, ticket_of(id, record))
+    give_turn(queue, record, start)
+    return start + record.cost / record.weight
+  end)
+  record.worker, record.tokens, record.routes = route[1], route[2], nil
+  add_load(record)
+  if id == mine then
+    record.state = 'placed'
+  else
+    record.state = 'granted'
+    call('ZADD', grants, now + CLAIM_MS, id)
+    call('XADD', turns, 'MAXLEN', '~', TURNS_MAX, '*', 'turn', id)
+  end
+  write(id, record)
+  return true
+end
+
+-- Returns whether requests wait in queues that go before this one.
+local function requests_wait_before(queue)
+  if not queue.background then return false end
+  for _, other in ipairs(queues) do
+    if not other.background and waiting_tenants(other) > 0 then return true end
+  end
+  return false
+end
+
+-- Orders queues by when they last granted a turn, then by their position in the call.
+local function by_last(one, other)
+  if one.last == other.last then return one.position < other.position end
+  return one.last < other.last
+end
+
+-- Returns the queues that may grant a turn, first those that granted one longest ago; and the number of the last turn.
+-- Each has a round: how many requests were passed over, by tenant and in all, and which workers are closed.
+local function in_turn(background)
+  local found, last = {}, 0
+  for i, queue in ipairs(queues) do
+    if queue.background == background and waiting_tenants(queue) > 0 and not requests_wait_before(queue) then
+      local round = {passed_over = {}, count = 0, looks = 0, behind = 0, closed = {}}
+      local granted = tonumber(call('HGET', queue.meta, 'g') or '0')
+      found[#found + 1] = {position = i, queue = queue, round = round, last = granted}
+      last = math.max(last, found[#found].last)
+    end
+  end
+  table.sort(found, by_last)
+  return found, last
+end
+
+-- Grants turns while workers have room. Several queues grant one turn each in rotation, so that a model with very many
+-- requests does not keep another one from the workers that both use. After GRANTS_MAX turns the caller is asked to call
+-- again at once.
+local function grant(mine)
+  local given = 0
+  for _, background in ipairs({false, true}) do
+    local left, last = in_turn(background)
+    local several = #left > 1
+    while left[1] and given < GRANTS_MAX do
+      local each = table.remove(left, 1)
+      if grant_one(each.queue, mine, each.round) then
+        given = given + 1
+        left[#left + 1] = each
+        if several then
+          last = last + 1
+          call('HSET', each.queue.meta, 'g', last)
+        end
+      end
+    end
+  end
+  more = given == GRANTS_MAX
+end
