@@ -238,19 +238,24 @@ class Attempts:
 
     async def _placement_after_failure(self, pending: PendingRequest) -> Placement | None:
         """Return a placement on another worker; None if none is left, or too many requests are retried."""
-        acquisition, why = self._acquisition, "workers here failed"
-        if not self._retries.remaining(self._clock()):
-            self._retries.record_refusal()
+        if not self._retries.try_spend(self._clock()):
             return None
         placement = None
+        try:
+            placement = await self._other_placement(pending)
+        finally:
+            if placement is None:
+                self._retries.give_back(self._clock())
+        return placement
+
+    async def _other_placement(self, pending: PendingRequest) -> Placement | None:
+        """Return a placement on a worker or at a provider that has not failed at the request; None without one."""
+        acquisition, why, placement = self._acquisition, "workers here failed", None
         # The last attempt goes to a provider: workers of the same kind may fail for the same reason.
         if len(pending.failed_workers) + 1 >= pending.limits.attempts_max:
             placement = await acquisition.at_provider_after_failure(pending, why)
         placement = placement or acquisition.own_turns.place_now(pending)
-        placement = placement or await acquisition.at_provider_after_failure(pending, why)
-        if placement is not None:
-            self._retries.try_spend(self._clock())
-        return placement
+        return placement or await acquisition.at_provider_after_failure(pending, why)
 
     async def _open_preemptible(
         self,

@@ -99,8 +99,9 @@ class HedgedOpenings:
         placement = await self._acquisition.second_placement(pending, attempt.placement)
         if placement is None:
             return None
-        if first.task.done():
-            self._reports.free_unused(placement, 0.0)  # The first attempt was just in time.
+        # The first attempt was just in time, or other requests have spent the budget since.
+        if first.task.done() or not self._retries.remaining(self._clock()):
+            self._reports.free_unused(placement, 0.0)
             return None
         self._retries.try_spend(self._clock())
         if pending.progress.trace is not None:

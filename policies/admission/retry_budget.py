@@ -67,6 +67,12 @@ class RetryBudget:
         self.spent += 1
         return True
 
+    def give_back(self, now: float) -> None:
+        """Return a retry that was taken from the budget and not sent."""
+        self._slot(now).retries -= 1
+        self._retries -= 1
+        self.spent -= 1
+
     def record_refusal(self) -> None:
         """Count a retry that was not sent because the budget was spent."""
         self.refused += 1

@@ -49,6 +49,13 @@ class AgainstAList(RuleBasedStateMachine):
         else:
             self.refused += 1
 
+    @rule()
+    def one_is_taken_and_not_sent(self):
+        if self.budget.try_spend(self.now):
+            self.budget.give_back(self.now)
+        else:
+            self.refused += 1
+
     @invariant()
     def as_the_list_says(self):
         if hasattr(self, "budget"):

@@ -415,6 +415,26 @@ async def test_a_failed_call_counts_as_one_request_at_the_provider():
     assert calls(stage) == {"cloud": 1}
 
 
+async def test_requests_that_fail_together_spend_no_more_than_the_budget(monkeypatch):
+    one_retry = RetryBudget(share=0.0, at_least=1, seconds=10.0)
+    stage = DispatchStage("a", retries=one_retry, limits=with_limits(attempts_max=2))
+    stage.provider()
+    stage.adapters["a"].next(UNHEALTHY)
+    stage.adapters["a"].next(UNHEALTHY)
+    take = stage.overflow.take
+
+    async def take_after_a_while(*given):
+        await asyncio.sleep(0.01)
+        return await take(*given)
+
+    monkeypatch.setattr(stage.overflow, "take", take_after_a_while)
+    requests = [stage.pending(stage.context(tenant=CONSENTS)) for _ in range(2)]
+    results = await asyncio.gather(*map(stage.serve, requests), return_exceptions=True)
+    assert [type(result) for result in results if isinstance(result, Exception)] == [WorkerError]
+    assert calls(stage) == {"a": 2, "cloud": 1}
+    assert one_retry.spent == 1
+
+
 # Hedging.
 
 
