@@ -32,6 +32,7 @@ from gateway.settings.sources import load_settings
 from gateway.tenants.keys import NewKey, new_key, pepper
 from tests.fakes.redis_cluster import ClusterStock, RedisCluster
 from tests.fakes.scripted_worker import ScriptedWorker
+from tests.stage.file_scheduling import FileScheduling
 from tests.stage.postgres import PostgresMissing, PostgresServer
 from tests.stage.s3 import S3Missing, S3Server
 from tests.stage.valkey import ValkeyServer
@@ -58,6 +59,12 @@ hypothesis.settings.register_profile(
     print_blob=True,
 )
 hypothesis.settings.load_profile("any machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling | None:
+    """Distribute whole files over the processes in a way that outlives one of them."""
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

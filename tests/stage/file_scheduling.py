@@ -1,0 +1,36 @@
+"""The distribution of test files over processes, which goes on when a process dies.
+
+pytest-xdist's own distribution by file sends the test that ended a process to the next one, and waits for ever
+where a replacement is left with a single test: a process begins a test only once it knows what comes after it.
+"""
+
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+TESTS_AHEAD_MIN = 2
+"""Tests that a process must know of to begin one of them, unless it was told to shut down afterwards."""
+
+
+class FileScheduling(LoadFileScheduling):
+    """Gives each process whole files; a test in which a process died has failed, and is not run again."""
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Take a process out, return its unfinished files to the queue, and return the test in which it died."""
+        died_in: str | None = None
+        for tests in self.assigned_work[node].values():
+            died_in = next((name for name, done in tests.items() if not done), None)
+            if died_in is not None:
+                tests[died_in] = True
+                break
+        super().remove_node(node)
+        return died_in
+
+    def schedule(self) -> None:
+        """Give every process enough tests to begin; the last ones to get tests are told that no more come."""
+        super().schedule()
+        for node in self.nodes:
+            while self.workqueue and self._pending_of(self.assigned_work[node]) < TESTS_AHEAD_MIN:
+                self._assign_work_unit(node)
+        if not self.workqueue:
+            for node in self.nodes:
+                node.shutdown()

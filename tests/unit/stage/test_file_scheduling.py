@@ -1,0 +1,35 @@
+"""A test process that dies fails one test; all others are run, and the run ends."""
+
+import subprocess
+import sys
+
+CONFTEST = """
+from tests.stage.file_scheduling import FileScheduling
+
+def pytest_xdist_make_scheduler(config, log):
+    return FileScheduling(config, log)
+"""
+FILES = {
+    "conftest.py": CONFTEST,
+    "test_a.py": "import os\ndef test_dies(): os._exit(3)\ndef test_after_it(): pass\n",
+    "test_b.py": "import time\ndef test_one(): time.sleep(0.3)\ndef test_two(): pass\n",
+    "test_c.py": "def test_alone(): pass\n",
+}
+
+
+def test_a_process_that_dies_fails_its_test_and_the_others_are_run(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    options = [
+        "-n2",
+        "--dist=loadfile",
+        "--no-loadscope-reorder",
+        "-p",
+        "no:schemathesis",
+        "-p",
+        "no:asyncio",
+    ]
+    command = [sys.executable, "-m", "pytest", f"--rootdir={tmp_path}", *options, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert "1 failed, 4 passed" in run.stdout, run.stdout + run.stderr
+    assert "test_a.py::test_dies" in run.stdout
