@@ -22,10 +22,7 @@ class RequestRanking:
         self._targets = targets
 
     def rank(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
-        """Rank the workers as of now.
-
-        A service class that prefers another worker to being late gets the workers in time, if there are any.
-        """
+        """Rank the workers as of now, and leave out those that TtftTargets.preferred leaves out."""
         tried = pending.failed_workers
         decision = self.router.ranked(
             pending.ctx,
@@ -37,12 +34,11 @@ class RequestRanking:
             waits=pending.waits,
             by_shadow=pending.by_shadow,
         )
-        if pending.service_class.late == "wait" or pending.worker_failed:
-            pending.progress.ranking = decision.routes[:ROUTES_MAX]
-            return decision
-        routes = self._targets.routes_in_time(pending, decision.routes) or decision.routes
-        pending.progress.ranking = routes[:ROUTES_MAX]
-        return msgspec.structs.replace(decision, routes=routes)
+        if pending.service_class.late != "wait" and not pending.worker_failed:
+            routes = self._targets.preferred(pending, decision.routes)
+            decision = msgspec.structs.replace(decision, routes=routes)
+        pending.progress.ranking = decision.routes[:ROUTES_MAX]
+        return decision
 
 
 def queued_request(pending: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:

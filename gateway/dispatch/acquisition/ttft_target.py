@@ -34,6 +34,15 @@ class TtftTargets:
         due_at = target_at(pending)
         return [route for route in routes if self._meets(in_time, pending, route, due_at)]
 
+    def preferred(self, pending: PendingRequest, routes: Ranking) -> Ranking:
+        """Return the routes that the request may take: those in time, where its class prefers them to its turn.
+
+        Where no route is in time, or its class says that late requests wait, all routes.
+        """
+        if pending.service_class.late == "wait":
+            return routes
+        return tuple(self.routes_in_time(pending, routes)) or routes
+
     def tokens_in_time(self, pending: PendingRequest, route: Route) -> int:
         """Return how many tokens the worker may compute until the first token is due, its own included."""
         speed = self._fleet[route.prefill_worker or route.worker].speed

@@ -69,7 +69,7 @@ class WorkerAcquisition:
         self._overflow = overflow
         self._window = window
         self._clock = clock
-        targets = self._targets = TtftTargets(fleet, clock)
+        targets = self.targets = TtftTargets(fleet, clock)
         ranking = self._ranking = RequestRanking(router, targets)
         self.own_turns = OwnTurnPlacements(
             limits=limits,
@@ -170,7 +170,7 @@ class WorkerAcquisition:
         if not preempts and (
             pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
         ):
-            self._targets.check(pending, decision.routes, room)
+            self.targets.check(pending, decision.routes, room)
 
         # Take a turn among the requests of all gateways, or of this one.
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
@@ -274,7 +274,7 @@ class WorkerAcquisition:
         self, pending: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
     ) -> WaitEnd | None:
         """Return what ends the request's wait besides the room's own bound."""
-        ends = self._targets.wait_end(pending, room, ticket)
+        ends = self.targets.wait_end(pending, room, ticket)
         if pending.service_class.background:
             return ends
         at = self._overflow.overflows_at(pending, ticket.arrived_at, pending.failed_workers)
