@@ -20,12 +20,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic
 
 import msgspec
 
-from gateway.domain.errors import AdmissionTimeout, NoWorker
+from gateway.domain.errors import AdmissionTimeout
 from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.shared.shared_queue import AskAnew
@@ -43,10 +42,6 @@ from policies.queueing.fairness_account import FairnessAccount
 from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
 from policies.queueing.two_level_order import FlowHeads
 from radix_cache.match import WorkerId
-
-
-class NowhereToGo(Exception):
-    """No worker is left that could ever serve this request."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -197,7 +192,7 @@ class WaitingRoom(Generic[Placed]):
     def at_once(self, ticket: Ticket, place: Callable[[], Placed | None]) -> Placed | None:
         """Return a placement without waiting, if there is room and no request was here before.
 
-        Raises NoWorker, and what `place` raises.
+        Raises what `place` raises.
         """
         if self.waiters.by_number or not (self._may_give_turns is None or self._may_give_turns()):
             return None
@@ -205,10 +200,7 @@ class WaitingRoom(Generic[Placed]):
         turn = self._counters.next((ticket,), now)
         if turn is None:
             return None
-        try:
-            placed = place()
-        except NowhereToGo:
-            raise NoWorker(self.model) from None
+        placed = place()
         if placed is not None:
             self._granted(turn, now)
         return placed
@@ -222,8 +214,7 @@ class WaitingRoom(Generic[Placed]):
     ) -> Placed:
         """Return a placement in the ticket's turn; `estimate`: see Waiter.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `wait_end` and `place`
-        raise.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, AskAnew, and what `wait_end` and `place` raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
             waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future(), estimate)
@@ -332,7 +323,7 @@ class WaitingRoom(Generic[Placed]):
                 break
             waiter = self.waiters.of(turn.ticket)
             try:
-                placed = self._placed(partial(waiter.place, closed))
+                placed = waiter.place(closed)
             except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
                 line.take(turn.ticket)
                 self.waiters.remove(waiter)
@@ -401,12 +392,6 @@ class WaitingRoom(Generic[Placed]):
             self._give_back(waiter.turn.result())
         # The next request may be smaller than this one, and fit where this one did not.
         self.give_turns()
-
-    def _placed(self, place: Callable[[], Placed | None]) -> Placed | None:
-        try:
-            return place()
-        except NowhereToGo:
-            raise NoWorker(self.model) from None
 
     def _granted(self, turn: QueueTurn, now: float) -> None:
         self._counters.granted(turn)

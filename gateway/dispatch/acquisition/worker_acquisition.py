@@ -116,13 +116,8 @@ class WorkerAcquisition:
                 placement = await self.at_provider(pending, f"{err.code} here")
                 if placement is not None:
                     return placement
-                waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
-                if await self.first_worker.wait(pending, waiting_max):
-                    continue
-                seconds = self._overflow.back_in_seconds(pending, pending.failed_workers)
-                if seconds is not None:
-                    raise Overloaded(seconds, reported_by_workers=True) from err
-                raise
+                if not await self._wait_for_first_worker(pending):
+                    raise
             except REFUSALS as err:
                 if pending.service_class.background:
                     raise
@@ -141,6 +136,19 @@ class WorkerAcquisition:
                 if pending.waits:
                     pending.waits = False
                     self._index.leave(pending.ctx.id)
+
+    async def _wait_for_first_worker(self, pending: PendingRequest) -> bool:
+        """Return whether the model, which had no worker, has one now; where its settings say so, wait for it.
+
+        Raises Overloaded where a provider may be asked again later.
+        """
+        waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
+        if await self.first_worker.wait(pending, waiting_max):
+            return True
+        seconds = self._overflow.back_in_seconds(pending, pending.failed_workers)
+        if seconds is not None:
+            raise Overloaded(seconds, reported_by_workers=True)
+        return False
 
     async def _take_turn(self, pending: PendingRequest) -> Placement:
         """Return a placement on a worker here, at once or in the request's turn. Raises what `acquire` handles."""

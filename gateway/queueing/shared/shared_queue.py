@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gateway.domain.errors import NoWorker
 from gateway.fleet.loads import Loads
-from gateway.queueing.shared.keys import BATCH
+from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.shared.local_placements import LocalPlacements, OwnLoads
 from gateway.queueing.shared.membership import LEASE_MS, Membership
 from gateway.queueing.shared.queue_members import QueueMember
@@ -43,10 +44,6 @@ FIRST_TOKEN_SECONDS = 0.002
 
 class AskAnew(Exception):
     """The queue is kept elsewhere from now on: the request has to ask there."""
-
-
-class NoRoute(Exception):
-    """No worker is left that could ever give this request a place."""
 
 
 @dataclass(slots=True, eq=False)
@@ -198,7 +195,7 @@ class SharedQueue:
     ) -> SharedPlacement:
         """Return a place in the request's turn, however long that takes; `waits` is called if it takes a while.
 
-        Raises AskAnew if the queue is not kept in Redis (any more), NoRoute when there are no routes any more.
+        Raises AskAnew if the queue is not kept in Redis (any more), NoWorker once there are no routes.
         """
         if not self.shared:
             raise AskAnew
@@ -373,7 +370,7 @@ class SharedQueue:
         if routes is None and (routes := _routes(waiter)) is None:
             return
         if not routes:
-            _fail(waiter, NoRoute())
+            _fail(waiter, NoWorker(model_of(waiter.shared.queue)))
             return
         waiter.sent_routes, shared = routes, waiter.shared
         self.membership.known_ids.add(shared.id)

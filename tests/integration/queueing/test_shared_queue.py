@@ -8,10 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import redis.asyncio as redis
 
+from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
 from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
-from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
+from gateway.queueing.shared.shared_queue import AskAnew, SharedQueue
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
@@ -220,7 +221,7 @@ async def test_where_no_worker_is_left_nobody_waits_for_one(two):
     _, waits = await waiting(one, lambda: routes)
     routes.clear()
     one.ask_again()
-    with pytest.raises(NoRoute):
+    with pytest.raises(NoWorker):
         await waits
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.shared.shared_queue import AskAnew
-from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom, with_estimate
+from gateway.queueing.waiting_room import QueuedRequest, RoomRules, WaitingRoom, with_estimate
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
@@ -25,7 +25,7 @@ class StubWorker:
 
     def place(self, closed=None):
         if self.gone:
-            raise NowhereToGo
+            raise NoWorker("m")
         if not self.free:
             return None
         self.free -= 1
