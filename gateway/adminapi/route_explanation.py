@@ -21,6 +21,7 @@ from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
+from gateway.models.model_selection import session_key
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
@@ -132,18 +133,17 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     dispatch = services.dispatch
     ctx = _context(services, decode, asked)
     prompt = await services.prompt_hasher.blocks(ctx)
-    output_tokens = dispatch.estimates.expected(ctx)
-    decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
     pending = PendingRequest(
         ctx,
         prompt,
         Progress(ctx.id, asked.api, services.clock, services.wall),
         dispatch.acquisition.limits,
-        sequence=0,
-        output_tokens=output_tokens,
-        session=None,
+        sequence=dispatch.router.next_number(ctx.model.name),
+        output_tokens=dispatch.estimates.expected(ctx),
+        session=session_key(ctx.request, ctx.tenant),
         by_shadow=False,
     )
+    decision = dispatch.router.rank(pending, all_workers=True)
 
     # First the candidates, best first; then the providers; then the workers that cannot serve the request.
     ranked = [
@@ -168,7 +168,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
         prompt_tokens=prompt.prompt_tokens,
         exact=prompt.exact,
         blocks=len(prompt.hashes),
-        output_tokens=output_tokens,
+        output_tokens=pending.output_tokens,
         waiting=len(rooms[ctx.model.name]) if ctx.model.name in rooms else 0,
         workers=ranked,
     )

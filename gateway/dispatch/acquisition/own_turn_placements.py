@@ -98,7 +98,7 @@ class OwnTurnPlacements:
                 worker, route, pending, decision.routes, window, is_narrow=is_narrow, patient=patient
             ):
                 if self._router.shadow is not None:
-                    self._router.shadowed(decision)
+                    self._router.compare_with_shadow(decision)
                 return self._place_on(route, pending, decision)
             waited_for.append(worker)
         if closed is not None:

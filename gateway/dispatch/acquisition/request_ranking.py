@@ -24,16 +24,7 @@ class RequestRanking:
     def rank(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
         """Rank the workers as of now, and leave out those that TtftTargets.preferred leaves out."""
         tried = pending.failed_workers
-        decision = self.router.ranked(
-            pending.ctx,
-            pending.prompt,
-            sequence=pending.sequence,
-            output_tokens=pending.output_tokens,
-            session=pending.session,
-            without={*tried, *without} if without else tried,
-            waits=pending.waits,
-            by_shadow=pending.by_shadow,
-        )
+        decision = self.router.rank(pending, {*tried, *without} if without else tried)
         if pending.service_class.late != "wait" and not pending.worker_failed:
             routes = self._targets.preferred(pending, decision.routes)
             decision = msgspec.structs.replace(decision, routes=routes)

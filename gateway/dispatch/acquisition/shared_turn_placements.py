@@ -82,7 +82,7 @@ class SharedTurnPlacements:
         except (GatewayError, Demoted, AskAnew):
             self._queue.leave(shared, -shared.cost)
             raise
-        self._ranking.router.shadowed(decision)
+        self._ranking.router.compare_with_shadow(decision)
         return self._place(pending, route, turn.uncached_tokens, shared, decision)
 
     async def place_second(
