@@ -7,7 +7,7 @@ import msgspec
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, target_at
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import prefill_worker_of
-from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.queued_request import QueuedRequest
 from gateway.routing.router import Decision, Router
 from gateway.telemetry.request_events import ROUTES_MAX
 from policies.routing.protocol import Route

@@ -6,7 +6,8 @@ from typing import Any
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, TargetMissed
 from gateway.fleet.fleet import Fleet
-from gateway.queueing.waiting_room import WaitEnd, WaitingRoom
+from gateway.queueing.room_rules import WaitEnd
+from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.queueing.protocol import Ticket

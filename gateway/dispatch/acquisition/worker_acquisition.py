@@ -29,10 +29,12 @@ from gateway.domain.errors import NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
+from gateway.queueing.queued_request import with_estimate
+from gateway.queueing.room_rules import WaitEnd
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import WaitEnd, WaitingRoom, with_estimate
+from gateway.queueing.waiting_room import WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
 from policies.admission.waiting_bounds import NONE_WAITING
