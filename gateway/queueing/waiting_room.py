@@ -27,7 +27,7 @@ from gateway.queueing.received_work import ReceivedWork
 from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import RoomOccupancy
 from gateway.queueing.room_rules import RoomRules, WaitEnd
-from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.dispatch_window import ClosedWorkers
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of

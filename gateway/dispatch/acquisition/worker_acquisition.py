@@ -32,8 +32,8 @@ from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.queued_request import with_estimate
 from gateway.queueing.room_rules import WaitEnd
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
-from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.shared.shared_turns import SharedTurns
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiting_room import WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router

@@ -112,7 +112,7 @@ class QueueShards:
     def fleet_changed(self) -> None:
         """Ask again for all waiting requests, in another shard where their model is in another group now."""
         for shard in self._shards:
-            shard.move_out(partial(self._is_elsewhere, shard))
+            shard.requests.move_out(partial(self._is_elsewhere, shard))
             shard.fleet_changed()
 
     def _is_elsewhere(self, shard: SharedQueue, queue: str, tenant: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
 from gateway.queueing.queued_request import QueuedRequest, with_estimate
 from gateway.queueing.room_rules import RoomRules
-from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals
 from policies.queueing.estimate_ages import AGE_SECONDS

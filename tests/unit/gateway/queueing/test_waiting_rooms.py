@@ -6,7 +6,7 @@ import pytest
 
 from gateway.queueing.queue_peer import QueuePeer
 from gateway.queueing.queued_request import QueuedRequest
-from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.shared.turn_requests import AskAnew
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import DispatchStage, until_idle
