@@ -305,7 +305,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
     queue = dispatch.queue.shards[0]
 
     def missed() -> None:
-        queue.ask_again()
+        queue.requests.ask_again()
         news.notify()
 
     return TurnReader(
@@ -320,7 +320,7 @@ def _turns(gateway: Gateway, scripts: ScriptCaller) -> TurnReader:
             b"rest": dispatch.provider_backoff.receive,
             b"workers": news.notify,
         },
-        on_turn=queue.turn_granted,
+        on_turn=queue.requests.turn_granted,
         on_gateways=queue.membership.gateways_changed,
         on_missed=missed,
     )

@@ -7,7 +7,7 @@ written whatever happened, and no client waits for either.
 A client that disconnects cancels its handler (gateway/runtime/server.py): in `answer` the innermost `finally`
 closes the connection to the worker (`Attempts.close`), the next one frees its placement (`Attempts.end`), and the
 outermost one settles the quota (`Reservations.settle`). A request that still waits leaves its place in
-`WaitingRoom.wait` or, with several gateways, `SharedQueue.turn`.
+`WaitingRoom.wait` or, with several gateways, `TurnRequests.turn`.
 
 Where an answer breaks off, gateway/relay/relay.py decides between another worker (WorkerUnreachable) and an error
 for the client (StreamInterrupted), which `Exchange.fail` writes.

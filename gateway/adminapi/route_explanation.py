@@ -1,9 +1,11 @@
 """The operation that explains a route: how each worker would rank for a request now, and why. Nothing is sent.
 
-It is for operators only: it shows which worker holds how much of a tenant's prompt in its cache.
+It is for operators only: it shows which worker holds how much of a tenant's prompt in its cache. All workers are
+ranked, also of a large fleet, where a request looks at a shortlist; so the first worker may be another one than a
+request would get, within the bound of gateway/routing/shortlist.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,6 +21,7 @@ from gateway.domain.errors import GatewayError, ModelNotAllowed
 from gateway.domain.request import InferenceRequest, Surface
 from gateway.domain.request_context import RequestContext
 from gateway.fleet.worker import Worker
+from gateway.models.model_selection import session_key
 from gateway.pipeline import Services
 from gateway.routing.router import Decision
 from gateway.settings.types import Identifier
@@ -130,24 +133,22 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
     dispatch = services.dispatch
     ctx = _context(services, decode, asked)
     prompt = await services.prompt_hasher.blocks(ctx)
-    output_tokens = dispatch.estimates.expected(ctx)
-    decision = dispatch.router.rank_as_next(ctx, prompt, output_tokens=output_tokens)
     pending = PendingRequest(
         ctx,
         prompt,
         Progress(ctx.id, asked.api, services.clock, services.wall),
         dispatch.acquisition.limits,
-        sequence=0,
-        output_tokens=output_tokens,
-        session=None,
+        sequence=dispatch.router.next_number(ctx.model.name),
+        output_tokens=dispatch.estimates.expected(ctx),
+        session=session_key(ctx.request, ctx.tenant),
         by_shadow=False,
     )
+    decision = dispatch.router.rank(pending, all_workers=True)
 
     # First the candidates, best first; then the providers; then the workers that cannot serve the request.
-    whys = _waits_because(dispatch, pending, decision.routes)
     ranked = [
         _ranked(rank, route, decision, prompt.prompt_tokens, why)
-        for rank, (route, why) in enumerate(zip(decision.routes, whys, strict=True), start=1)
+        for rank, (route, why) in enumerate(_waits_because(dispatch, pending, decision.routes), start=1)
     ]
     provider_routes = _provider_routes(dispatch, pending)
     for route in provider_routes:
@@ -167,7 +168,7 @@ async def explain_route(services: Services, decode: Decode, asked: RouteAsked) -
         prompt_tokens=prompt.prompt_tokens,
         exact=prompt.exact,
         blocks=len(prompt.hashes),
-        output_tokens=output_tokens,
+        output_tokens=pending.output_tokens,
         waiting=len(rooms[ctx.model.name]) if ctx.model.name in rooms else 0,
         workers=ranked,
     )
@@ -202,30 +203,38 @@ def _provider_routes(dispatch: Dispatch, pending: PendingRequest) -> Sequence[Ro
     return overflow.routes(pending, why)
 
 
-def _waits_because(dispatch: Dispatch, pending: PendingRequest, routes: Ranking) -> list[str]:
-    """Return why the request would not be sent on each of these routes at once; an empty text if it would."""
+def _waits_because(
+    dispatch: Dispatch, pending: PendingRequest, routes: Ranking
+) -> Iterator[tuple[Route, str]]:
+    """Yield the routes, best first, each with why the request would not be sent on it at once, or an empty text.
+
+    Routes that the request's class leaves out, since they would be late and others would not, come last.
+    """
+    preferred = dispatch.acquisition.targets.preferred(pending, routes)
     model, service_class = pending.ctx.model.name, pending.service_class
     window, room = dispatch.window.of(model), dispatch.rooms.all().get(pending.queue_name)
     patient = window.is_patient(service_class.ttft_seconds)
     crowds = window.contended and room is not None and room.waiting_of(pending.ctx.tenant.id) > 0
-    allowed = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=patient)
+    allowed = allowed_routes(preferred, pending.prompt.prompt_tokens, window, patient=patient)
     own_turns = dispatch.acquisition.own_turns
-
-    def because(route: Route) -> str:
+    for route in preferred:
         if route not in allowed:
-            return "kept for more urgent requests" if patient else "filled by less urgent requests"
+            yield route, "kept for more urgent requests" if patient else "filled by less urgent requests"
+            continue
         has_room = own_turns.has_room(
             prefill_worker_of(route),
             route,
             pending,
-            routes,
+            preferred,
             window,
             is_narrow=service_class.background or crowds,
             patient=patient,
         )
-        return "" if has_room else "full, the request would wait"
-
-    return [because(route) for route in routes]
+        yield route, "" if has_room else "full, the request would wait"
+    if len(preferred) < len(routes):
+        for route in routes:
+            if route not in preferred:
+                yield route, "its first token would be late, and another worker's would not"
 
 
 def _ranked(

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Dialect, Table, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import Dialect, Table, bindparam, delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.database import webhook_outbox
@@ -98,12 +98,6 @@ class UsageStore:
                 old = select(*table.primary_key.columns).where(column < before).limit(PRUNED_AT_ONCE)
                 gone += (await connection.execute(delete(table).where(identity.in_(old)))).rowcount
         return gone
-
-    async def oldest_row_ms(self) -> int | None:
-        """Return when the oldest row came, in milliseconds since 1970; None if there is none."""
-        async with self.database.begin() as connection:
-            found = (await connection.execute(select(func.min(usage.c.at_ms)))).scalar()
-            return int(found) if found is not None else None
 
     async def _move_on(
         self, connection: AsyncConnection, journal: str, position: int, end: int, now_ms: int

@@ -96,7 +96,7 @@ class Attempts:
             sequence=self._router.arrival(ctx.model.name),
             output_tokens=self._estimates.expected(ctx),
             session=session_key(ctx.request, ctx.tenant),
-            by_shadow=self._router.shadow is not None and self._router.for_shadow(),
+            by_shadow=self._router.shadow is not None and self._router.shadow_decides(),
         )
 
     async def begin(self, pending: PendingRequest, keep_alive: KeepAlive | None = None) -> None:

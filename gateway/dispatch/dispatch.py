@@ -16,10 +16,10 @@ from gateway.dispatch.worker_calls import WorkerCalls
 from gateway.fleet.fleet import Fleet
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
+from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Router
 from policies.admission.retry_budget import RetryBudget

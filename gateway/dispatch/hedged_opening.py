@@ -154,7 +154,10 @@ class _Race:
             self.outcome = "lost"
 
     async def end(self) -> None:
-        """Close the streams that have not won; their placements are freed before that."""
+        """Close the streams that have not won, and before that free the placements of attempts that do not lead.
+
+        The leading attempt is freed by Attempts.end, also where no stream has won.
+        """
         for other in self._running.values():
             if other is not self._pending.attempt and not other.ended:
                 self._reports.free(self._pending, other)

@@ -10,7 +10,7 @@ Both shares count from the dispatch on: the next routing decision must see a pre
 from gateway.domain.request_context import RequestContext
 from gateway.fleet.loads import LoadShare, WorkerLoad
 from gateway.fleet.worker import Worker
-from workers.adapters.disaggregation import DisaggregatedCall, DisaggregatedLeg
+from workers.adapters.disaggregation import DisaggregatedCall, PairMember
 
 
 def pair(prefill: Worker, decode: Worker, ctx: RequestContext, session: int | None) -> DisaggregatedCall:
@@ -18,14 +18,14 @@ def pair(prefill: Worker, decode: Worker, ctx: RequestContext, session: int | No
     host, port = prefill.report.bootstrap_address or ("", None)
     return DisaggregatedCall(
         prefill.kind,
-        DisaggregatedLeg(
+        PairMember(
             id=prefill.id,
             adapter=prefill.adapter,
             host=host,
             port=port,
             ranks=prefill.report.ranks,
         ),
-        DisaggregatedLeg(id=decode.id, adapter=decode.adapter),
+        PairMember(id=decode.id, adapter=decode.adapter),
         answers=ctx.request.answers,
         session=session,
     )

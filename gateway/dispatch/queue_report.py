@@ -200,11 +200,11 @@ def _queue(name: str, room: WaitingRoom[Placement], dispatch: Dispatch, gateway:
         model=room.model,
         waiting=len(waiting),
         waiting_tokens=room.tokens,
-        drain_units_per_second=room.drained_per_second(),
-        evenness=room.evenness(),
+        drain_units_per_second=room.received.units_per_second(),
+        evenness=room.received.evenness(),
         tenants=[
             TenantShareReport(**one._asdict(), waiting=counts[one.tenant])
-            for one in room.account.tenant_shares(now)
+            for one in room.received.account.tenant_shares(now)
         ],
         requests=[
             WaitingRequestReport(

@@ -1,7 +1,8 @@
 """Where requests wait for their turn: `waiting_room` is a queue of one gateway, `shared/` that of all gateways.
 
 waiting_room        one bounded queue; it also bounds how many requests wait, and ends waits that are too long
-waiters             the requests in it; room_occupancy and room_counters count them, and what tenants received
+waiters             the requests in it, each a queued_request with a ticket; room_occupancy counts them against the
+                    bounds of room_rules, room_counters and received_work count what tenants received
 waiting_rooms       the rooms of all models, and of their batch work
 dispatch_windows    keeps the dispatch windows that policies/admission/dispatch_window.py calculates
 queue_peer          this gateway as the shared queue sees it

@@ -69,6 +69,11 @@ class Waiters(Generic[Placed]):
         if waiter.ticket.uncached_tokens == self._least:
             self._least = None
 
+    def refuse(self, waiter: Waiter[Placed], error: Exception) -> None:
+        """Remove a waiter and end its wait with this error."""
+        self.remove(waiter)
+        waiter.turn.set_exception(error)
+
     def change(self, waiter: Waiter[Placed], ticket: Ticket) -> None:
         """Give a waiter a ticket with the same number and other tokens."""
         waiter.ticket, self._least = ticket, None

@@ -19,73 +19,21 @@ requests that wait; see gateway/queueing/shared/shared_queue.py.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Generic
 
-import msgspec
-
-from gateway.domain.errors import AdmissionTimeout, NoWorker
+from gateway.domain.errors import AdmissionTimeout
+from gateway.queueing.queued_request import QueuedRequest, ticket_of
+from gateway.queueing.received_work import ReceivedWork
 from gateway.queueing.room_counters import RoomCounters
 from gateway.queueing.room_occupancy import RoomOccupancy
-from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.room_rules import RoomRules, WaitEnd
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiters import Placed, Waiter, Waiters
 from policies.admission.dispatch_window import ClosedWorkers
-from policies.admission.waiting_bounds import (
-    NONE_WAITING,
-    DrainRate,
-    WaitingRoomBounds,
-    WaitingTotals,
-    flood_of,
-    retry_after_seconds,
-)
-from policies.queueing.fairness_account import FairnessAccount
-from policies.queueing.protocol import QueuePolicy, QueueTurn, TenantOrder, Ticket
+from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood_of
+from policies.queueing.protocol import QueueTurn, Ticket
 from policies.queueing.two_level_order import FlowHeads
 from radix_cache.match import WorkerId
-
-
-class NowhereToGo(Exception):
-    """No worker is left that could ever serve this request."""
-
-
-class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a queue policy may know of a request; the fields are those of Ticket."""
-
-    tenant: str
-    cost: float
-    weight: float = 1.0
-    uncached_tokens: int = 0
-    cached_tokens: int = 0
-    worker: str = ""
-    deadline: float | None = None
-    service_class: str = "chat"
-    level: int = 0
-    target_seconds: float = 0.0
-    work_share: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class WaitEnd:
-    """When a request stops waiting, and which error it gets then."""
-
-    until: float
-    error: Callable[[float], Exception]
-    """Gets the seconds after which the client may come back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoomRules:
-    """How a waiting room gives turns, and how many requests may wait in it for how long."""
-
-    policy: QueuePolicy
-    order: TenantOrder
-    bounds: WaitingRoomBounds
-    waiting_seconds_max: float
-    passed_over_max: int = 0
-    """Requests that may wait for a worker of their choice while others are given room elsewhere."""
-    passed_over_of_flow_max: int = 0
-    """The same, of one tenant and service class."""
 
 
 class WaitingRoom(Generic[Placed]):
@@ -108,9 +56,9 @@ class WaitingRoom(Generic[Placed]):
         `has_room` returns whether a worker outside the given set may have room for so many uncached tokens.
         """
         self.model = model
-        self.account = FairnessAccount()
         self.rules = rules
-        self._occupancy = RoomOccupancy(rules.bounds, self.account, clock)
+        self.received = ReceivedWork(clock)
+        self._occupancy = RoomOccupancy(rules.bounds, self.received.account, clock)
         self.tenants: Collection[str] = self._occupancy.of_tenants.keys()
         """The tenants that have requests waiting."""
         self._give_back = give_back
@@ -121,7 +69,6 @@ class WaitingRoom(Generic[Placed]):
         self.waiters = Waiters[Placed]()
         """The requests that this gateway gives their turns."""
         self._elsewhere: dict[int, Ticket] = {}
-        self._drained = DrainRate()
         self._number = 0
 
     def reconfigure(self, rules: RoomRules) -> None:
@@ -143,41 +90,18 @@ class WaitingRoom(Generic[Placed]):
             self._number += 1
         else:
             number, arrived_at = before.number, before.arrived_at
-        ticket = Ticket(
-            number=number,
-            tenant=asked.tenant,
-            cost=asked.cost,
-            weight=asked.weight,
-            uncached_tokens=asked.uncached_tokens,
-            cached_tokens=asked.cached_tokens,
-            worker=asked.worker,
-            deadline=asked.deadline,
-            service_class=asked.service_class,
-            level=asked.level,
-            target_seconds=asked.target_seconds,
-            work_share=asked.work_share,
-            arrived_at=arrived_at,
-        )
+        ticket = ticket_of(asked, number, arrived_at)
         self._counters.arrives(ticket, self.waiters.for_a_turn() if self.waiters.by_number else ())
         return ticket
 
     def correct(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
         """Correct the cost of a request that had its turn by this many units.
 
-        `counted_elsewhere`: the policy's counters are kept in Redis; only the fairness account here is corrected.
+        `counted_elsewhere`: the policy's counters are kept in Redis; only what was received here is corrected.
         """
-        if cost_change:
-            self.account.record(ticket.tenant, ticket.weight, cost_change, self._clock())
+        self.received.correct(ticket, cost_change)
         if not counted_elsewhere:
             self._counters.correct(ticket, cost_change)
-
-    def drained_per_second(self) -> float:
-        """Return the cost units that lately got their turn per second; 0 where nothing is known."""
-        return self._drained.per_second(self._clock())
-
-    def evenness(self) -> float:
-        """Return how evenly tenants were served; see FairnessAccount."""
-        return self.account.evenness(self._clock())
 
     @property
     def may_give_turns(self) -> bool:
@@ -197,7 +121,7 @@ class WaitingRoom(Generic[Placed]):
     def at_once(self, ticket: Ticket, place: Callable[[], Placed | None]) -> Placed | None:
         """Return a placement without waiting, if there is room and no request was here before.
 
-        Raises NoWorker, and what `place` raises.
+        Raises what `place` raises.
         """
         if self.waiters.by_number or not (self._may_give_turns is None or self._may_give_turns()):
             return None
@@ -205,10 +129,7 @@ class WaitingRoom(Generic[Placed]):
         turn = self._counters.next((ticket,), now)
         if turn is None:
             return None
-        try:
-            placed = place()
-        except NowhereToGo:
-            raise NoWorker(self.model) from None
+        placed = place()
         if placed is not None:
             self._granted(turn, now)
         return placed
@@ -222,8 +143,7 @@ class WaitingRoom(Generic[Placed]):
     ) -> Placed:
         """Return a placement in the ticket's turn; `estimate`: see Waiter.
 
-        Raises TenantQueueFull, Overloaded, AdmissionTimeout, NoWorker, AskAnew, and what `wait_end` and `place`
-        raise.
+        Raises TenantQueueFull, Overloaded, AdmissionTimeout, AskAnew, and what `wait_end` and `place` raise.
         """
         with self._occupancy.taken(ticket, self.retry_after):
             waiter = Waiter(ticket, place, asyncio.get_running_loop().create_future(), estimate)
@@ -252,7 +172,7 @@ class WaitingRoom(Generic[Placed]):
             try:
                 async with self._until_wait_ends(ticket, wait_end):
                     placed = await turn()
-                self._count_turn(ticket, self._clock())
+                self.received.record(ticket, self._clock())
                 return placed
             finally:
                 self._occupancy.correct(self._elsewhere.pop(ticket.number), ticket)
@@ -309,47 +229,54 @@ class WaitingRoom(Generic[Placed]):
     def give_turns(self, turns_max: int | None = None) -> bool:
         """Give out what room there is now, in the order of the policy, and return whether there was any.
 
-        `turns_max` bounds how many turns are given.
+        A request that would rather wait for its own worker is passed over. `turns_max` bounds how many turns are
+        given.
         """
         given, passed_over, closed = 0, 0, ClosedWorkers()
-        line: FlowHeads | None = None
-        while (
-            given != turns_max
-            and self.waiters.by_number
-            and self.may_give_turns
-            and self._has_room(closed, self.waiters.least_tokens())
-        ):
-            if line is None:
+        heads: FlowHeads | None = None
+        while given != turns_max and self._may_have_room(closed):
+            if heads is None:
                 self._estimate_one()
-                line = FlowHeads(
-                    self.waiters.for_a_turn(),
-                    self.rules.order,
-                    self._clock(),
-                    passed_over_of_flow_max=self.rules.passed_over_of_flow_max,
-                )
-            turn = self._counters.next(line.heads, self._clock())
+                heads = self._heads()
+            turn = self._counters.next(heads.heads, self._clock())
             if turn is None:
                 break
             waiter = self.waiters.of(turn.ticket)
             try:
-                placed = self._placed(partial(waiter.place, closed))
+                placed = waiter.place(closed)
             except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
-                line.take(turn.ticket)
-                self.waiters.remove(waiter)
-                waiter.turn.set_exception(err)
+                heads.take(turn.ticket)
+                self.waiters.refuse(waiter, err)
                 continue
             if placed is None:
+                heads.pass_over(turn.ticket)
                 passed_over += 1
-                line.pass_over(turn.ticket)
                 if passed_over > self.rules.passed_over_max:
                     break
                 continue
-            line.take(turn.ticket)
+            heads.take(turn.ticket)
             self.waiters.remove(waiter)
             self._granted(turn, self._clock())
             waiter.turn.set_result(placed)
             given += 1
         return given > 0
+
+    def _may_have_room(self, closed: ClosedWorkers) -> bool:
+        """Return whether a request here may get its turn now, on a worker that is not closed."""
+        return (
+            bool(self.waiters.by_number)
+            and self.may_give_turns
+            and self._has_room(closed, self.waiters.least_tokens())
+        )
+
+    def _heads(self) -> FlowHeads:
+        """Return the requests that go first, of each tenant and service class."""
+        return FlowHeads(
+            self.waiters.for_a_turn(),
+            self.rules.order,
+            self._clock(),
+            passed_over_of_flow_max=self.rules.passed_over_of_flow_max,
+        )
 
     def _estimate_one(self) -> None:
         """Bring the ticket up to date that was estimated longest ago, if that is long ago."""
@@ -360,8 +287,7 @@ class WaitingRoom(Generic[Placed]):
         try:
             ticket = waiter.estimate()
         except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
-            self.waiters.remove(waiter)
-            waiter.turn.set_exception(err)
+            self.waiters.refuse(waiter, err)
             return
         if ticket is not waiter.ticket:
             self._occupancy.correct(waiter.ticket, ticket)
@@ -373,13 +299,7 @@ class WaitingRoom(Generic[Placed]):
 
     def retry_after(self, tenant: str | None = None) -> float:
         """Return the seconds until what waits has had its turn: of one tenant at its share, or of all tenants."""
-        now, waiting = self._clock(), self.waiting()
-        units, rate = sum(ticket.cost for ticket in waiting), self._drained.per_second(now)
-        weights = {ticket.tenant: ticket.weight for ticket in waiting}
-        if tenant in weights:
-            units = sum(ticket.cost for ticket in waiting if ticket.tenant == tenant)
-            rate *= weights[tenant] / sum(weights.values())
-        return retry_after_seconds(units, rate, self.rules.waiting_seconds_max)
+        return self.received.retry_after(self.waiting(), tenant, self.rules.waiting_seconds_max)
 
     @asynccontextmanager
     async def _until_wait_ends(self, ticket: Ticket, wait_end: WaitEnd | None) -> AsyncIterator[None]:
@@ -402,27 +322,6 @@ class WaitingRoom(Generic[Placed]):
         # The next request may be smaller than this one, and fit where this one did not.
         self.give_turns()
 
-    def _placed(self, place: Callable[[], Placed | None]) -> Placed | None:
-        try:
-            return place()
-        except NowhereToGo:
-            raise NoWorker(self.model) from None
-
     def _granted(self, turn: QueueTurn, now: float) -> None:
         self._counters.granted(turn)
-        self._count_turn(turn.ticket, now)
-
-    def _count_turn(self, ticket: Ticket, now: float) -> None:
-        self._drained.record(now, ticket.cost)
-        self.account.record(ticket.tenant, ticket.weight, ticket.cost, now)
-
-
-def with_estimate(ticket: Ticket, asked: QueuedRequest) -> Ticket:
-    """Return a ticket with the tokens and the cost of a later estimate."""
-    return msgspec.structs.replace(
-        ticket,
-        cost=asked.cost,
-        uncached_tokens=asked.uncached_tokens,
-        cached_tokens=asked.cached_tokens,
-        worker=asked.worker,
-    )
+        self.received.record(turn.ticket, now)

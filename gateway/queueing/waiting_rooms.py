@@ -6,9 +6,10 @@ from typing import Generic
 
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
+from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.shared.keys import BATCH, model_of
 from gateway.queueing.waiters import Placed
-from gateway.queueing.waiting_room import RoomRules, WaitingRoom
+from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.dispatch_window import worth_ranking_again
 from radix_cache.match import WorkerId
 

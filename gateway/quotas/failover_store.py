@@ -1,13 +1,15 @@
 """QuotaStore that survives the loss of its Redis: the shared store, and a local one for as long as that is away.
 
-    shared --3 failures in a row--> local --pings answered in time--> shared
-       |                              |
-       |                              +-- each gateway grants its share of the limits: as many parts as gateways
-       |                                  were last counted; a reservation that is `closed` is refused
-       +-- one failure: that one request is decided locally, or refused
+    shared --3 failures in a row, or 1 failed ping--> local --pings answered in time--> shared
+       |                                                |
+       |                                                +-- each gateway grants its share of the limits: as many
+       |                                                    parts as gateways were last counted; a reservation
+       |                                                    that is `closed` is refused
+       +-- one failure: that one request is decided locally, or refused, and pings begin
 
 Requests that wait at the same time fail by the same silence, which counts as one failure. An answer that comes too
-late is no failure: the server is alive, and only this process or the network was slow.
+late is no failure: the server is alive, and only this process or the network was slow. Pings are sent at the start,
+and for as long as the shared store is away or something is left over from a failure.
 
 One answered ping brings the shared store back. If it is away again soon after, twice as many in a row are needed,
 and so on, so that a Redis whose answers are only sometimes in time does not make the gateway switch all the time.

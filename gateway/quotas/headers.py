@@ -1,28 +1,22 @@
-"""Rate limit headers of answers, in the names of OpenAI and of Anthropic.
+"""Rate limit headers of answers, in the names of OpenAI; gateway/web/anthropic/answers.py renames them.
 
 Of each kind of limit the headers describe the one with the smallest share left; on a refusal, the one that refused.
 Only enforced limits are described. `x-radixgate-limit` names the limit that refused: scope; unit/window/models.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from math import ceil
 from urllib.parse import quote
 
-from gateway.quotas.limit import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKEN_UNITS
+from gateway.quotas.limit import REQUESTS, TOKEN_UNITS
 from gateway.quotas.quota_store import LimitStatus, Refusal
 
-OPENAI_KINDS: dict[str, tuple[str, ...]] = {
+KINDS: dict[str, tuple[str, ...]] = {
     REQUESTS: ("requests",),
     **dict.fromkeys(TOKEN_UNITS, ("tokens",)),
 }
 """The kinds of limits in headers, by the unit of a limit."""
-ANTHROPIC_KINDS: dict[str, tuple[str, ...]] = {
-    **OPENAI_KINDS,
-    INPUT_TOKENS: ("tokens", "input-tokens"),
-    OUTPUT_TOKENS: ("tokens", "output-tokens"),
-}
-OPENAI_NAMES = {
+NAMES = {
     kind: (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
     for kind in ("requests", "tokens")
 }
@@ -33,29 +27,11 @@ READABLE = " /:*?[]()!;,._-"
 def openai_headers(statuses: Sequence[LimitStatus], refusal: Refusal | None = None) -> dict[str, str]:
     """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; resets are durations, as 6m0s."""
     headers = {}
-    for kind, status in _described(statuses, OPENAI_KINDS, refusal).items():
-        limit, remaining, reset = OPENAI_NAMES[kind]
+    for kind, status in _described(statuses, refusal).items():
+        limit, remaining, reset = NAMES[kind]
         headers[limit] = str(status.limit.amount)
         headers[remaining] = str(status.remaining)
         headers[reset] = duration(status.reset_seconds)
-    if refusal is not None:
-        headers.update(_refusing_limit(refusal))
-    return headers
-
-
-def anthropic_headers(
-    statuses: Sequence[LimitStatus], wall: float, refusal: Refusal | None = None
-) -> dict[str, str]:
-    """Return `anthropic-ratelimit-{requests,tokens,...}-{limit,remaining,reset}`; resets are times of RFC 3339.
-
-    `wall`: Unix time now.
-    """
-    headers = {}
-    for kind, status in _described(statuses, ANTHROPIC_KINDS, refusal).items():
-        reset = datetime.fromtimestamp(ceil(wall + status.reset_seconds), UTC)
-        headers[f"anthropic-ratelimit-{kind}-limit"] = str(status.amount)
-        headers[f"anthropic-ratelimit-{kind}-remaining"] = str(status.remaining)
-        headers[f"anthropic-ratelimit-{kind}-reset"] = reset.isoformat().replace("+00:00", "Z")
     if refusal is not None:
         headers.update(_refusing_limit(refusal))
     return headers
@@ -69,9 +45,7 @@ def duration(seconds: float) -> str:
     return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
 
 
-def _described(
-    statuses: Sequence[LimitStatus], kinds: Mapping[str, Sequence[str]], refusal: Refusal | None
-) -> dict[str, LimitStatus]:
+def _described(statuses: Sequence[LimitStatus], refusal: Refusal | None) -> dict[str, LimitStatus]:
     """Return the limit that the headers describe, by kind."""
     found: dict[str, LimitStatus] = {}
     refused: set[str] = set()
@@ -80,7 +54,7 @@ def _described(
         if not limit.enforced:
             continue
         is_refusing = refusal is not None and status.scope == refusal.scope and limit == refusal.limit
-        for kind in kinds.get(limit.unit, ()):
+        for kind in KINDS.get(limit.unit, ()):
             known = found.get(kind)
             if is_refusing:
                 refused.add(kind)

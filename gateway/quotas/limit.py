@@ -60,7 +60,7 @@ class Limit:
 
     @property
     def is_budget(self) -> bool:
-        """Whether what is used comes back only at the window's end; a smooth limit refills all the time."""
+        """Whether it is a budget, in any unit: what is used comes back only at the window's end, not bit by bit."""
         return self.window.reset != "smooth"
 
     def holds_for(self, model: str) -> bool:

@@ -16,14 +16,20 @@ from gateway.domain.request_context import RequestContext
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import Worker
 from gateway.kv_index.feedback import Feedback
-from gateway.models.model_selection import session_key
 from gateway.routing.shadow_policy import ShadowPolicy
 from gateway.routing.shortlist import shortlist
 from policies.load_order.least_loaded import RANKED_MAX
 from policies.routing import disaggregation
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.copy_regrets import RememberedRegrets
-from policies.routing.protocol import Candidate, Ranking, RouteQuery, RoutingPolicy, SharedPrefix
+from policies.routing.protocol import (
+    Candidate,
+    FleetTotals,
+    Ranking,
+    RouteQuery,
+    RoutingPolicy,
+    SharedPrefix,
+)
 from radix_cache.index import PrefixIndex
 from radix_cache.match import NO_MATCH, PrefixMatch, WorkerId
 from radix_cache.tiers import Tier, TierBlocks
@@ -41,6 +47,22 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     query: RouteQuery
     match: PrefixMatch
     """What the index knew of the prompt."""
+
+
+class RequestToRank(Protocol):
+    """What a ranking has to know of its request, as PendingRequest has it."""
+
+    ctx: RequestContext
+    prompt: PromptBlocks
+    sequence: int
+    """Its number among the requests for its model."""
+    output_tokens: int
+    """The expected length of its answers."""
+    session: int | None
+    waits: bool
+    """Whether the prefix index counts it among the requests that wait."""
+    by_shadow: bool
+    """Whether the second routing policy decides."""
 
 
 class GatewaysAlive(Protocol):
@@ -101,56 +123,45 @@ class Router:
         self._sequence[model] = number + 1
         return number
 
-    def ranked(
-        self,
-        ctx: RequestContext,
-        prompt: PromptBlocks,
-        *,
-        sequence: int,
-        output_tokens: int,
-        session: int | None,
-        without: Collection[WorkerId] = (),
-        waits: bool = False,
-        by_shadow: bool = False,
-        all_workers: bool = False,
-    ) -> Decision:
-        """Return the routes for this request at this moment; `without` the workers that were tried.
+    def next_number(self, model: str) -> int:
+        """Return the number that the next request for the model will have."""
+        return self._sequence.get(model, 0)
 
-        `waits`: the index counts the request among those that wait. Of a large fleet the workers that may be best
-        are ranked (shortlist.py), with `all_workers` every one.
+    def rank(
+        self, request: RequestToRank, without: Collection[WorkerId] = (), *, all_workers: bool = False
+    ) -> Decision:
+        """Rank the workers for a request at this moment; `without` the workers that were tried.
+
+        The ranking is empty where no worker is left; the caller then raises NoWorker. Of a large fleet only the
+        workers that may be best are ranked (shortlist.py). `all_workers`: rank every one, to explain the ranking of
+        a request that is not sent.
         """
-        match, now = self._index.match(prompt.namespace, prompt.hashes), self._clock()
-        model, sums = ctx.model.name, None
-        workers = self._fleet.serving(model)
+        ctx, prompt, waits = request.ctx, request.prompt, request.waits
+        model, now = ctx.model.name, self._clock()
+        match = self._index.match(prompt.namespace, prompt.hashes)
+        shared = _shared_prefixes(match, prompt, self._regrets, now, waits) if match.shared else ()
+        requests_waiting = self._index.waiting(model) - waits if shared else 0
+
+        # The candidates: the workers that serve the model, and that the carrier reaches.
+        workers, fleet_totals = self._fleet.serving(model), None
         if ctx.carrier is not None and (reachable := ctx.carrier.addresses) is not None:
             without = {*without, *(worker.id for worker in workers if worker.address not in reachable)}
-        shared = _shared_prefixes(match, prompt, self._regrets, now, waits) if match.shared else ()
-        waiting = self._index.waiting(model) - waits if shared else 0
         if len(workers) > RANKED_MAX and self._shortlists and not all_workers:
             ordered = self._fleet.least_loaded(model)
             if ordered is not None:
-                workers, sums = shortlist(
-                    ordered, self._fleet, match, prompt, output_tokens, without, waiting, now
+                workers, fleet_totals = shortlist(
+                    ordered, self._fleet, match, prompt, request.output_tokens, without, requests_waiting, now
                 )
-        query = RouteQuery(
-            prompt_tokens=prompt.prompt_tokens,
-            output_tokens=output_tokens,
-            sequence=sequence,
-            draw=self._random.random(),
-            blocks=prompt.hashes,
-            block_tokens=prompt.namespace.block_size,
-            session=session,
-            answers=ctx.request.answers,
-            answers_prompt="echo" in ctx.request.fields or "prompt_logprobs" in ctx.request.fields,
-            shared=shared,
-            requests_waiting=waiting,
-            fleet=sums,
-        )
         candidates = self._candidates(workers, prompt, match, without, now)
-        routes = self._rank_by_shadow(query, candidates, now) if by_shadow else None
+
+        # Their ranking by the routing policy, or by the second one where that decides and does not fail.
+        query = _query(request, self._random.random(), shared, requests_waiting, fleet_totals)
+        routes = self._rank_by_shadow(query, candidates, now) if request.by_shadow else None
+        by_shadow = routes is not None
         if routes is None:
-            by_shadow = False
-            routes = self._rank(self._policy, query, candidates, now)
+            routes = disaggregation.rank_with_pairs(
+                self._policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
+            )
         if shared and routes and not waits and not all_workers:
             self._regrets.record(routes[0].regrets, now, self._gateways.gateways if self._gateways else 1)
         return Decision(routes=routes, by_shadow=by_shadow, candidates=candidates, query=query, match=match)
@@ -220,23 +231,12 @@ class Router:
             policy, query, candidates, now, alone_tokens=self._prefill_tokens_min
         )
 
-    def rank_as_next(self, ctx: RequestContext, prompt: PromptBlocks, *, output_tokens: int) -> Decision:
-        """Rank all workers for a request as the next one would be, without counting it as a request."""
-        return self.ranked(
-            ctx,
-            prompt,
-            sequence=self._sequence.get(ctx.model.name, 0),
-            output_tokens=output_tokens,
-            session=session_key(ctx.request, ctx.tenant),
-            all_workers=True,
-        )
-
-    def for_shadow(self) -> bool:
-        """Return whether the second policy decides the next request."""
+    def shadow_decides(self) -> bool:
+        """Draw whether the second policy decides the next request."""
         return self.shadow is not None and self._random.random() < self.shadow.share
 
-    def shadowed(self, decision: Decision) -> None:
-        """Compare the two policies on a request that is dispatched as decided."""
+    def compare_with_shadow(self, decision: Decision) -> None:
+        """Compare the two policies on a request that is dispatched as decided, where there is a second policy."""
         shadow = self.shadow
         if shadow is None:
             return
@@ -246,6 +246,31 @@ class Router:
         else:
             primary, second = decision.routes, self._rank_by_shadow(query, candidates, now) or ()
         shadow.compare(query.prompt_tokens, candidates, primary, second)
+
+
+def _query(
+    request: RequestToRank,
+    draw: float,
+    shared: Sequence[SharedPrefix],
+    requests_waiting: int,
+    fleet_totals: FleetTotals | None,
+) -> RouteQuery:
+    """Return what the policy may know of the request; the arguments are those of RouteQuery."""
+    prompt, asked = request.prompt, request.ctx.request
+    return RouteQuery(
+        prompt_tokens=prompt.prompt_tokens,
+        output_tokens=request.output_tokens,
+        sequence=request.sequence,
+        draw=draw,
+        blocks=prompt.hashes,
+        block_tokens=prompt.namespace.block_size,
+        session=request.session,
+        answers=asked.answers,
+        answers_prompt="echo" in asked.fields or "prompt_logprobs" in asked.fields,
+        shared=shared,
+        requests_waiting=requests_waiting,
+        fleet=fleet_totals,
+    )
 
 
 def _shared_prefixes(

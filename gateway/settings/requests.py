@@ -52,7 +52,11 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
 
     body_bytes_max: Annotated[Positive, Meta(description="Largest size of a request body.")] = 32 * 1024**2
     body_seconds_max: Annotated[
-        Seconds, Meta(description="Longest time in which a client may send the body.")
+        Seconds,
+        Meta(
+            description="Longest time in which a client may send the body; of a file, a form or a message batch "
+            "the longest pause while it is sent."
+        ),
     ] = 30.0
     first_token_seconds_max: Annotated[
         Seconds, Meta(description="Longest wait for the first byte of a worker's answer.")

@@ -2,6 +2,8 @@
 
 HTTP: stable conventions, by which an answer with a status below 500 is no error of a server. GenAI: repository
 open-telemetry/semantic-conventions-genai, all "Development". What they do not name begins with `radixgate.`.
+
+No text of a prompt or an answer is an attribute: a RequestRecord has counts, names and times only.
 """
 
 from collections.abc import Callable, Mapping, Sequence

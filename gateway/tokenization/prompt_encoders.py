@@ -54,8 +54,10 @@ from workers.chat_template import ChatTemplate, TemplateFailed
 Part = TypeVar("Part", bytes, Tokens)
 Result = TypeVar("Result")
 
-TEMPLATE_FIELDS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs")
-"""Request fields that chat templates usually render before the messages."""
+CANONICAL_FIELDS = ("tools", "documents", "reasoning_effort", "chat_template_kwargs")
+"""Fields of a chat request that are part of its canonical text, before the messages, as templates render them.
+
+With a tokenizer the template gets all fields of FIELD_TYPES (chat_rendering.py)."""
 
 INLINE_CHARACTERS_MAX = 4096
 """Shorter texts are encoded on the event loop, in about a millisecond; a thread costs a tenth of that to start."""
@@ -99,7 +101,7 @@ class TextEncoder:
     def _chat(self, request: InferenceRequest) -> EncodedPrompt:
         media = ChatMedia(request.prompt) if may_have_media(request.prompt) else None
         before = b""
-        for name in TEMPLATE_FIELDS:
+        for name in CANONICAL_FIELDS:
             if name in request.fields:
                 before += name.encode() + bytes(request.fields[name])
         written = canonical_json if request.body_bytes > LONG_BYTES else _SORTED.encode

@@ -39,7 +39,7 @@ CALL_BYTES_MAX = 2 * 1024**2
 CALLS_MAX = 64
 AGAIN_SECONDS = 5.0
 
-TEMPLATE_FIELDS = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+TOKENIZE_FIELDS = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 """Fields that chat requests and /tokenize have in common, besides `messages`."""
 
 UNSUPPORTED_FIELDS = (
@@ -154,7 +154,7 @@ class WorkerEncoder:
                 return None
             if len(memoryview(request.fields["messages"])) > CALL_BYTES_MAX:
                 return None
-            template_fields = {key: request.fields[key] for key in TEMPLATE_FIELDS if key in request.fields}
+            template_fields = {key: request.fields[key] for key in TOKENIZE_FIELDS if key in request.fields}
             return {"model": model, "messages": request.fields["messages"], **template_fields}
         if len(request.prompt) != 1 or not isinstance(request.prompt[0], str):
             return None

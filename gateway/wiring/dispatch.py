@@ -30,11 +30,11 @@ from gateway.kv_index.kv_event_feeds import KvEventFeeds
 from gateway.kv_index.shared_index_parts import SharedIndexParts
 from gateway.models.service_classes import ServiceClasses
 from gateway.queueing.dispatch_windows import DispatchWindows, OwnDispatchWindows
+from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
 from gateway.queueing.shared.provider_backoff import ProviderBackoff
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.quotas.leases import Leases
 from gateway.routing.router import Router

@@ -57,12 +57,12 @@ def _waiting_room_gauges(dispatch: Dispatch, models: Callable[[], frozenset[str]
         queue_gauge(
             "queue_drain_units_per_second",
             "Cost units per second that left the waiting room for a worker, over the last half minute.",
-            lambda room: room.drained_per_second(),
+            lambda room: room.received.units_per_second(),
         ),
         queue_gauge(
             "queue_evenness",
             "Jain's fairness index of service per weight among waiting tenants; 1 is perfectly fair.",
-            lambda room: room.evenness(),
+            lambda room: room.received.evenness(),
             idle=1.0,
         ),
         single_gauge(

@@ -73,9 +73,9 @@ def shard_loops(
         turns = TurnReader(
             scripts,
             shard.stream,
-            on_turn=shard.turn_granted,
+            on_turn=shard.requests.turn_granted,
             on_gateways=shard.membership.gateways_changed,
-            on_missed=shard.ask_again,
+            on_missed=shard.requests.ask_again,
             handlers={},
             wanted=shard.membership.joining,
         )

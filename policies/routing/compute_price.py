@@ -47,7 +47,7 @@ def counted_backlog_ms(worker: WorkerSnapshot) -> float:
 
 
 def fleet_totals(candidates: Sequence[Candidate]) -> FleetTotals:
-    """Return the sums over the candidates. Call it only with all workers of the fleet."""
+    """Return the sums over the candidates, which stand for the fleet where a query has no sums of its own."""
     backlog_ms = tokens_per_ms = 0.0
     streams = 0
     for candidate in candidates:

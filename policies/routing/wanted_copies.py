@@ -1,8 +1,8 @@
-"""Wanted copies of prefixes: parts of a prompt that deserve one more copy, as many requests in flight share them.
+"""Wanted copies of prefixes: parts of a prompt that other requests share, and how much one more copy is worth.
 
-Of a prefix that c requests have (this one, those under way at all gateways, those that wait), and that h of W
-workers hold, h S / W requests are the holders' fair part of all S requests. The others would find shorter queues
-elsewhere, if only the prefix were there:
+Of a prefix that c requests have (this one, those under way at all gateways, those that wait: one more than
+`requests` of SharedPrefix), and that h of W workers hold, h S / W requests are the holders' fair part of all S
+requests. The others would find shorter queues elsewhere, if only the prefix were there:
 
     excess = c - h S / W - 1
     share  = excess / (excess + h + 1)      of each part of the prompt with excess > 0 and h < W
@@ -35,7 +35,10 @@ class WantedCopy(NamedTuple):
 
 
 def wanted_copies(query: RouteQuery, fleet: FleetTotals) -> list[WantedCopy]:
-    """Return the parts of the prompt that other requests have, and that some worker does not hold."""
+    """Return the parts of the prompt that other requests have, and that some worker does not hold.
+
+    A part with a share of 0 is among them: waits for it (`regret_ms`) may still pay for a copy.
+    """
     workers, requests = fleet.workers, fleet.streams + query.requests_waiting + 1
     wanted: list[WantedCopy] = []
     begin = 0

@@ -1,9 +1,9 @@
-"""Cells of gateways in a simulation: what each tells the others of its loads and turns, and hears of theirs late.
+"""Cells of gateways in a simulation: each publishes its loads and turns, and takes over those of the others late.
 
     every PERIOD_SECONDS, in each cell at its own moments, as in gateway/cells/cell_loads.py:
 
-        tell what this cell has now --> hear what the others have told last --> count it as load of their workers,
-        at most the others' fair part of a window; keep the turns in step with theirs (policies/cell_turns.py)
+        publish what this cell has now --> count what the others have published last as load of the workers, at most
+        their fair part of a window; keep the turns in step with theirs (policies/cell_turns.py)
 
 A tenant belongs to a cell by the rule of the gateway (policies/cell_ownership.py). The gateways of a cell share one
 view of the fleet and one queue, as through the Redis of their cell. The prefix index is one object for all cells: a
@@ -41,7 +41,7 @@ class TenantCells:
 
 
 class CellExchange:
-    """The loads that the cells of one simulation have told, by cell and worker.
+    """The loads that the cells of one simulation have published, by cell and worker.
 
     `homes`: by cell, which of the workers are at home there.
     """
@@ -51,32 +51,32 @@ class CellExchange:
         self._views = views
         self._homes = homes
         self._away_tokens = [0] * len(views)
-        self._told = [[NO_TOTALS] * workers for _ in views]
+        self._published = [[NO_TOTALS] * workers for _ in views]
         self._news: list[set[int]] = [set() for _ in views]
-        """Workers of which other cells have told since the cell's last exchange."""
-        self._progress_told: list[Sequence[QueueProgress] | None] = [None] * len(views)
+        """By cell: workers of which other cells have published a change since its last exchange."""
+        self._progress: list[Sequence[QueueProgress] | None] = [None] * len(views)
         self._windows = [0] * len(views)
         self._tokens, self._streams, self._kv_tokens, self._cells = ([0] * workers for _ in range(4))
-        """By worker: sums of what was told, and how many cells have told of it."""
+        """By worker: sums of what was published, and how many cells have requests there."""
 
     def exchange(self, cell: int, window_tokens: int, now: float) -> None:
-        """Tell what a cell has now, and have its view count what the others have told.
+        """Publish what a cell has now, and have its view count what the others have published.
 
         `window_tokens`: of a worker, by the cell.
         """
-        view, told = self._views[cell], self._told[cell]
-        self._tell(cell, {worker: view.own_load(worker) for worker in view.take_changed()})
+        view, own = self._views[cell], self._published[cell]
+        self._publish(cell, {worker: view.own_load(worker) for worker in view.take_changed()})
         if window_tokens != self._windows[cell]:
             self.take_window(cell, window_tokens)
-            self._news[cell] = set(range(len(told)))
+            self._news[cell] = set(range(len(own)))
         for worker in sorted(self._news[cell]):
-            view.hear_cells(worker, self._others(worker, told[worker], window_tokens), now)
+            view.take_load_of_cells(worker, self._others(worker, own[worker], window_tokens), now)
         self._news[cell].clear()
 
     def progress(self, cell: int, own: Sequence[QueueProgress]) -> list[Sequence[QueueProgress]]:
-        """Tell a cell's progress, and return what the others have told."""
-        self._progress_told[cell] = own
-        return [told for at, told in enumerate(self._progress_told) if at != cell and told is not None]
+        """Publish a cell's progress, and return what the others have published."""
+        self._progress[cell] = own
+        return [each for at, each in enumerate(self._progress) if at != cell and each is not None]
 
     def take_window(self, cell: int, window_tokens: int) -> None:
         """Take over a worker's window: by it the cell prefers the workers that are at home there."""
@@ -84,10 +84,10 @@ class CellExchange:
         tokens = self._away_tokens[cell] = away_tokens(
             window_tokens, len(self._views) - 1, self._away_tokens[cell]
         )
-        self._views[cell].go_home(self._homes[cell], tokens)
+        self._views[cell].set_homes(self._homes[cell], tokens)
 
     def _others(self, worker: int, own: LoadTotals, window_tokens: int) -> LoadTotals:
-        """Return what the other cells have told of a worker: of a window at most their fair part."""
+        """Return the load of the other cells on a worker, as published: of a window at most their fair part."""
         others = self._cells[worker] - (own.streams > 0)
         if not others:
             return NO_TOTALS
@@ -98,10 +98,10 @@ class CellExchange:
             self._kv_tokens[worker] - own.kv_tokens,
         )
 
-    def _tell(self, cell: int, changed: Mapping[int, LoadTotals]) -> None:
-        told = self._told[cell]
+    def _publish(self, cell: int, changed: Mapping[int, LoadTotals]) -> None:
+        own = self._published[cell]
         for worker, load in changed.items():
-            before, told[worker] = told[worker], load
+            before, own[worker] = own[worker], load
             self._tokens[worker] += load.tokens_queued - before.tokens_queued
             self._streams[worker] += load.streams - before.streams
             self._kv_tokens[worker] += load.kv_tokens - before.kv_tokens

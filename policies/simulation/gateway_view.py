@@ -1,9 +1,9 @@
-"""What one simulated gateway knows of the fleet: loads, speeds, and which prefixes are on their way to a worker.
+"""The fleet as one simulated gateway knows it: loads, speeds, and the prefixes that are on their way to workers.
 
 As in gateway/dispatch, a request counts from the moment of dispatch, and is taken back at its first token and at
-its end. Several gateways may share one view (loads in Redis, exact), or each has its own: it is told of the other
-gateways' dispatches and ends as of KV events, and their loads are reported to it later, or never
-(policies/others_load.py).
+its end. Several gateways may share one view (loads in Redis, exact), or each has its own: news of the others'
+dispatches and ends arrive like KV events, and reports of their loads later, or never (gateway_news.py;
+policies/others_load.py combines the two).
 """
 
 from array import array
@@ -14,32 +14,22 @@ from typing import NamedTuple
 from policies.admission.dispatch_window import fits_window
 from policies.admission.passed_over import WorkerAhead
 from policies.admission.target_refusal import MeetsTarget
-from policies.latency_model import computed_tokens, learn_step
+from policies.latency_model import computed_tokens
 from policies.others_load import NO_TOTALS, LoadTotals, OthersLoad, must_be_computed_at
 from policies.routing.copy_regrets import RememberedRegrets
 from policies.routing.protocol import Candidate, SharedPrefix
 from policies.simulation.scenario import Scenario
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
-from policies.speeds import FleetSpeeds, LearntSpeed
+from policies.simulation.worker_speeds import WorkerSpeeds
 from radix_cache.in_flight_tree import InFlightNode, InFlightTree
 from radix_cache.match import WorkerId
-from workers.worker import Speed, WorkerSnapshot
+from workers.worker import WorkerSnapshot
 
 AGE_REPORTED_SECONDS_MAX = 600.0
-"""From this age on, policies are not told how old a worker is."""
-
-SPEEDS_MAX = 64
-"""Workers whose speeds are averaged, as in gateway/queueing/dispatch_windows.py."""
+"""From this age on, policies do not get the age of a worker."""
 
 WAITING = -1
 """In place of a worker: the request waits for one."""
-
-
-MODEL = "model"
-"""The name of the only model."""
-
-MODELS = frozenset({MODEL})
-"""What the simulated workers serve."""
 
 
 class Expected(NamedTuple):
@@ -51,14 +41,6 @@ class Expected(NamedTuple):
     """Tokens of the prompt and the answer."""
 
 
-class Sent(NamedTuple):
-    """What a gateway is told of a request that another one has sent."""
-
-    at: float
-    """Seconds since the trace began."""
-    uncached_tokens: int
-
-
 class GatewayView:
     """The view of one gateway; workers are known by their place in the fleet."""
 
@@ -68,13 +50,6 @@ class GatewayView:
         self._chunk_tokens = scenario.times.chunk_tokens
         self.slots = scenario.times.sequences_max
         """Requests that each engine runs at a time."""
-        self._speeds = [Speed(ms_per_token=scenario.times.ms_per_token)] * len(workers)
-        self._fleet_speeds = FleetSpeeds()
-        self._learnt = (
-            [_learnt(scenario, at) for at in range(len(workers))]
-            if scenario.speeds or scenario.classes
-            else []
-        )
         self._queued = [0] * len(workers)
         self._since = [0.0] * len(workers)
         self._streams = [0] * len(workers)
@@ -85,7 +60,7 @@ class GatewayView:
         self._others: list[OthersLoad[int]] = [OthersLoad() for _ in workers]
         self._reported = [NO_TOTALS] * len(workers)
         self._of_cells = [NO_TOTALS] * len(workers)
-        """What other cells have told of their load."""
+        """The load of other cells, as they published it."""
         self._recently: set[int] = set()
         self._away = [0] * len(workers)
         """Tokens that are counted as queued in addition on workers that are at home in another cell."""
@@ -99,7 +74,7 @@ class GatewayView:
         self._last_nodes: dict[int, InFlightNode[int] | None] = {}  # of the requests under way, by number
         self.on_change: list[tuple[partial[None], ...]] = [()] * len(workers)
         """By worker: called after every change of what is known of it."""
-        self._follow_speeds()
+        self.speeds = WorkerSpeeds(scenario, len(workers), self._changed)
 
     def candidates(
         self, held: Mapping[int, int], prompt_tokens: int, up: Iterable[int], now: float
@@ -128,7 +103,7 @@ class GatewayView:
                 kv_tokens=self._kv(worker),
                 kv_tokens_max=self._kv_tokens_max,
                 chunk_tokens=self._chunk_tokens,
-                speed=self._speeds[worker],
+                speed=self.speeds.of[worker],
                 age_seconds=self._age(worker, now),
             )
         return found
@@ -146,15 +121,11 @@ class GatewayView:
         """Return the name of a worker."""
         return self._ids[worker]
 
-    def speed(self, worker: int) -> Speed:
-        """Return the speed that a worker's times are predicted with."""
-        return self._speeds[worker]
-
     def computed(self, worker: int, now: float) -> int:
         """Return how many of the queued tokens a worker has computed, as far as is known."""
         return self._computed(worker, now)
 
-    def go_home(self, homes: Sequence[bool], away_tokens: int) -> None:
+    def set_homes(self, homes: Sequence[bool], away_tokens: int) -> None:
         """Take over which workers are at home in this view's cell, and what counts as queued on the others."""
         for worker, home in enumerate(homes):
             tokens = 0 if home else away_tokens
@@ -176,8 +147,8 @@ class GatewayView:
             self._kv_tokens[worker] - others.kv_tokens,
         )
 
-    def hear_cells(self, worker: int, others: LoadTotals, now: float) -> None:
-        """Take over what other cells have told of their load on a worker."""
+    def take_load_of_cells(self, worker: int, others: LoadTotals, now: float) -> None:
+        """Take over the load of other cells on a worker, as they published it."""
         before = self._of_cells[worker]
         if others == before:
             return
@@ -197,12 +168,6 @@ class GatewayView:
             del self._joined[worker]
         return now - since
 
-    @property
-    def ms_per_token(self) -> float:
-        """The workers' mean prefill time of a token."""
-        speeds = self._speeds[:SPEEDS_MAX]
-        return sum(speed.ms_per_token for speed in speeds) / len(speeds)
-
     def meets(
         self,
         meets: MeetsTarget,
@@ -213,9 +178,7 @@ class GatewayView:
     ) -> bool:
         """Return whether a worker meets a target `left_ms` from now; `tokens`: of the request, to compute."""
         ahead = self.tokens_ahead(worker, now)
-        return not self._learnt or meets(
-            self._speeds[worker], self._learnt[worker].fit, ahead + tokens, left_ms
-        )
+        return self.speeds.meets(meets, worker, ahead + tokens, left_ms)
 
     def has_room(self, worker: int, tokens: int) -> bool:
         """Return whether so many more tokens fit into a worker's KV memory, as far as is known."""
@@ -315,35 +278,47 @@ class GatewayView:
         self._in_flight.remove(self._last_nodes.pop(number), worker)
         self._changed(worker)
 
-    def told(self, worker: int, number: int, request: TraceRequest, sent: Sent, now: float) -> None:
-        """Count a request that another gateway has sent, and expect that it brings its prompt's blocks there."""
+    def dispatched_elsewhere(
+        self,
+        worker: int,
+        number: int,
+        request: TraceRequest,
+        *,
+        uncached_tokens: int,
+        sent_at: float,
+        now: float,
+    ) -> None:
+        """Count a request that another gateway sent to a worker, where its prompt's blocks are expected then.
+
+        `sent_at`: seconds since the trace began.
+        """
         self._bring(worker, number, request)
         before = self._others[worker].totals
-        tokens = sent.uncached_tokens + self.tokens_ahead(worker, now)
+        tokens = uncached_tokens + self.tokens_ahead(worker, now)
         self._others[worker].dispatched(
             number,
-            uncached_tokens=sent.uncached_tokens,
+            uncached_tokens=uncached_tokens,
             kv_tokens=request.prompt_tokens,
-            sent_at=sent.at,
-            ready_at=must_be_computed_at(sent.at, tokens, self._speeds[worker]),
+            sent_at=sent_at,
+            ready_at=must_be_computed_at(sent_at, tokens, self.speeds.of[worker]),
         )
         self._others_changed(worker, before, now)
 
-    def end_dispatch_elsewhere(self, worker: int, number: int, at: float, now: float) -> None:
+    def ended_elsewhere(self, worker: int, number: int, at: float, now: float) -> None:
         """Take off a request of another gateway that ended at the moment `at`."""
         self._in_flight.remove(self._last_nodes.pop(number), worker)
         before = self._others[worker].totals
         self._others[worker].ended(number, at)
         self._others_changed(worker, before, now)
 
-    def reported(self, worker: int, change: LoadTotals, as_of: float, now: float) -> None:
+    def take_load_report(self, worker: int, change: LoadTotals, as_of: float, now: float) -> None:
         """Take over a report of the other gateways' load, which has changed by so much at the moment `as_of`."""
         total = self._reported[worker] = self._reported[worker].plus(change)
         if as_of >= self._others[worker].as_of:
             self._take_report(worker, total, as_of, now)
 
-    def hear_all(self, worker: int, load: LoadTotals, now: float) -> None:
-        """Take over the present load of all gateways together, which a reply of their queue tells."""
+    def take_queue_load(self, worker: int, load: LoadTotals, now: float) -> None:
+        """Take over the present load of all gateways together, which a reply of their queue contains."""
         own = LoadTotals(self._queued[worker], self._streams[worker], self._kv_tokens[worker])
         others = load.plus(own, -1).plus(self._others[worker].totals)
         self._take_report(worker, others, now, now)
@@ -352,28 +327,6 @@ class GatewayView:
         before = self._others[worker].totals
         self._others[worker].report(others, as_of)
         self._others_changed(worker, before, now, as_of)
-
-    def record_first_token(self, worker: int, tokens: int, ttft_ms: float) -> None:
-        """Learn a worker's speed from a first token `ttft_ms` after dispatch, with `tokens` to compute."""
-        if self._learnt:
-            self._fleet_speeds.first_token(MODELS, self._learnt[worker], tokens=tokens, ttft_ms=ttft_ms)
-            self._follow_speeds()
-
-    def record_step(self, worker: int, tpot_ms: float) -> None:
-        """Learn a worker's speed from a stream with tokens that came `tpot_ms` apart."""
-        if self._learnt:
-            self._fleet_speeds.step(MODELS, self._learnt[worker], tpot_ms=tpot_ms)
-            self._follow_speeds()
-        else:
-            self._speeds[worker] = learn_step(self._speeds[worker], tpot_ms)
-            self._changed(worker)
-
-    def _follow_speeds(self) -> None:
-        """Take over the learnt speeds: an answer says something of all workers."""
-        for worker, learnt in enumerate(self._learnt):
-            if learnt.speed is not self._speeds[worker]:
-                self._speeds[worker] = learnt.speed
-                self._changed(worker)
 
     def _bring(self, worker: int, number: int, request: TraceRequest) -> None:
         whole = request.blocks[: request.prompt_tokens // BLOCK_TOKENS]
@@ -409,16 +362,10 @@ class GatewayView:
 
     def _computed(self, worker: int, now: float) -> int:
         ms = 1000 * (now - self._since[worker])
-        return computed_tokens(ms, self._queued[worker], self._speeds[worker])
+        return computed_tokens(ms, self._queued[worker], self.speeds.of[worker])
 
     def _changed(self, worker: int) -> None:
         self._snapshots[worker] = self._bare[worker] = None
         self._recently.add(worker)
         for changed in self.on_change[worker]:
             changed()
-
-
-def _learnt(scenario: Scenario, worker: int) -> LearntSpeed:
-    """Return what is known at first of the speed of a worker in a fleet of unequal ones."""
-    rated = scenario.times_of(worker).ms_per_token if scenario.speeds and scenario.speeds_rated else None
-    return LearntSpeed(Speed(ms_per_token=scenario.times.ms_per_token), rated_ms_per_token=rated)

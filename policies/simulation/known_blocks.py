@@ -6,6 +6,7 @@ block is that of any request that had the block, since block ids are chained.
 
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from policies.simulation.trace import TraceRequest
 from radix_cache.tree import RadixTree
@@ -34,8 +35,28 @@ class BlockPaths:
         return found
 
 
+class KnownPrefixes(Protocol):
+    """The interface of a simulation's prefix index; KnownBlocks is the plain one."""
+
+    def match(self, blocks: "array[int]") -> dict[int, int]:
+        """Return the number of leading blocks that each worker holds."""
+        ...
+
+    def stored(self, worker: int, path: "array[int]", now: float) -> None:
+        """Record that a worker has stored the blocks of a path."""
+        ...
+
+    def removed(self, worker: int, blocks: Sequence[int]) -> None:
+        """Record that a worker has evicted these blocks."""
+        ...
+
+    def forget(self, worker: int) -> None:
+        """Drop everything that is known of a worker."""
+        ...
+
+
 class KnownBlocks:
-    """The index of which worker holds which prefix, as far as events have said."""
+    """The index of the prefixes that each worker holds, by the events that have arrived."""
 
     def __init__(self, paths: BlockPaths) -> None:
         self._tree: RadixTree[int] = RadixTree()

@@ -13,8 +13,9 @@ from policies.load_order.holders import EXAMINED_MAX, WEIGHTS, chosen_holders, h
 from policies.load_order.least_loaded import LeastLoaded
 from policies.routing.compute_price import compute_price
 from policies.routing.protocol import FleetTotals
-from policies.simulation.gateway_view import MODEL, GatewayView
+from policies.simulation.gateway_view import GatewayView
 from policies.simulation.trace import BLOCK_TOKENS
+from policies.simulation.worker_speeds import MODEL
 from radix_cache.match import WorkerId
 from workers.worker import Speed, WorkerSnapshot
 
@@ -46,7 +47,7 @@ class SimulatedWorker:
     @property
     def speed(self) -> Speed:
         """The speed to predict with."""
-        return self._fleet.view.speed(self.at)
+        return self._fleet.view.speeds.of[self.at]
 
     @property
     def on_change(self) -> "tuple[partial[None], ...]":

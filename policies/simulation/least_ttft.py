@@ -11,8 +11,8 @@ pass the bound with every rule.
 from collections.abc import Sequence
 from math import inf
 
+from policies.simulation.engines.step_time import StepTime
 from policies.simulation.outcome import Outcome, RunResult
-from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 
 

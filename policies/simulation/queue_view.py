@@ -1,6 +1,6 @@
-"""What the queue that all gateways share knows of the workers: it counts every place itself, as Redis does.
+"""The workers as the queue of several gateways knows them: it counts every place itself, as Redis does.
 
-A gateway hears late of what the others have sent; the queue decides whether a worker has room, and its costs
+A gateway learns late what the others have sent; the queue decides whether a worker has room, and its costs
 follow the tokens that are queued there when the turn is given (best_route of
 gateway/queueing/shared/lua/best_route.lua).
 """

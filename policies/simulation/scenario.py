@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from policies.service_class import ServiceClass
-from policies.simulation.step_time import StepTime
+from policies.simulation.engines.step_time import StepTime
 from policies.simulation.turn_queue import QueueRule
 
 
@@ -47,7 +47,7 @@ class Scenario:
     cells: int = 1
     """Cells that the gateways form, equally many in each; see cells.py."""
     sync_seconds: float | None = 0.0
-    """Delay with which a gateway hears of what another one has sent; None: never. 0 with several cells."""
+    """Delay with which the load of one gateway is reported to the others; None: never. 0 with several cells."""
     event_seconds: float = 0.0
     """Delay with which KV events reach the index."""
     event_loss: float = 0.0

@@ -7,28 +7,27 @@
 The outcomes depend on the arguments alone: the same seed gives the same outcomes.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from heapq import heappop, heappush
 from random import Random
-from typing import Protocol
 
 from policies.admission.dispatch_window import ClosedWorkers
 from policies.admission.passed_over import VainLook, WorkerAhead
 from policies.load_order.least_loaded import RANKED_MAX
-from policies.others_load import LoadTotals
 from policies.routing.protocol import Route, RouteQuery, RoutingPolicy
-from policies.simulation.block_cache import BlockCache
 from policies.simulation.cells import PERIOD_SECONDS, CellExchange, TenantCells
-from policies.simulation.engine import SimulatedCache, SimulatedEngine, SimulatedJob
+from policies.simulation.engines.block_cache import BlockCache
+from policies.simulation.engines.engine import SimulatedCache, SimulatedEngine, SimulatedJob
 from policies.simulation.gateway import SimulatedGateway
-from policies.simulation.gateway_view import Expected, GatewayView, Sent
-from policies.simulation.known_blocks import BlockPaths, KnownBlocks
+from policies.simulation.gateway_news import GatewayNews, InFlightRequest
+from policies.simulation.gateway_view import Expected, GatewayView
+from policies.simulation.index_events import IndexEvents
+from policies.simulation.known_blocks import BlockPaths, KnownBlocks, KnownPrefixes
 from policies.simulation.large_fleet import LargeFleet
 from policies.simulation.outcome import Outcome, RunResult
 from policies.simulation.queue_view import QueueView
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
+from policies.simulation.timeline import Timeline
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turn_taking import TurnTaking, TurnTerms, class_of
 from policies.simulation.waiting_orders import ORDERS
@@ -36,41 +35,6 @@ from radix_cache.match import WorkerId
 
 PROGRESS_REQUESTS = 100
 ONE_CELL = (0,)
-
-
-class KnownPrefixes(Protocol):
-    """The prefix index that a simulation needs; KnownBlocks is the plain one."""
-
-    def match(self, blocks: "array[int]") -> dict[int, int]:
-        """Return the number of leading blocks that each worker holds."""
-        ...
-
-    def stored(self, worker: int, path: "array[int]", now: float) -> None:
-        """Record that a worker has stored the blocks of a path."""
-        ...
-
-    def removed(self, worker: int, blocks: Sequence[int]) -> None:
-        """Record that a worker has evicted these blocks."""
-        ...
-
-    def forget(self, worker: int) -> None:
-        """Drop everything that is known of a worker."""
-        ...
-
-
-class InFlightRequest:
-    """A request on a worker: the gateway that sent it, and what was counted for it."""
-
-    __slots__ = ("at", "expected", "gateway", "started", "tokens_ahead", "worker")
-
-    def __init__(self, gateway: int, worker: int, expected: Expected, tokens_ahead: int, at: float) -> None:
-        self.gateway = gateway
-        self.worker = worker
-        self.expected = expected
-        self.tokens_ahead = tokens_ahead
-        """Uncached tokens to compute until its first token, its own included."""
-        self.at = at
-        self.started = False
 
 
 class Simulation:
@@ -96,8 +60,7 @@ class Simulation:
         self._bounds = bounds
         self._scenario = scenario
         self._random = Random(f"radixgate {seed}")
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._serial = 0
+        self._events = Timeline()
         blocks = scenario.kv_tokens // BLOCK_TOKENS
         self._caches = caches or [BlockCache(blocks) for _ in range(scenario.workers)]
         self._blocks_max = blocks
@@ -111,15 +74,15 @@ class Simulation:
             for at, cache in enumerate(self._caches)
         ]
         self._known = known or KnownBlocks(paths or BlockPaths(trace))
-        self._epochs = [0] * scenario.workers
+        self._index_events = IndexEvents(self._known, scenario, self._events, self._random)
         self._ids = [WorkerId(f"w{at:04}") for at in range(scenario.workers)]
         self._places = {worker: at for at, worker in enumerate(self._ids)}
         self._up = list(range(scenario.workers))
-        self._shared = scenario.gateways == 1 or scenario.sync_seconds == 0
-        views = [self._view() for _ in range(scenario.cells if self._shared else scenario.gateways)]
+        shared = scenario.gateways == 1 or scenario.sync_seconds == 0
+        views = [self._view() for _ in range(scenario.cells if shared else scenario.gateways)]
         large = [self._large_fleet(view, policy, f"{seed} {at}") for at, view in enumerate(views)]
         takes_turns = scenario.turns is not None and scenario.window_tokens is not None
-        self._queue_view = QueueView(scenario.workers) if takes_turns and not self._shared else None
+        queue_view = QueueView(scenario.workers) if takes_turns and not shared else None
         self._cells = TenantCells(scenario.cells)
         self._exchange = CellExchange(
             views, [self._cells.homes(cell, self._ids) for cell in range(scenario.cells)]
@@ -135,10 +98,17 @@ class Simulation:
                 waiting_order=ORDERS[scenario.waiting_order],
                 random=self._random,
                 hold=scenario.turns.hold if scenario.turns is not None else None,
-                queue_view=self._queue_view,
+                queue_view=queue_view,
             )
             for at in range(scenario.gateways)
         ]
+        self._news = GatewayNews(
+            [gateway.view for gateway in self._gateways],
+            scenario,
+            self._events,
+            shared=shared,
+            queue_view=queue_view,
+        )
         self._turns = (
             [
                 TurnTaking(
@@ -173,23 +143,18 @@ class Simulation:
     def run(self, progress: Callable[[int], None] | None = None) -> RunResult:
         """Simulate until the last request has ended; `progress` is called with the number of further arrivals."""
         for change in self._scenario.changes:
-            self.at(change.at, partial(self._change, change))
+            self._events.at(change.at, partial(self._change, change))
         cells = self._scenario.cells
         for cell in range(cells if cells > 1 else 0):
             # Each at its own moments.
-            self.at(PERIOD_SECONDS * cell / cells, partial(self._exchange_loads, cell))
-        events, now = self._events, 0.0
+            self._events.at(PERIOD_SECONDS * cell / cells, partial(self._exchange_loads, cell))
         for number, request in enumerate(self._trace):
-            while events and events[0][0] <= request.at:
-                now, _, happens = heappop(events)
-                happens(now)
+            self._events.pass_until(request.at)
             self._arrive(number, request.at)
             if progress is not None and (number + 1) % PROGRESS_REQUESTS == 0:
                 progress(PROGRESS_REQUESTS)
         self._all_arrived = True
-        while events:
-            now, _, happens = heappop(events)
-            happens(now)
+        self._events.pass_all()
         if progress is not None:
             progress(len(self._trace) % PROGRESS_REQUESTS)
         return RunResult(
@@ -211,8 +176,7 @@ class Simulation:
 
     def at(self, time: float, happens: Callable[[float], None]) -> None:
         """Let something happen at this time."""
-        self._serial += 1
-        heappush(self._events, (time, self._serial, happens))
+        self._events.at(time, happens)
 
     # Requests
 
@@ -247,9 +211,9 @@ class Simulation:
         request = self._trace[number]
         uncached, output = self.tokens(number)
         if self._turns:
-            view = self._view_of(number)
+            gateway = self._queries[number][0]
             self._turns_of(number).arrive(number, request, uncached, output, now)
-            self._hear_reply(view, range(len(self._ids)), now)
+            self._news.take_reply(gateway, range(len(self._ids)), now)
             return
         route = self._route(number, now)
         if route is not None:
@@ -291,7 +255,7 @@ class Simulation:
 
     def ms_per_token(self, number: int) -> float:
         """Return the workers' mean prefill time of a token, as the request's gateway knows it."""
-        return self._view_of(number).ms_per_token
+        return self._view_of(number).speeds.ms_per_token
 
     def fillable_workers(self) -> Sequence[WorkerId]:
         """Return the workers that may be filled, in the order of their ids; none where several cells use them."""
@@ -326,81 +290,32 @@ class Simulation:
         request, worker = self._trace[number], self._places[route.worker]
         tokens = max(1, request.prompt_tokens - route.matched_tokens)
         expected = Expected(tokens, request.prompt_tokens + query.output_tokens)
-        view = self._gateways[at].view
-        ahead = tokens + view.tokens_ahead(worker, now)
-        sent = self._sent[number] = InFlightRequest(at, worker, expected, ahead, now)
+        ahead = tokens + self._gateways[at].view.tokens_ahead(worker, now)
+        sent = self._sent[number] = InFlightRequest(number, at, worker, expected, ahead, now)
         self._predicted_tokens += route.matched_tokens
         outcome = self._outcomes[number]
         outcome.worker, outcome.attempts = worker, outcome.attempts + 1
-        view.dispatched(worker, number, request, expected, now)
-        told = Sent(now, tokens)
-        self._tell(sent, lambda view, then: view.told(worker, number, request, told, then), now)
-        self._report(sent, LoadTotals(tokens, 1, expected.kv_tokens), now)
-        self._hear_reply(view, (worker,), now)
+        self._news.dispatched(sent, request, now)
         engine = self._engines[worker]
         before = engine.ends_at
         engine.submit(SimulatedJob(number, request, now), now)
         self._evictions(worker, now)
         if engine.ends_at is not None and engine.ends_at != before:
-            self.at(engine.ends_at, partial(self._engine_ends, worker))
-
-    def _tell(self, sent: InFlightRequest, told: Callable[[GatewayView, float], None], now: float) -> None:
-        """Tell the other gateways of a dispatch or an end, as soon as KV events reach the index."""
-        later = self._scenario.event_seconds
-        for view in self._other_views(sent):
-            if later:
-                self.at(now + later, partial(told, view))
-            else:
-                told(view, now)
-
-    def _report(self, sent: InFlightRequest, change: LoadTotals, now: float) -> None:
-        """Report a change of a worker's load: to the queue at once, to the other gateways later, or never."""
-        if self._queue_view is not None:
-            self._queue_view.add(sent.worker, change)
-        later = self._scenario.sync_seconds
-        if later is None:
-            return
-        for view in self._other_views(sent):
-            self.at(now + later, partial(view.reported, sent.worker, change, now))
-
-    def _hear_reply(self, view: GatewayView, workers: Iterable[int], now: float) -> None:
-        """Let a gateway hear the loads that a reply of the queue tells: of these workers."""
-        if self._queue_view is not None:
-            for worker in workers:
-                view.hear_all(worker, self._queue_view.of(worker), now)
-
-    def _other_views(self, sent: InFlightRequest) -> list[GatewayView]:
-        if self._shared:
-            return []
-        return [gateway.view for at, gateway in enumerate(self._gateways) if at != sent.gateway]
-
-    def _take_first_token(self, sent: InFlightRequest, now: float) -> None:
-        tokens = sent.expected.uncached_tokens
-        self._gateways[sent.gateway].view.first_token(sent.worker, tokens, now)
-        self._report(sent, LoadTotals(-tokens, 0, 0), now)
-        self._hear_reply(self._gateways[sent.gateway].view, (sent.worker,), now)
-        sent.started = True
-
-    def _take_end(self, number: int, sent: InFlightRequest, now: float) -> None:
-        worker = sent.worker
-        self._gateways[sent.gateway].view.ended(worker, number, sent.expected)
-        self._tell(sent, lambda view, then: view.end_dispatch_elsewhere(worker, number, now, then), now)
-        self._report(sent, LoadTotals(0, -1, -sent.expected.kv_tokens), now)
-        self._hear_reply(self._gateways[sent.gateway].view, (worker,), now)
+            self._events.at(engine.ends_at, partial(self._engine_ends, worker))
 
     def _end(self, number: int, error: str | None = None) -> None:
         self._outcomes[number].error = error
         self._queries.pop(number, None)
 
     def _exchange_loads(self, cell: int, now: float) -> None:
-        """Let a cell tell its loads and hear of the others', and give turns by what it has heard."""
+        """Exchange a cell's loads and turns with the other cells, and give the turns that follow."""
         view, turns = self._gateways[cell].view, self._turns[cell]
-        window = turns.narrow_window(view.ms_per_token, now)
+        window = turns.narrow_window(view.speeds.ms_per_token, now)
         self._exchange.exchange(cell, window, now)
         turns.keep_in_step(self._exchange.progress(cell, turns.progress), window * len(self._up))
         self._room_made(now, (cell,))
         if self._sent or self._queries or not self._all_arrived:
-            self.at(now + PERIOD_SECONDS, partial(self._exchange_loads, cell))
+            self._events.at(now + PERIOD_SECONDS, partial(self._exchange_loads, cell))
 
     def _room_made(self, now: float, cells: Iterable[int]) -> None:
         """Send waiting requests of these cells to the workers that have room now."""
@@ -426,7 +341,7 @@ class Simulation:
             return  # The run was cut in the meantime, or its worker died.
         engine.finish(now)
         for job, blocks in engine.published:
-            self._event(worker, partial(self._stored, worker, job.request.blocks[:blocks]), now)
+            self._index_events.stored(worker, job.request.blocks[:blocks], now)
         engine.published.clear()
         cells = self._cells_of(engine) if self._scenario.cells > 1 else ONE_CELL
         for job in engine.first_tokens:
@@ -439,7 +354,7 @@ class Simulation:
         engine.begin(now)
         self._evictions(worker, now)
         if engine.ends_at is not None:
-            self.at(engine.ends_at, partial(self._engine_ends, worker))
+            self._events.at(engine.ends_at, partial(self._engine_ends, worker))
         if room:
             self._room_made(now, cells)
 
@@ -452,53 +367,28 @@ class Simulation:
         outcome, sent = self._outcomes[job.number], self._sent[job.number]
         outcome.first_at = now
         outcome.cached_tokens = job.cached_tokens
-        self._take_first_token(sent, now)
+        self._news.first_token(sent, now)
         view = self._gateways[sent.gateway].view
-        view.record_first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
+        view.speeds.first_token(sent.worker, sent.tokens_ahead, 1000 * (now - sent.at))
 
     def _finished(self, job: SimulatedJob, now: float) -> None:
         outcome, sent = self._outcomes[job.number], self._sent.pop(job.number)
         outcome.last_at = now
-        self._take_end(job.number, sent, now)
+        self._news.ended(sent, now)
         if self._turns:
             self._turns_of(job.number).finish(job.number, job.cached_tokens)
         gateway = self._gateways[sent.gateway]
         gateway.answered(job.request)
         tpot = outcome.tpot
         if tpot is not None:
-            gateway.view.record_step(sent.worker, 1000 * tpot)
+            gateway.view.speeds.step(sent.worker, 1000 * tpot)
         self._end(job.number)
-
-    # The index
 
     def _evictions(self, worker: int, now: float) -> None:
         cache = self._caches[worker]
         if cache.evicted:
             gone, cache.evicted = cache.evicted, []
-            self._event(worker, partial(self._removed, worker, gone), now)
-
-    def _event(self, worker: int, happens: Callable[[float], None], now: float) -> None:
-        """Deliver a KV event: at once, later, or never."""
-        scenario = self._scenario
-        if scenario.event_loss and self._random.random() < scenario.event_loss:
-            return
-        if not scenario.event_seconds:
-            happens(now)
-            return
-        epoch = self._epochs[worker]
-
-        def arrives(then: float) -> None:
-            # An event from before a restart says nothing of the new cache.
-            if self._epochs[worker] == epoch:
-                happens(then)
-
-        self.at(now + scenario.event_seconds, arrives)
-
-    def _stored(self, worker: int, path: "array[int]", now: float) -> None:
-        self._known.stored(worker, path, now)
-
-    def _removed(self, worker: int, blocks: Sequence[int], now: float) -> None:
-        self._known.removed(worker, blocks)
+            self._index_events.removed(worker, gone, now)
 
     # Workers come and go
 
@@ -515,13 +405,12 @@ class Simulation:
         self._up = [at for at in self._up if at != worker]
         self._follow_up(worker)
         if change.what is FleetAction.KILL:
-            self._epochs[worker] += 1
-            self._known.forget(worker)
+            self._index_events.restarted(worker)
             for job in self._engines[worker].stop():
                 self._lost(job, now)
 
     def _follow_up(self, worker: int) -> None:
-        """Let a large fleet know that a worker has come or gone."""
+        """Update the gateways' lists of workers: a worker has come or gone."""
         for gateway in self._gateways:
             gateway.follow(worker, self._up)
 
@@ -529,8 +418,8 @@ class Simulation:
         """Handle a request that was lost with its worker: send it again unless its answer has begun."""
         number, outcome, sent = job.number, self._outcomes[job.number], self._sent.pop(job.number)
         if not sent.started:
-            self._take_first_token(sent, now)
-        self._take_end(number, sent, now)
+            self._news.first_token(sent, now)
+        self._news.ended(sent, now)
         if self._turns:
             self._turns_of(number).cancel(number)
         if outcome.first_at is not None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from policies.registry import PolicyError
 from policies.simulation.contenders import contender
+from policies.simulation.engines.shared_cache import SharedCache, SharedCacheIndex
 from policies.simulation.known_blocks import BlockPaths
 from policies.simulation.least_ttft import least_ttft
 from policies.simulation.outcome import RunResult
 from policies.simulation.scenario import FleetAction, FleetChange, Scenario
-from policies.simulation.shared_cache import SharedCache, SharedCacheIndex
 from policies.simulation.simulation import Simulation
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest, isolated, paced, read_trace
 from policies.simulation.workloads import WorkloadParameters, generated

@@ -128,7 +128,7 @@ class TurnQueue:
         return QueueProgress(self._counters.virtual_time, sum(self._weights_waiting.values()))
 
     def keep_in_step(self, bounds: TurnBounds) -> None:
-        """Follow what other cells with this queue have told of theirs."""
+        """Follow the published progress of other cells with this queue."""
         self._bounds = bounds
         if bounds.lift > self._counters.virtual_time:
             self._counters = self._counters.with_tags({}, virtual_time=bounds.lift)

@@ -28,9 +28,9 @@ from policies.admission.waiting_bounds import shed_after_seconds
 from policies.cell_turns import QueueProgress, turn_bounds
 from policies.routing.protocol import Route
 from policies.service_class import BATCH, CHAT, ServiceClass
-from policies.simulation.gateway_view import MODEL
 from policies.simulation.trace import TraceRequest
 from policies.simulation.turn_queue import QueueRule, TurnQueue
+from policies.simulation.worker_speeds import MODEL
 from radix_cache.match import WorkerId
 
 
@@ -202,10 +202,10 @@ class TurnTaking:
         return self._interactive.progress, self._batch.progress
 
     def keep_in_step(self, others: Sequence[Sequence[QueueProgress]], window_tokens: int) -> None:
-        """Follow what other cells have told of their queues; `window_tokens`: of all workers together."""
+        """Follow what other cells have published of their queues; `window_tokens`: of all workers together."""
         for at, queue in enumerate((self._interactive, self._batch)):
-            told = (progress[at] for progress in others)
-            queue.keep_in_step(turn_bounds(queue.progress, told, window_tokens))
+            published = (progress[at] for progress in others)
+            queue.keep_in_step(turn_bounds(queue.progress, published, window_tokens))
 
     def finish(self, number: int, cached_tokens: int) -> None:
         """Charge an answered request with what it used."""

@@ -118,52 +118,49 @@ class ReplicaReader:
         """Follow all shards until the last subscription is lost. Raises RedisDown, ConnectionLost."""
         self._inbox.clear()
         self._inbox_bytes = 0
-        loop = asyncio.get_running_loop()
-        due = at_once = True
-
-        def mark_due() -> None:
-            nonlocal due
-            due = True
-            self._wake.set()
-
-        timer = loop.call_later(self._check_seconds, mark_due)
-
-        def check_in(seconds: float) -> None:
-            nonlocal timer
-            timer.cancel()
-            timer = loop.call_later(seconds, mark_due)
-
+        timer = _ComparisonTimer(self._wake)
         subscriber = ShardedSubscriber(
-            self._redis, self._shard_of_channel, self._on_message, lambda: check_in(AGAIN_SECONDS)
+            self._redis, self._shard_of_channel, self._on_message, lambda: timer.set(AGAIN_SECONDS)
         )
+        at_once = True
         try:
             while True:
-                if due:
-                    due = False
-                    check_in(self._check_seconds)
-                    subscriber.check_connections()
-                    at_once = at_once or bool(subscriber.unheard)
-                    await subscriber.subscribe()
-                    unread = await self._compare(at_once=at_once)
-                    at_once = bool(subscriber.unheard or unread)
-                    self._note_lost_shards(
-                        {self._shard_of_channel[channel] for channel in subscriber.unheard}, unread
-                    )
-                    self.ready.set()
-                    self._checked(self.lost_shards)
-                yielder = LoopYielder()
-                while self._inbox and not due:
-                    message, number, data = self._inbox.popleft()
-                    self._inbox_bytes -= len(data)
-                    if message > self._read_after.get(number, 0):
-                        await self._apply_message(number, LogEntry.decode(data))
-                    await yielder.yield_if_due()
+                if timer.due:
+                    timer.due = False
+                    timer.set(self._check_seconds)
+                    at_once = await self._subscribe_and_compare(subscriber, at_once=at_once)
+                await self._apply_messages(timer)
                 self._changed()
                 await self._wake.wait()
                 self._wake.clear()
         finally:
-            timer.cancel()
+            timer.close()
             subscriber.close()
+
+    async def _subscribe_and_compare(self, subscriber: ShardedSubscriber, *, at_once: bool) -> bool:
+        """Subscribe to the shards that cannot be heard, and compare all of them.
+
+        Returns whether shards are left that were not heard or read. Raises RedisDown, ConnectionLost.
+        """
+        subscriber.check_connections()
+        at_once = at_once or bool(subscriber.unheard)
+        await subscriber.subscribe()
+        unread = await self._compare(at_once=at_once)
+        unheard = {self._shard_of_channel[channel] for channel in subscriber.unheard}
+        self._note_lost_shards(unheard, unread)
+        self.ready.set()
+        self._checked(self.lost_shards)
+        return bool(unheard or unread)
+
+    async def _apply_messages(self, timer: "_ComparisonTimer") -> None:
+        """Apply the messages that have come, until the next comparison is due."""
+        yielder = LoopYielder()
+        while self._inbox and not timer.due:
+            message, number, data = self._inbox.popleft()
+            self._inbox_bytes -= len(data)
+            if message > self._read_after.get(number, 0):
+                await self._apply_message(number, LogEntry.decode(data))
+            await yielder.yield_if_due()
 
     def _note_lost_shards(self, astray: set[int], unread: list[int]) -> None:
         """Record and log the shards that cannot be followed while the others are."""
@@ -230,26 +227,35 @@ class ReplicaReader:
     async def _compare_one(
         self, shard: int, tip: bytes | None, sequence: bytes | None, *, at_once: bool
     ) -> None:
+        """Read a shard again if it differs from Redis, which is at this tip; see `_compare`."""
         if shard == REGISTRY:
             if (tip or NONE) != self._registry_tip:
                 await self._read_registry()
             return
         position, known = (tip or NONE, int(sequence or 0)), self._replica.shards.get(shard)
-        before = self._lagging.pop(shard, None)
-        if known is None or not known.loaded:
-            await self._recover(shard, position)
-        elif position[0] == known.tip:
-            return
-        elif at_once:
-            await self._recover(shard, position)
-        elif before is None:
-            self._lagging[shard] = position, self._messages_heard
-        elif self._inbox and self._inbox[0][0] <= before[1]:
-            self._lagging[shard] = before  # Messages received by then have not been applied yet.
-        elif position == before[0] or known.sequence < before[0][1]:
-            await self._recover(shard, position)
-        else:
-            self._lagging[shard] = position, self._messages_heard
+        if known is not None and known.loaded:
+            if position[0] == known.tip:
+                self._lagging.pop(shard, None)
+                return
+            if not at_once and not self._has_lost_message(shard, position, known.sequence):
+                return
+        self._lagging.pop(shard, None)
+        await self._recover(shard, position)
+
+    def _has_lost_message(self, shard: int, position: tuple[bytes, int], sequence: int) -> bool:
+        """Return whether a shard that lags behind Redis has lost a message; else the message may be under way.
+
+        It is lost if the shard lags since the last comparison, and all messages received by then are applied.
+        """
+        before = self._lagging.get(shard)
+        if before is not None:
+            position_then, heard_then = before
+            if self._inbox and self._inbox[0][0] <= heard_then:
+                return False
+            if position == position_then or sequence < position_then[1]:
+                return True
+        self._lagging[shard] = position, self._messages_heard
+        return False
 
     async def _read_registry(self) -> None:
         # The tip is read first, so that a change in between is applied again, which has no effect.
@@ -328,3 +334,26 @@ class ReplicaReader:
     async def _entries_after(self, number: int, sequence: int) -> list[LogEntry]:
         found = await self._redis.ask("XRANGE", self._keys.log(number), f"({sequence}-1", "+")
         return [LogEntry.decode(entry) for _, (_, entry) in found]
+
+
+class _ComparisonTimer:
+    """Says when the shards are to be compared next; at first at once. It sets `wake` then."""
+
+    def __init__(self, wake: asyncio.Event) -> None:
+        self.due = True
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Let the next comparison be due in so many seconds, in place of the time that was set before."""
+        self.close()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._mark_due)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _mark_due(self) -> None:
+        self.due = True
+        self._wake.set()

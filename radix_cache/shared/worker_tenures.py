@@ -31,9 +31,15 @@ class WorkerTenures:
         A worker that has restarted reports another instance id. The tenure of the old instance then ends, and with
         it all of the worker's blocks in the index. Returns whether that was the case.
         """
+        if worker in self._enrolling:
+            return False
         instance = instance[:INSTANCE_CHARACTERS_MAX]
         known, ends = self._replica.instances.get(worker), self._ending.get(worker, 0)
-        if (known is not None and instance in ("", known) and not ends) or worker in self._enrolling:
+        is_same = known is not None and instance in (
+            "",
+            known,
+        )  # A worker that reports no id is taken for the same.
+        if is_same and not ends:
             return False
         if known:
             self._replica.drop_worker(worker)

@@ -39,8 +39,8 @@ from gateway.kv_index.feedback import Feedback
 from gateway.kv_index.index_quota import IndexQuota
 from gateway.kv_index.match_confidence import MatchConfidence
 from gateway.queueing.dispatch_windows import DispatchWindows, OwnDispatchWindows
+from gateway.queueing.room_rules import RoomRules
 from gateway.queueing.shared.preemption_requests import Need
-from gateway.queueing.waiting_room import RoomRules
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Scope, concurrency

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.local_placements import LocalPlacements
 from gateway.queueing.shared.queue_store import SharedPlacement, SharedRoute, SharedTicket
-from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
+from gateway.queueing.shared.turn_requests import AskAnew
 from policies.queueing.protocol import Ticket
 from radix_cache.match import WorkerId
 
@@ -81,7 +82,7 @@ class ScriptedQueue:
                 offered = routes()
             self.offered.append(offered)
             if not offered:
-                raise NoRoute
+                raise NoWorker("m")
             outcome = self.turns.popleft() if self.turns else offered[0].worker
             if isinstance(outcome, Exception):
                 raise outcome

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.simulation.block_cache import BlockCache
+from policies.simulation.engines.block_cache import BlockCache
 
 PATHS = [(1, 2, 3), (1, 2, 4), (1, 5), (6, 7, 8, 9), (6, 7), (10,)]
 """Prompts over a few chained blocks."""

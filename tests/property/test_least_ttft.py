@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.simulation.contenders import contender, contender_names
+from policies.simulation.engines.step_time import StepTime
 from policies.simulation.least_ttft import least_prefill_ms, least_ttft
 from policies.simulation.scenario import Scenario
 from policies.simulation.simulation import Simulation
-from policies.simulation.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.turn_queue import QueueRule
 

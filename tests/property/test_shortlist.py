@@ -1,6 +1,7 @@
 """What a shortlist of a large fleet costs against ranking all of its workers."""
 
 from array import array
+from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -46,21 +47,29 @@ class Index:
         return 0
 
 
-class Request:
-    """A request of which nothing but the number of answers is asked."""
-
-    fields = frozenset()
-    answers = 1
-
-
 class Context:
-    """A request for the only model."""
+    """A request for the only model, of which nothing but the number of answers is asked."""
 
     class model:
         name = "m"
 
-    request = Request()
+    class request:
+        fields = frozenset()
+        answers = 1
+
     carrier = None
+
+
+@dataclass
+class Request:
+    """A request to rank."""
+
+    prompt: PromptBlocks
+    output_tokens: int
+    session: int | None
+    ctx = Context
+    sequence = 0
+    waits = by_shadow = False
 
 
 class Scene:
@@ -151,10 +160,10 @@ class Scene:
             prompt_tokens=prompt_tokens,
             exact=True,
         )
-        asked = {"sequence": 0, "output_tokens": random.choice([16, 256, 2000]), "session": session}
+        request = Request(prompt, random.choice([16, 256, 2000]), session)
         # First all workers, since a request that is ranked to be sent leaves what it waited to the next one.
-        whole = self.router.ranked(Context, prompt, **asked, all_workers=True)
-        return self.router.ranked(Context, prompt, **asked), whole, known
+        whole = self.router.rank(request, all_workers=True)
+        return self.router.rank(request), whole, known
 
 
 @pytest.mark.parametrize("seed", range(60))

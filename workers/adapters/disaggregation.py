@@ -1,4 +1,4 @@
-"""Disaggregated serving: runs one request as a prefill leg and a decode leg, on two workers that hand over KV.
+"""Disaggregated serving: runs one request as a prefill call and a decode call, on two workers that hand over KV.
 
     bootstrap    sglang, embedded    prefill ======== the same body to both, at once ======== decode
                                      the workers meet at `bootstrap_host`, `bootstrap_port`, in a `bootstrap_room`
@@ -6,10 +6,10 @@
     transfer     vllm                prefill --one token, not streamed--> `kv_transfer_params` --> decode
                                      the prefill worker's value of that name goes to the decode worker unchanged
 
-The client gets the decode leg's answer. Before its first byte, a failure of either leg ends the other at once, and
-a refusal of either leg is the answer. A client that disconnects ends both legs at any time. After the first byte
-the KV has been handed over; the rest of the prefill leg is then read for a while and discarded, because closing its
-connection could abort a transfer that is being confirmed.
+The client gets the decode call's answer. Before its first byte, a failure of either call ends the other at once,
+and a refusal of either call is the answer. A client that disconnects ends both calls at any time. After the first
+byte the KV has been handed over; the rest of the prefill call is then read for a while and discarded, because
+closing its connection could abort a transfer that is being confirmed.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ ROOMS = 2**63
 """The number of different bootstrap rooms."""
 
 LINGER_SECONDS = 10.0
-"""How long the prefill leg is still read after the answer has ended."""
+"""How long the prefill call is still read after the answer has ended."""
 
 REFUSAL_BYTES_MAX = 1024**2
 PREFILL_BYTES_MAX = 16 * 1024**2
 """The longest answer of a prefill worker: one token, and the places of a long prompt's blocks."""
 
 FIRST_BYTE_SECONDS_MIN = 1.0
-"""Least time for the decode leg's first byte, however long the prefill leg took."""
+"""Least time for the decode call's first byte, however long the prefill call took."""
 
 
 class KvHandoff(Enum):
@@ -85,7 +85,7 @@ def disaggregation_profile(kind: str, role: Role) -> DisaggregationProfile | Non
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DisaggregatedLeg:
+class PairMember:
     """One of the two workers of a disaggregated call."""
 
     id: WorkerId
@@ -108,8 +108,8 @@ class DisaggregatedCall:
     def __init__(
         self,
         kind: str,
-        prefill: DisaggregatedLeg,
-        decode: DisaggregatedLeg,
+        prefill: PairMember,
+        decode: PairMember,
         *,
         answers: int = 1,
         session: int | None = None,
@@ -138,7 +138,7 @@ class DisaggregatedCall:
     @asynccontextmanager
     async def _both_at_once(self, call: WorkerCall) -> AsyncIterator[WorkerAnswer]:
         call = msgspec.structs.replace(call, fields={**call.fields, **self._bootstrap_fields()})
-        # A carrier takes the decode leg, since its answer goes to the client.
+        # A carrier takes the decode call, since its answer goes to the client.
         prefilling = asyncio.create_task(
             self._discard_prefill(msgspec.structs.replace(call, carrier=None) if call.carrier else call)
         )
@@ -158,11 +158,11 @@ class DisaggregatedCall:
     async def _first_of_both(
         self, call: WorkerCall, prefilling: "asyncio.Task[_Refusal | None]", stack: AsyncExitStack
     ) -> WorkerAnswer:
-        """Return the decode leg's answer with its first bytes, or an earlier refusal of the prefill leg."""
+        """Return the decode call's answer with its first bytes, or an earlier refusal of the prefill call."""
         loop = asyncio.get_running_loop()
 
         def cut(ended: "asyncio.Task[_Refusal | None]") -> None:
-            # The prefill leg has failed, so there will be no KV to fetch.
+            # The prefill call has failed, so there will be no KV to fetch.
             if ended.cancelled() or ended.exception() is not None or ended.result() is not None:
                 waiting.reschedule(loop.time())
 
@@ -183,7 +183,7 @@ class DisaggregatedCall:
             raise _with_worker(err, self._prefill if waits else self._decode) from err
 
     async def _discard_prefill(self, call: WorkerCall) -> "_Refusal | None":
-        """Run the prefill leg to its end; return its refusal, if any. Raises WorkerUnreachable."""
+        """Run the prefill call to its end; return its refusal, if any. Raises WorkerUnreachable."""
         try:
             async with self._prefill.adapter.stream(call) as answer:
                 if answer.status >= 400:
@@ -197,9 +197,9 @@ class DisaggregatedCall:
             raise WorkerUnreachable(f"the prefill broke off: {err}", worker=self._prefill.id) from err
 
     def _log_failed_prefill(self, prefilling: "asyncio.Task[_Refusal | None]") -> None:
-        """Log a failed prefill leg, even if its result is no longer awaited."""
+        """Log a failed prefill call, even if its result is no longer awaited."""
         if not prefilling.cancelled() and (err := prefilling.exception()) is not None:
-            log.debug("the prefill leg at %s ended with: %s", self._prefill.id, err)
+            log.debug("the prefill call at %s ended with: %s", self._prefill.id, err)
 
     def _bootstrap_fields(self) -> dict[str, msgspec.Raw]:
         """Return the bootstrap fields: lists with a value for each answer; for one answer plain values."""
@@ -248,7 +248,7 @@ class DisaggregatedCall:
             yield answer
 
     async def _prefilled(self, call: WorkerCall) -> "msgspec.Raw | _Refusal":
-        """Run the prefill leg; return the `kv_transfer_params` for the decode worker. Raises WorkerUnreachable."""
+        """Run the prefill call; return the `kv_transfer_params` for the decode worker. Raises WorkerUnreachable."""
         async with self._prefill.adapter.stream(call) as answer:
             if answer.status >= 400:
                 return await _refused(answer)
@@ -332,12 +332,12 @@ async def _whole(answer: WorkerAnswer, bytes_max: int) -> bytes:
     return b"".join(parts)
 
 
-def _with_worker(err: WorkerUnreachable, leg: DisaggregatedLeg) -> WorkerUnreachable:
+def _with_worker(err: WorkerUnreachable, member: PairMember) -> WorkerUnreachable:
     """Return the same failure with the worker's id."""
     return WorkerUnreachable(
         str(err),
         failure=err.failure,
         timed_out=err.timed_out,
         retry_after_seconds=err.retry_after_seconds,
-        worker=leg.id,
+        worker=member.id,
     )

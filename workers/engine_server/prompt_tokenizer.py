@@ -1,8 +1,11 @@
-"""Turns prompts into tokens, by a rule that the gateway repeats exactly.
+"""Turns prompts into tokens, by a rule that the gateway (gateway/tokenization) repeats exactly.
 
 chat          the rendered template, by default with add_generation_prompt=True; it is encoded without special
               tokens, because the template has written them
 completions   a string is encoded with special tokens; token ids stay as they are
+
+A template variable under the name of a field of its own is refused here; in the gateway, as in vLLM, it overrides
+the field, except for `messages` and `tools`.
 """
 
 import asyncio

@@ -25,8 +25,8 @@ from policies.registry import PolicyError
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.service_class import BATCH, CHAT, CODE, VOICE
 from policies.simulation.contenders import contender_names
+from policies.simulation.engines.step_time import CalibrationInvalid, StepTime, read_step_time
 from policies.simulation.scenario import FleetAction, Scenario
-from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
 from policies.simulation.trace import BLOCK_TOKENS, TraceInvalid
 from policies.simulation.trial import LIMITS, TraceSource, Trial, policy_of, restarts
 from policies.simulation.turn_queue import RELEASE_WINDOW_TOKENS, QueueRule

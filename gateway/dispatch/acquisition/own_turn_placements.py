@@ -8,11 +8,11 @@ from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_comp
 from gateway.dispatch.dispatch_limits import DispatchLimits
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
+from gateway.domain.errors import NoWorker
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
 from gateway.queueing.shared.queue_store import SharedTicket
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import NowhereToGo
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.admission.dispatch_window import (
@@ -64,7 +64,8 @@ class OwnTurnPlacements:
         """Rank the request as of now and take the best worker that has room; return None if none has.
 
         `closed`: workers that requests before this one wait for; the workers that this request waits for are added.
-        After a worker has failed no room is needed: the request has waited its turn.
+        After a worker has failed no room is needed: the request has waited its turn. Raises NoWorker if no worker
+        is left to rank, and what TtftTargets.check raises.
         """
         if decision is None:
             decision = self._ranking.rank(pending)
@@ -75,7 +76,7 @@ class OwnTurnPlacements:
         if pending.worker_failed:
             return self._place_on(routes[0], pending, decision) if routes else None
         if not routes:
-            raise NowhereToGo
+            raise NoWorker(pending.ctx.model.name)
         window, hold = self._window.of(pending.ctx.model.name), self.limits.hold
         background = pending.service_class.background
         # `closed` is None for a request that has just come while no other request waits.
@@ -97,7 +98,7 @@ class OwnTurnPlacements:
                 worker, route, pending, decision.routes, window, is_narrow=is_narrow, patient=patient
             ):
                 if self._router.shadow is not None:
-                    self._router.shadowed(decision)
+                    self._router.compare_with_shadow(decision)
                 return self._place_on(route, pending, decision)
             waited_for.append(worker)
         if closed is not None:

@@ -7,7 +7,7 @@ import msgspec
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, target_at
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import prefill_worker_of
-from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.queued_request import QueuedRequest
 from gateway.routing.router import Decision, Router
 from gateway.telemetry.request_events import ROUTES_MAX
 from policies.routing.protocol import Route
@@ -22,27 +22,14 @@ class RequestRanking:
         self._targets = targets
 
     def rank(self, pending: PendingRequest, without: Collection[WorkerId] = ()) -> Decision:
-        """Rank the workers as of now.
-
-        A service class that prefers another worker to being late gets the workers in time, if there are any.
-        """
+        """Rank the workers as of now, and leave out those that TtftTargets.preferred leaves out."""
         tried = pending.failed_workers
-        decision = self.router.ranked(
-            pending.ctx,
-            pending.prompt,
-            sequence=pending.sequence,
-            output_tokens=pending.output_tokens,
-            session=pending.session,
-            without={*tried, *without} if without else tried,
-            waits=pending.waits,
-            by_shadow=pending.by_shadow,
-        )
-        if pending.service_class.late == "wait" or pending.worker_failed:
-            pending.progress.ranking = decision.routes[:ROUTES_MAX]
-            return decision
-        routes = self._targets.routes_in_time(pending, decision.routes) or decision.routes
-        pending.progress.ranking = routes[:ROUTES_MAX]
-        return msgspec.structs.replace(decision, routes=routes)
+        decision = self.router.rank(pending, {*tried, *without} if without else tried)
+        if pending.service_class.late != "wait" and not pending.worker_failed:
+            routes = self._targets.preferred(pending, decision.routes)
+            decision = msgspec.structs.replace(decision, routes=routes)
+        pending.progress.ranking = decision.routes[:ROUTES_MAX]
+        return decision
 
 
 def queued_request(pending: PendingRequest, routes: Sequence[Route]) -> QueuedRequest:

@@ -6,12 +6,12 @@ from gateway.dispatch.acquisition.request_ranking import RequestRanking, queued_
 from gateway.dispatch.acquisition.ttft_target import Demoted, TtftTargets, tokens_to_compute
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, in_fleet, prefill_worker_of
-from gateway.domain.errors import GatewayError, NoWorker
+from gateway.domain.errors import GatewayError
 from gateway.fleet.fleet import Fleet
+from gateway.queueing.queued_request import with_estimate
 from gateway.queueing.shared.queue_store import ROUTES_MAX, SharedRoute, SharedTicket
-from gateway.queueing.shared.shared_queue import AskAnew, NoRoute
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import with_estimate
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision
 from policies.queueing.protocol import Ticket
@@ -71,10 +71,7 @@ class SharedTurnPlacements:
             asked = True
             return self._shared_routes(pending, decision, known)
 
-        try:
-            turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
-        except NoRoute:
-            raise NoWorker(pending.ctx.model.name) from None
+        turn = await self._queue.turn(shared, ticket, routes, begin_to_wait)
         route = known[turn.worker]
         try:
             # The turn was asked for when all of these workers were in the fleet.
@@ -85,7 +82,7 @@ class SharedTurnPlacements:
         except (GatewayError, Demoted, AskAnew):
             self._queue.leave(shared, -shared.cost)
             raise
-        self._ranking.router.shadowed(decision)
+        self._ranking.router.compare_with_shadow(decision)
         return self._place(pending, route, turn.uncached_tokens, shared, decision)
 
     async def place_second(

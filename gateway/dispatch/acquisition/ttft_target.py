@@ -6,7 +6,8 @@ from typing import Any
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.domain.errors import AdmissionTimeout, ClientTimeoutPassed, TargetMissed
 from gateway.fleet.fleet import Fleet
-from gateway.queueing.waiting_room import WaitEnd, WaitingRoom
+from gateway.queueing.room_rules import WaitEnd
+from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.target_refusal import MeetsTarget, has_a_chance, in_time
 from policies.admission.waiting_bounds import shed_after_seconds
 from policies.queueing.protocol import Ticket
@@ -33,6 +34,15 @@ class TtftTargets:
         """Return the routes that can meet the request's target."""
         due_at = target_at(pending)
         return [route for route in routes if self._meets(in_time, pending, route, due_at)]
+
+    def preferred(self, pending: PendingRequest, routes: Ranking) -> Ranking:
+        """Return the routes that the request may take: those in time, where its class prefers them to its turn.
+
+        Where no route is in time, or its class says that late requests wait, all routes.
+        """
+        if pending.service_class.late == "wait":
+            return routes
+        return tuple(self.routes_in_time(pending, routes)) or routes
 
     def tokens_in_time(self, pending: PendingRequest, route: Route) -> int:
         """Return how many tokens the worker may compute until the first token is due, its own included."""

@@ -29,10 +29,12 @@ from gateway.domain.errors import NoWorker, Overloaded
 from gateway.domain.token_usage import ChargedTokens
 from gateway.fleet.fleet import Fleet
 from gateway.queueing.dispatch_windows import OwnDispatchWindows
+from gateway.queueing.queued_request import with_estimate
+from gateway.queueing.room_rules import WaitEnd
 from gateway.queueing.shared.preemption_requests import PreemptionRequests
-from gateway.queueing.shared.shared_queue import AskAnew
 from gateway.queueing.shared.shared_turns import SharedTurns
-from gateway.queueing.waiting_room import WaitEnd, WaitingRoom, with_estimate
+from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.waiting_room import WaitingRoom
 from gateway.queueing.waiting_rooms import WaitingRooms
 from gateway.routing.router import Decision, Router
 from policies.admission.waiting_bounds import NONE_WAITING
@@ -69,7 +71,7 @@ class WorkerAcquisition:
         self._overflow = overflow
         self._window = window
         self._clock = clock
-        targets = self._targets = TtftTargets(fleet, clock)
+        targets = self.targets = TtftTargets(fleet, clock)
         ranking = self._ranking = RequestRanking(router, targets)
         self.own_turns = OwnTurnPlacements(
             limits=limits,
@@ -116,13 +118,8 @@ class WorkerAcquisition:
                 placement = await self.at_provider(pending, f"{err.code} here")
                 if placement is not None:
                     return placement
-                waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
-                if await self.first_worker.wait(pending, waiting_max):
-                    continue
-                seconds = self._overflow.back_in_seconds(pending, pending.failed_workers)
-                if seconds is not None:
-                    raise Overloaded(seconds, reported_by_workers=True) from err
-                raise
+                if not await self._wait_for_first_worker(pending):
+                    raise
             except REFUSALS as err:
                 if pending.service_class.background:
                     raise
@@ -141,6 +138,19 @@ class WorkerAcquisition:
                 if pending.waits:
                     pending.waits = False
                     self._index.leave(pending.ctx.id)
+
+    async def _wait_for_first_worker(self, pending: PendingRequest) -> bool:
+        """Return whether the model, which had no worker, has one now; where its settings say so, wait for it.
+
+        Raises Overloaded where a provider may be asked again later.
+        """
+        waiting_max = self._rooms.of(pending.queue_name).rules.bounds.requests_max
+        if await self.first_worker.wait(pending, waiting_max):
+            return True
+        seconds = self._overflow.back_in_seconds(pending, pending.failed_workers)
+        if seconds is not None:
+            raise Overloaded(seconds, reported_by_workers=True)
+        return False
 
     async def _take_turn(self, pending: PendingRequest) -> Placement:
         """Return a placement on a worker here, at once or in the request's turn. Raises what `acquire` handles."""
@@ -170,7 +180,7 @@ class WorkerAcquisition:
         if not preempts and (
             pending.service_class.late in ("reject", "demote") or pending.ctx.expires_at is not None
         ):
-            self._targets.check(pending, decision.routes, room)
+            self.targets.check(pending, decision.routes, room)
 
         # Take a turn among the requests of all gateways, or of this one.
         ticket = pending.ticket = room.ticket(asked, pending.ticket)
@@ -274,7 +284,7 @@ class WorkerAcquisition:
         self, pending: PendingRequest, room: WaitingRoom[Placement], ticket: Ticket
     ) -> WaitEnd | None:
         """Return what ends the request's wait besides the room's own bound."""
-        ends = self._targets.wait_end(pending, room, ticket)
+        ends = self.targets.wait_end(pending, room, ticket)
         if pending.service_class.background:
             return ends
         at = self._overflow.overflows_at(pending, ticket.arrived_at, pending.failed_workers)

@@ -4,7 +4,8 @@ lua/                   decides in Redis which request has its turn: `call` (keys
                        `best_route`, `tenants` (fair order), `passed_over`, `turns`, then the functions that are
                        called: `progress`, `admit`, `claim`, `gateways`, `cells`
 queue_store            calls them; keys names every key
-shared_queue           gives this gateway's requests their turns by it; shared_turns is its interface
+shared_queue           the queue as this gateway uses it; shared_turns is its interface
+turn_requests          the requests of this gateway that ask for their turns, and claim them
 turn_stream            receives the turns that were granted
 membership             joins the other gateways, and tells them this one's loads; local_placements sums these up,
                        queue_members is what a member has to offer

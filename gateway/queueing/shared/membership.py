@@ -12,8 +12,10 @@
 If Redis goes away again soon after a join, each next join waits longer; otherwise a Redis that is sometimes just
 too late would move all waiting requests back and forth.
 
-Each beat renews the gateway's lease in Redis; there it also ends the leases of gateways whose beats stopped, and
-gives back what these held (`beat` and `reap` of lua/gateways.lua).
+`up` is False while the gateway is away, and `shared` is True while it is shared; alone it is up and not shared.
+
+Each beat renews the gateway's lease in Redis, and returns the gateways whose leases are over; a call of `reap` for
+each of these frees what it held (lua/gateways.lua).
 
 A gateway reports all that it holds when it joins. Every reply of Redis is processed here: each says how many
 gateways are alive, what they have put on workers, and when it has to be checked whether a turn was claimed.
@@ -261,7 +263,7 @@ class Membership:
         if self.shared:
             self._stop_sharing()
 
-    # Further down.
+    # Timers, joining and beats.
 
     def _expire_at(self, moment: float) -> None:
         """Check at this time, or sooner if that was asked before, whether turns were claimed."""

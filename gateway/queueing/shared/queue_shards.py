@@ -85,7 +85,7 @@ class QueueShards:
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn; see SharedQueue. Raises AskAnew, NoRoute."""
+        """Return a place in the request's turn; see SharedQueue. Raises AskAnew, NoWorker."""
         return await self._shards[shared.shard].turn(shared, ticket, routes, waits)
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:
@@ -112,7 +112,7 @@ class QueueShards:
     def fleet_changed(self) -> None:
         """Ask again for all waiting requests, in another shard where their model is in another group now."""
         for shard in self._shards:
-            shard.move_out(partial(self._is_elsewhere, shard))
+            shard.requests.move_out(partial(self._is_elsewhere, shard))
             shard.fleet_changed()
 
     def _is_elsewhere(self, shard: SharedQueue, queue: str, tenant: str) -> bool:

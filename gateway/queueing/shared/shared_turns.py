@@ -65,7 +65,7 @@ class SharedTurns(Protocol):
         routes: Callable[[], Sequence[SharedRoute]],
         waits: Callable[[], None],
     ) -> SharedPlacement:
-        """Return a place in the request's turn. Raises AskAnew, NoRoute."""
+        """Return a place in the request's turn. Raises AskAnew, NoWorker."""
         ...
 
     async def spare(self, shared: SharedTicket, routes: Sequence[SharedRoute]) -> SharedPlacement | None:

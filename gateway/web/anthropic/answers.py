@@ -135,7 +135,7 @@ def usage_object(usage: TokenUsage) -> Json:
 RATE_LIMIT_HEADERS = {
     f"x-ratelimit-{what}-{kind}": f"anthropic-ratelimit-{kind}-{what}"
     for what in ("limit", "remaining", "reset")
-    for kind in ("requests", "tokens", "input-tokens", "output-tokens")
+    for kind in ("requests", "tokens")
 }
 _DURATION_PART = re.compile(r"([0-9.]+)(ms|[smhd])")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -10,6 +10,7 @@ from gateway.adminapi import openapi
 from gateway.discovery.worker_registry import WorkerRegistry
 from policies.admission.dispatch_window import DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
+from policies.admission.target_refusal import SAMPLES_MIN
 from policies.routing.checked_policy import PolicyContractBroken
 from policies.routing.cost import CostPolicy
 from radix_cache.match import WorkerId
@@ -88,6 +89,29 @@ async def test_a_route_is_explained_by_the_windows_of_filled_workers(operated):
         "chat": {"w0": kept, "w1": ""},
         "batch": {"w0": kept, "w1": "full, the request would wait"},
     }
+
+
+async def test_a_class_that_prefers_another_worker_to_being_late_is_explained_so(operated):
+    async with ScriptedWorker() as one, ScriptedWorker() as two:
+        async with operated(one, two, **{"routing.policy": "round_robin"}) as running:
+            fleet = running.here.gateway.fleet
+            _, found = await explained(running, "hello", service_class="chat")
+            slow, other = (each["worker"] for each in found["workers"])
+            for _ in range(SAMPLES_MIN):
+                fleet.first_token(fleet[slow], tokens=10, ttft_ms=2000)
+            _, found = await explained(running, "hello", service_class="code")
+            first, late = found["workers"]
+            body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+            headers = {**running.headers("acme"), "x-radixgate-class": "code"}
+            url = f"{running.url}/v1/chat/completions"
+            async with running.http.post(url, json=body, headers=headers) as response:
+                assert response.status == 200, await response.text()
+            answered = "w0" if one.seen else "w1"
+            _, found = await explained(running, "hello", service_class="chat")
+    assert (first["worker"], answered, late["worker"]) == (other, other, slow)
+    assert first["has_window"]
+    assert late["waits_because"] == "its first token would be late, and another worker's would not"
+    assert all(each["has_window"] for each in found["workers"])
 
 
 async def test_a_worker_is_drained_and_resumed_and_all_of_it_is_written_down(operated):

@@ -14,7 +14,7 @@ from gateway.queueing.shared.queue_shards import QueueShards
 from gateway.queueing.shared.queue_store import SharedRoute
 from gateway.queueing.shared.shard_layout import shard_of_group
 from gateway.queueing.shared.shards_in_step import ShardsInStep, ShardVisits
-from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.settings.queueing import QueueingSettings
 from gateway.settings.stores import RedisSettings
 from gateway.settings.tree import Settings

@@ -8,10 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import redis.asyncio as redis
 
+from gateway.domain.errors import NoWorker
 from gateway.queueing.shared.keys import QueueKeys
 from gateway.queueing.shared.membership import LATE_MAX, LATE_SECONDS, STEADY_SECONDS
 from gateway.queueing.shared.queue_store import QueueStore, SharedRoute
-from gateway.queueing.shared.shared_queue import AskAnew, NoRoute, SharedQueue
+from gateway.queueing.shared.shared_queue import SharedQueue
+from gateway.queueing.shared.turn_requests import AskAnew
 from gateway.queueing.shared.turn_stream import COUNT, TurnReader
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
@@ -66,9 +68,9 @@ async def member(url, prefix, *, timeout_seconds=2.0, clock=time.monotonic):
     turns = TurnReader(
         scripts,
         keys.turns,
-        on_turn=queue.turn_granted,
+        on_turn=queue.requests.turn_granted,
         on_gateways=queue.membership.gateways_changed,
-        on_missed=queue.ask_again,
+        on_missed=queue.requests.ask_again,
         handlers={},
     )
     loops = [asyncio.create_task(loop) for loop in (queue.membership.run(), turns.run())]
@@ -171,7 +173,7 @@ async def test_who_left_before_it_was_to_ask_again_leaves_no_name_behind(two):
         _, leaves = asks(one)
         await asyncio.sleep(0)  # Redis is being asked.
         leaves.cancel()
-        one.ask_again()
+        one.requests.ask_again()
     one.leave(placed, 0.0)
     _, last = asks(one)
     await last  # By then all that was asked before is answered.
@@ -203,7 +205,7 @@ async def test_a_wait_ends_with_what_its_routes_raise_and_the_next_has_its_turn(
         _, behind = await waiting(other)
     fails.append(ZeroDivisionError())
     if when == "its routes have changed":
-        one.ask_again()
+        one.requests.ask_again()
     else:
         one.leave(placed, 0.0)
     with pytest.raises(ZeroDivisionError):
@@ -219,8 +221,8 @@ async def test_where_no_worker_is_left_nobody_waits_for_one(two):
     await asks(one)[1]
     _, waits = await waiting(one, lambda: routes)
     routes.clear()
-    one.ask_again()
-    with pytest.raises(NoRoute):
+    one.requests.ask_again()
+    with pytest.raises(NoWorker):
         await waits
 
 

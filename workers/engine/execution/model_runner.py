@@ -1,6 +1,6 @@
 """The runner of step plans: draft, pack, forward, sample, verify. It takes no scheduling decision.
 
-items            a 5+1!    d 6+3~2!        b 0+4
+items            a 5+1!    d 6+3~2!        b 0+4     written as StepPlan (plan.py) writes them
 drafter.propose            d7 d8                     the draft tokens
 decoder          one forward pass over all tokens and drafts
 drawn            a6        d7 d8' d9                 the tokens that plain decoding would draw at each position

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.queueing.dispatch_windows import KEPT_SECONDS, DispatchWindows, OwnDispatchWindows
-from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.queued_request import QueuedRequest
 from policies.admission.traffic_in_sight import SIGHT_SECONDS
 from policies.latency_model import PrefillFit
 from policies.service_class import BATCH, CHAT, VOICE

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain.errors import AdmissionTimeout, NoWorker, Overloaded, ShuttingDown, TenantQueueFull
-from gateway.queueing.shared.shared_queue import AskAnew
-from gateway.queueing.waiting_room import NowhereToGo, QueuedRequest, RoomRules, WaitingRoom, with_estimate
+from gateway.queueing.queued_request import QueuedRequest, with_estimate
+from gateway.queueing.room_rules import RoomRules
+from gateway.queueing.shared.turn_requests import AskAnew
+from gateway.queueing.waiting_room import WaitingRoom
 from policies.admission.waiting_bounds import NONE_WAITING, WaitingRoomBounds, WaitingTotals
 from policies.queueing.estimate_ages import AGE_SECONDS
 from policies.queueing.protocol import Ticket
@@ -25,7 +27,7 @@ class StubWorker:
 
     def place(self, closed=None):
         if self.gone:
-            raise NowhereToGo
+            raise NoWorker("m")
         if not self.free:
             return None
         self.free -= 1

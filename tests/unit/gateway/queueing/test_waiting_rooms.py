@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gateway.queueing.queue_peer import QueuePeer
-from gateway.queueing.shared.shared_queue import AskAnew
-from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.queued_request import QueuedRequest
+from gateway.queueing.shared.turn_requests import AskAnew
 from policies.others_load import LoadTotals
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import DispatchStage, until_idle

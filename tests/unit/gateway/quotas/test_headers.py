@@ -1,13 +1,11 @@
-"""Rate limit headers, as OpenAI and Anthropic write them."""
+"""Rate limit headers, as OpenAI writes them."""
 
 import pytest
 
-from gateway.quotas.headers import anthropic_headers, duration, openai_headers
+from gateway.quotas.headers import duration, openai_headers
 from gateway.quotas.limit import Limit, concurrency
 from gateway.quotas.quota_store import LimitStatus, Refusal
 from policies.admission.limit_windows import Window
-
-NOW = 1_800_000_000.0
 
 
 def standing(limit, remaining, reset=30.0, scope="tenant:t"):
@@ -53,21 +51,6 @@ def test_a_refusal_tells_the_limit_that_refused_even_where_another_has_less_left
     told = openai_headers(limit_statuses[::-1] if turned else limit_statuses, refusal)
     assert told["x-ratelimit-limit-tokens"] == "1000"
     assert told["x-radixgate-limit"] == "tenant:t; total_tokens/minute"
-
-
-def test_anthropics_names_have_moments_and_kinds_of_their_own():
-    told = anthropic_headers([standing(REQUESTS, 3), standing(OUTPUT, 40, 90.5)], NOW)
-    assert told == {
-        "anthropic-ratelimit-requests-limit": "10",
-        "anthropic-ratelimit-requests-remaining": "3",
-        "anthropic-ratelimit-requests-reset": "2027-01-15T08:00:30Z",
-        "anthropic-ratelimit-tokens-limit": "100",
-        "anthropic-ratelimit-tokens-remaining": "40",
-        "anthropic-ratelimit-tokens-reset": "2027-01-15T08:01:31Z",
-        "anthropic-ratelimit-output-tokens-limit": "100",
-        "anthropic-ratelimit-output-tokens-remaining": "40",
-        "anthropic-ratelimit-output-tokens-reset": "2027-01-15T08:01:31Z",
-    }
 
 
 def test_a_name_that_no_header_can_have_is_quoted():

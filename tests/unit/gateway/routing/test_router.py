@@ -1,6 +1,7 @@
 """The router: it remembers waits for one more copy of a prefix, and asks the policy for the copy in time."""
 
 from array import array
+from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -37,6 +38,19 @@ class Context:
         answers = 1
 
     carrier = None
+
+
+@dataclass
+class Request:
+    """A request to rank."""
+
+    prompt: PromptBlocks
+    sequence: int
+    waits: bool = False
+    ctx = Context
+    output_tokens = 100
+    session = None
+    by_shadow = False
 
 
 @pytest.fixture
@@ -89,10 +103,8 @@ def _prompt(number):
     )
 
 
-def _worker_of(router, number, **how):
-    decision = router.ranked(
-        Context, _prompt(number), sequence=number, output_tokens=100, session=None, **how
-    )
+def _worker_of(router, number, *, waits=False, all_workers=False):
+    decision = router.rank(Request(_prompt(number), number, waits), all_workers=all_workers)
     return decision.routes[0].worker
 
 

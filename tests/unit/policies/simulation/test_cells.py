@@ -72,7 +72,7 @@ def test_a_tenant_is_served_by_the_cell_that_the_gateways_would_choose():
     assert len(set().union(*served.values())) == SCENARIO.gateways
 
 
-def test_a_cell_hears_of_the_others_late_and_counts_their_fair_part_of_a_window():
+def test_a_cell_learns_of_the_others_late_and_counts_their_fair_part_of_a_window():
     views = [GatewayView(WORKERS, replace(SCENARIO, cells=3)) for _ in range(3)]
     exchange = CellExchange(views, 3 * [len(WORKERS) * [True]])
     own_load(views[0], 7, LoadTotals(9_000, 2, 20_000))
@@ -84,13 +84,13 @@ def test_a_cell_hears_of_the_others_late_and_counts_their_fair_part_of_a_window(
     assert views[1].queued(7) == 50 + fair_part(600, 1)
     assert views[2].queued(7) == fair_part(600, 2)
     assert views[1].own_load(7) == LoadTotals(50, 1, 100)
-    assert views[0].queued(7) == 9_000, "It exchanged before the others had told anything."
+    assert views[0].queued(7) == 9_000, "It exchanged before the others had published anything."
     assert views[0].queued(8) == 0
 
 
 def test_a_request_may_go_where_all_that_is_ahead_is_of_other_cells():
     view = GatewayView(WORKERS, SCENARIO)
-    view.hear_cells(3, LoadTotals(16_000, 4, 16_000), 0.0)
+    view.take_load_of_cells(3, LoadTotals(16_000, 4, 16_000), 0.0)
     assert view.fits(3, 5_000, 16_384)
     own_load(view, 3, LoadTotals(10, 1, 10))
     assert not view.fits(3, 5_000, 16_384)

@@ -10,7 +10,7 @@ from radix_cache.match import WorkerId
 from tests.fakes.scripted_worker import ScriptedWorker
 from workers.adapter import FailureKind, WorkerCall, WorkerTarget, WorkerUnreachable
 from workers.adapters import disaggregation
-from workers.adapters.disaggregation import DisaggregatedCall, DisaggregatedLeg
+from workers.adapters.disaggregation import DisaggregatedCall, PairMember
 from workers.adapters.registry import BUILT_IN
 
 pytestmark = pytest.mark.any_loop
@@ -35,14 +35,14 @@ class Halves:
         self.adapters = []
 
     def pair(self, **more):
-        def leg(name, worker, **where):
+        def member(name, worker, **where):
             adapter = BUILT_IN[self.kind](WorkerTarget(id=WorkerId(name), url=worker.url))
             self.adapters.append(adapter)
-            return DisaggregatedLeg(id=WorkerId(name), adapter=adapter, **where)
+            return PairMember(id=WorkerId(name), adapter=adapter, **where)
 
         ranks = more.pop("ranks", 1)
-        prefill = leg("p", self.prefill, host="10.0.0.1", port=more.pop("port", 9001), ranks=ranks)
-        return DisaggregatedCall(self.kind, prefill, leg("d", self.decode), **more)
+        prefill = member("p", self.prefill, host="10.0.0.1", port=more.pop("port", 9001), ranks=ranks)
+        return DisaggregatedCall(self.kind, prefill, member("d", self.decode), **more)
 
     async def bodies(self):
         """What both were sent."""

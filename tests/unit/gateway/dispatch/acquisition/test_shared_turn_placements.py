@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.domain.errors import NoWorker, TargetMissed
-from gateway.queueing.shared.shared_queue import AskAnew
+from gateway.queueing.shared.turn_requests import AskAnew
 from policies.service_class import VOICE
 from radix_cache.match import WorkerId
 from tests.fakes.dispatch_stage import (

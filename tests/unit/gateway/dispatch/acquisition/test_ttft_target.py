@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, target_at
-from gateway.queueing.waiting_room import QueuedRequest
+from gateway.queueing.queued_request import QueuedRequest
 from policies.service_class import CHAT, VOICE
 from tests.fakes.dispatch_stage import DispatchStage, with_class
 

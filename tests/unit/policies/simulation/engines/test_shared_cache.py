@@ -1,6 +1,6 @@
 """One cache that all workers share: what one computed, all have."""
 
-from policies.simulation.shared_cache import SharedCache, SharedCacheIndex
+from policies.simulation.engines.shared_cache import SharedCache, SharedCacheIndex
 
 
 def test_what_one_worker_computed_every_worker_has():

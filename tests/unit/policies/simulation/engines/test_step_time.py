@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.simulation.step_time import CalibrationInvalid, StepTime, read_step_time
+from policies.simulation.engines.step_time import CalibrationInvalid, StepTime, read_step_time
 
 
 @given(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-from policies.simulation.step_time import StepTime
+from policies.simulation.engines.step_time import StepTime
 from policies.simulation.trace import BLOCK_TOKENS, TraceRequest
 from policies.simulation.waiting_orders import ORDERS, WaitingOrder
 
