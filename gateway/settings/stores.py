@@ -39,7 +39,7 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Reserve quota in advance for busy accounts that are far from all limits, so that their "
-            "requests do not wait for Redis: for one second, and up to 32 further requests of the same size."
+            "requests do not wait for Redis: for one second, and up to 128 further requests of the same size."
         ),
     ] = True
     prefix: Annotated[
