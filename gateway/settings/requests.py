@@ -54,7 +54,7 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
     body_seconds_max: Annotated[
         Seconds,
         Meta(
-            description="Longest time in which a client may send the body; of a file, a form or a message batch "
+            description="Longest time in which a client may send the body; for a file, a form or a message batch, "
             "the longest pause while it is sent."
         ),
     ] = 30.0
@@ -97,8 +97,8 @@ class RequestSettings(Branch, frozen=True, kw_only=True):
         tuple[Annotated[str, Meta(min_length=1, max_length=100)], ...],
         Meta(
             description="Names of further request fields that pass from tenants to workers, such as "
-            "`mm_processor_kwargs`. By default the fields of OpenAI's API pass, and those by which engines "
-            "sample, bound and write answers. Fields that the gateway sets itself never pass."
+            "`mm_processor_kwargs`. By default the fields of OpenAI's API pass, and those fields of engines that "
+            "control sampling, length and format of an answer. Fields that the gateway sets itself never pass."
         ),
     ] = ()
     media_hosts: Annotated[

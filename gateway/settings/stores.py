@@ -39,7 +39,7 @@ class RedisSettings(Branch, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Reserve quota in advance for busy accounts that are far from all limits, so that their "
-            "requests do not wait for Redis: for one second, and up to 32 further requests of the same size."
+            "requests do not wait for Redis: for one second, and up to 128 further requests of the same size."
         ),
     ] = True
     prefix: Annotated[
@@ -138,15 +138,15 @@ class IndexSettings(Branch, frozen=True, kw_only=True):
     memory_bytes_max: Annotated[
         Positive,
         Meta(
-            description="Memory in bytes for the index. In addition, half as much is allowed for caches with "
-            "followed KV events, and half as much for what Redis does not have yet."
+            description="Memory in bytes for the index. In addition, half as much is allowed for following the KV "
+            "events of workers, and half as much for changes that Redis does not have yet."
         ),
     ] = 2 * 1024**3
     predicted_seconds: Annotated[
         Seconds,
         Meta(
-            description="Longest time for which a request counts among those that share its prefix, and its prefix "
-            "as on its way to the worker. It ends with the request, if that is earlier."
+            description="Longest time for which a running request counts towards the demand for its prefix, and "
+            "the worker is expected to cache that prefix soon. Both end with the request."
         ),
     ] = 60.0
     idle_seconds_max: Annotated[

@@ -168,8 +168,8 @@ class PlanSettings(Branch, frozen=True, kw_only=True):
     overflow: Annotated[
         Literal["allow", "deny"],
         Meta(
-            description="Whether prompts may be sent to external providers (`workers[].provider`) if no own worker "
-            "takes them; they are charged by the provider's prices."
+            description="Whether prompts may be sent to external providers (`workers[].provider`) if none of your "
+            "workers has room for them; they are charged by the provider's prices."
         ),
     ] = "deny"
 
@@ -180,8 +180,8 @@ class IsolationSettings(Branch, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["isolated", "group", "shared"],
         Meta(
-            description="Cached prompts that are used. `isolated`: the tenant's own; `group`: those of a named "
-            "group; `shared`: those of all tenants."
+            description="Tenants that share cached prompts with this one. `isolated`: none; `group`: those of a "
+            "named group; `shared`: all tenants with this mode."
         ),
     ] = "isolated"
     group: Annotated[Identifier | None, Meta(description="Name of the group, with mode `group`.")] = None

@@ -67,7 +67,7 @@ def _load_gauges(fleet: Fleet, models: Callable[[], frozenset[str]]) -> tuple[Ga
         worker_gauge(
             fleet,
             "worker_load_heard",
-            "Source of the worker's load: 1 if its load feed is heard, 0 if it is probed or not known.",
+            "Source of the worker's load: 1 if its load feed arrives, 0 if it is probed or not known.",
             lambda w: w.load.is_heard,
         ),
     )

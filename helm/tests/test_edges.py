@@ -231,7 +231,7 @@ def test_the_notes_name_every_image_that_no_registry_has() -> None:
     assert "localhost/radixgate/gateway:0.1.0" in said
     assert "localhost/radixgate/worker:0.1.0" in said
     own = {"image": {"repository": "registry.example.com/radixgate/x"}}
-    assert "is on no registry" not in notes({"gateway": own, "workers": {"embedded": own}})
+    assert "is not in any registry" not in notes({"gateway": own, "workers": {"embedded": own}})
 
 
 def test_the_notes_name_the_secrets_that_do_not_exist_yet() -> None:

@@ -103,8 +103,8 @@ def backup(
 ) -> None:
     """Write tenants, keys, operators, audit log and usage to a file, while gateways serve.
 
-    The file has no secrets but prompts if --stored is given. Keys work again only with the same deployment secret,
-    which is not in it.
+    The file contains no secrets; with --stored it contains prompts. After a restore keys are valid only with
+    the same deployment secret, which is not in the file.
     """
 
     async def work(database: Database) -> dict[str, int]:

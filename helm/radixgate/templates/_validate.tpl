@@ -254,7 +254,7 @@
 {{- fail "radixgate: this cluster has no InferencePool; install the Gateway API Inference Extension first (or tell helm template --api-versions inference.networking.k8s.io/v1)." -}}
 {{- end -}}
 {{- if and .enabled $.Values.networkPolicy.enabled (not $.Values.networkPolicy.envoyFrom) -}}
-{{- fail "radixgate: the endpoint picker tells its callers the workers' keys: name Envoy's pods in networkPolicy.envoyFrom." -}}
+{{- fail "radixgate: the endpoint picker sends its callers the workers' keys: name Envoy's pods in networkPolicy.envoyFrom." -}}
 {{- end -}}
 {{- if dig "listen" "endpoint_picker" dict $.Values.config -}}
 {{- fail "radixgate: the chart writes config.listen.endpoint_picker itself; set gateway.endpointPicker." -}}
