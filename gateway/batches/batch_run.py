@@ -39,7 +39,8 @@ from gateway.telemetry.batch_trace import BatchReport
 from gateway.web.request_identity import new_request_id
 from radix_cache.loop_yield import LoopYielder
 
-HANDED_OVER = "left"
+HANDED_OVER = "handed_over"
+"""In place of a final status: another gateway goes on with the batch."""
 PIECE_BYTES = 256 * 1024
 
 _KEY_ENDED = (errors.Unauthenticated, errors.AccountDisabled, errors.ScopeNotAllowed)
@@ -63,7 +64,8 @@ class BatchRun:
         self._serving: set[asyncio.Task[None]] = set()  # those of the rows that are in the pipeline now
         self._check_now = asyncio.Event()
         self._handing_over = False
-        self._one_at_a_time = False  # the last refusal would affect other rows too
+        self._one_at_a_time = False
+        """Whether the last refusal would meet other rows too: until one is served, one row at a time is sent."""
         self._retry_lock = asyncio.Lock()
         self._paused_until = 0.0
 
@@ -210,7 +212,7 @@ class BatchRun:
 
     async def _complete_row(self, row: InputRow) -> None:
         """Serve a row, again after refusals and failures, until its result is stored."""
-        failures = {True: 0, False: 0}  # by whether other rows would be refused too
+        refusals_of_all = failures_of_row = 0
         while True:
             exchange = await self._serve_row(row)
             error = exchange.error
@@ -221,8 +223,11 @@ class BatchRun:
                 self._end_as(FAILED)
                 return
             whole_batch = retry_schedule.affects_whole_batch(error)
-            failures[whole_batch] += 1
-            seconds = retry_schedule.wait_seconds(error, failures[whole_batch])
+            if whole_batch:
+                refusals_of_all += 1
+            else:
+                failures_of_row += 1
+            seconds = retry_schedule.wait_seconds(error, refusals_of_all if whole_batch else failures_of_row)
             if seconds is None:
                 break
             self._services.counts.retried += 1
@@ -237,20 +242,15 @@ class BatchRun:
         self._services.counts.failed += not good
 
     async def _serve_row(self, row: InputRow) -> RowExchange:
-        """Serve a row once.
-
-        After a refusal that other rows would meet too, one row at a time until one is served.
-        """
-        while self._one_at_a_time:
+        """Serve a row once; after a refusal that other rows would meet too, alone and when the pause is over."""
+        if self._one_at_a_time:
             async with self._retry_lock:
-                if not self._one_at_a_time:
-                    break
-                await asyncio.sleep(max(0.0, self._paused_until - asyncio.get_running_loop().time()))
-                exchange = await self._serve(row)
-                self._one_at_a_time = exchange.error is not None and retry_schedule.affects_whole_batch(
-                    exchange.error
-                )
-                return exchange
+                if self._one_at_a_time:  # While this row waited for the lock, no other one was served.
+                    await asyncio.sleep(max(0.0, self._paused_until - asyncio.get_running_loop().time()))
+                    exchange = await self._serve(row)
+                    error = exchange.error
+                    self._one_at_a_time = error is not None and retry_schedule.affects_whole_batch(error)
+                    return exchange
         return await self._serve(row)
 
     async def _serve(self, row: InputRow) -> RowExchange:

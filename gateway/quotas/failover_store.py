@@ -7,13 +7,9 @@
        |                                                    that is `closed` is refused
        +-- one failure: that one request is decided locally, or refused, and pings begin
 
-Requests that wait at the same time fail by the same silence, which counts as one failure. An answer that comes too
-late is no failure: the server is alive, and only this process or the network was slow. Pings are sent at the start,
-and for as long as the shared store is away or something is left over from a failure.
-
-One answered ping brings the shared store back. If it is away again soon after, twice as many in a row are needed,
-and so on, so that a Redis whose answers are only sometimes in time does not make the gateway switch all the time.
-Ends of leases that could not be sent are sent again meanwhile, also to a Redis that answers late.
+store_availability.py counts failures and pings, gateway_share.py has the shares. Pings are sent at the start, and
+for as long as the shared store is away or something is left over from a failure. Ends of leases that could not be
+sent are sent again meanwhile, also to a Redis that answers late.
 
 A decision whose answer never came may have been made all the same: the shared store is asked to undo it.
 
@@ -27,18 +23,16 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from operator import attrgetter
 
 import msgspec
 
 from gateway.quotas.events import LimitEvents
-from gateway.quotas.limit import Scope
+from gateway.quotas.gateway_share import refusal_of_whole, share_of, status_share
 from gateway.quotas.local_store import LocalQuotaStore
 from gateway.quotas.quota_store import (
     COMPLETED,
     NO_COST,
-    UNIT_INDEX,
     Cost,
     GrantedAhead,
     Lease,
@@ -48,20 +42,15 @@ from gateway.quotas.quota_store import (
     Refusal,
     Reservation,
 )
+from gateway.quotas.store_availability import StoreAvailability
 from radix_cache.redis.call import RedisDown
 
 log = logging.getLogger(__name__)
 
-FAILURES_MAX = 3
 PING_SECONDS = 0.25
-PINGS_MAX = 32
-STEADY_SECONDS = 10.0
-"""A Redis that stayed back for so long is trusted again at the first ping."""
-
 UNSETTLED_MAX = 10_000
 SETTLED_AT_ONCE_MAX = 256
 SEEN_MAX = 10_000
-AGAIN_SECONDS = 1.0
 
 _scope_name = attrgetter("name")
 
@@ -93,13 +82,8 @@ class FailoverQuotaStore:
         self._gateways = gateways
         self._seen: OrderedDict[tuple[str, ...], tuple[float, tuple[LimitStatus, ...]]] = OrderedDict()
         """By account, what the shared store said last, and when."""
-        self._failures = 0
-        """How many decisions failed in a row, one after the other."""
-        self._failed_at = float("-inf")
-        """When the last of them failed."""
-        self._pings, self._pings_wanted = 0, 1
-        """Pings that were answered in time in a row, and how many bring the shared store back."""
-        self._back_at = float("-inf")
+        self.availability = StoreAvailability(clock)
+        """Whether the shared store can be asked."""
         self._parts = 1
         """Of how many parts of the limits the local store has one."""
         self._granted_locally: dict[str, Reservation] = {}
@@ -107,21 +91,24 @@ class FailoverQuotaStore:
         """Leases to be ended in the shared store, with their actual costs; None: to be released."""
         self._unheard: deque[Lease] = deque(maxlen=UNSETTLED_MAX)
         """Decisions of the shared store whose answer never came."""
-        self.away = False
-        """Whether the shared store is away."""
         self.local_decisions = 0
+
+    @property
+    def away(self) -> bool:
+        """Whether the shared store is away."""
+        return self.availability.away
 
     async def reserve(self, reservation: Reservation, *, urgent: bool = True) -> Lease | Refusal:
         """See QuotaStore."""
-        if not self.away:
+        if not self.availability.away:
             asked_at = self._clock()
             try:
                 decision = await self._shared.reserve(reservation, urgent=urgent)
             except QuotaStoreUnavailable as err:
-                self._count_failure(err, asked_at)
+                self.availability.count_failure(err, asked_at)
                 self._unheard.append(Lease(reservation=reservation))
             else:
-                self._failures = 0
+                self.availability.failures = 0
                 self._remember(reservation, decision.limit_statuses)
                 return decision
         return await self._reserve_locally(reservation)
@@ -134,26 +121,26 @@ class FailoverQuotaStore:
         if parts != self._parts:
             self._local.rescale(self._parts / parts)
             self._parts = parts
-        share = _share(reservation, parts)
+        share = share_of(reservation, parts)
         seen = self._seen.pop(_account(reservation), None)
         if seen is not None:
             at, statuses = seen
-            self._local.adopt(share, at, [_share_of(status, parts) for status in statuses])
+            self._local.adopt(share, at, [status_share(status, parts) for status in statuses])
         decision = await self._local.reserve(share)
         if isinstance(decision, Refusal):
-            return _refused(decision, reservation, parts)
+            return refusal_of_whole(decision, reservation, parts)
         self._granted_locally[reservation.id] = share
         return msgspec.structs.replace(decision, reservation=reservation)
 
     def settle(self, lease: Lease, actual: Cost) -> Awaitable[None]:
         """See QuotaStore."""
-        if self.away or lease.reservation.id in self._granted_locally:
+        if self.availability.away or lease.reservation.id in self._granted_locally:
             return self._end_while_away(lease, actual)
         return self._end_shared(lease, actual)
 
     def release(self, lease: Lease) -> Awaitable[None]:
         """See QuotaStore."""
-        if self.away or lease.reservation.id in self._granted_locally:
+        if self.availability.away or lease.reservation.id in self._granted_locally:
             return self._end_while_away(lease, None)
         return self._end_shared(lease, None)
 
@@ -161,7 +148,7 @@ class FailoverQuotaStore:
         self, ended: Sequence[tuple[Lease, Cost]], ahead: Sequence[Reservation]
     ) -> Awaitable[GrantedAhead]:
         """See QuotaStore; nothing is reserved ahead while the shared store is away."""
-        if self.away or self._granted_locally:
+        if self.availability.away or self._granted_locally:
             for lease, actual in ended:
                 self.settle(lease, actual)
             return _nothing_granted()
@@ -182,9 +169,9 @@ class FailoverQuotaStore:
             for lease, actual in ended:
                 self._keep(lease, actual)
             self._unheard.extend(Lease(reservation=reservation) for reservation in ahead)
-            self._count_failure(err, asked_at)
+            self.availability.count_failure(err, asked_at)
             return GrantedAhead()
-        self._failures = 0
+        self.availability.failures = 0
         if not granted.refused:  # A refusal because counters were lost does not say what is left.
             self._remember(ended[0][0].reservation, granted.limit_statuses)
         return granted
@@ -194,36 +181,31 @@ class FailoverQuotaStore:
         here = [self._granted_locally.get(lease.reservation.id) for lease in leases]
         await self._local.renew([Lease(reservation=share) for share in here if share is not None])
         shared = [lease for lease in leases if lease.reservation.id not in self._granted_locally]
-        if shared and not self.away:
+        if shared and not self.availability.away:
             asked_at = self._clock()
             try:
                 await self._shared.renew(shared)
             except QuotaStoreUnavailable as err:
-                self._count_failure(err, asked_at)
+                self.availability.count_failure(err, asked_at)
 
     async def run(self) -> None:
         """Ping Redis while it is away, and settle what was left over once it is back."""
         try:
             await self._ping()
         except RedisDown as err:
-            self._go_away(err)
+            self.availability.go_away(err)
         while True:
             await asyncio.sleep(PING_SECONDS)
             # Also once the shared store is back: requests ask this one only while it is away.
             self._local.sweep()
-            if not self.away and not self._unsettled and not self._unheard:
+            if not self.availability.away and not self._unsettled and not self._unheard:
                 continue
             try:
                 in_time = await self._ping()
             except RedisDown as err:
-                # A connection that was lost, or was silent for long: no request need find that out again.
-                if not self.away:
-                    self._go_away(err)
-                self._pings = 0
+                self.availability.ping_failed(err)  # No request need find that out again.
                 continue
-            self._pings = self._pings + 1 if in_time else 0
-            if self.away and self._pings >= self._pings_wanted:
-                self._come_back()
+            self.availability.ping_answered(in_time=in_time)
             await self._settle_left_over()
 
     async def _settle_left_over(self) -> None:
@@ -249,7 +231,7 @@ class FailoverQuotaStore:
                 lease.reservation, id=f"{lease.reservation.id}/local", cost=NO_COST, idempotency_key=None
             )
             lease = Lease(reservation=forgotten)
-        if self.away:
+        if self.availability.away:
             self._keep(lease, actual)
             return COMPLETED
         return self._end_shared(lease, actual)
@@ -265,7 +247,7 @@ class FailoverQuotaStore:
         def keep_if_it_failed(done: "asyncio.Future[None]") -> None:
             if not done.cancelled() and isinstance(done.exception(), QuotaStoreUnavailable):
                 self._keep(lease, actual)
-                self._count_failure(done.exception(), asked_at)
+                self.availability.count_failure(done.exception(), asked_at)
             if not settled.done():
                 settled.set_result(None)
 
@@ -277,27 +259,6 @@ class FailoverQuotaStore:
         if lease.ended_at is None:
             lease = msgspec.structs.replace(lease, ended_at=self._clock())
         self._unsettled.append((lease, actual))
-
-    def _count_failure(self, err: BaseException | None, asked_at: float) -> None:
-        if isinstance(err, QuotaStoreUnavailable) and err.answered:
-            self._failures = 0
-            return
-        if asked_at < self._failed_at:
-            return
-        self._failed_at = self._clock()
-        self._failures += 1
-        if not self.away and self._failures >= FAILURES_MAX:
-            self._go_away(err)
-
-    def _come_back(self) -> None:
-        self.away, self._failures, self._back_at = False, 0, self._clock()
-        log.warning("Redis is back: quotas are shared again")
-
-    def _go_away(self, err: BaseException | None) -> None:
-        steady = self._clock() - self._back_at > STEADY_SECONDS
-        self._pings, self._pings_wanted = 0, 1 if steady else min(2 * self._pings_wanted, PINGS_MAX)
-        self.away = True
-        log.warning("Redis is away: quotas are decided by each gateway alone (%s)", err)
 
     def _remember(self, reservation: Reservation, statuses: tuple[LimitStatus, ...]) -> None:
         # The same as _account returns, for every request.
@@ -315,30 +276,3 @@ async def _nothing_granted() -> GrantedAhead:
 def _account(reservation: Reservation) -> tuple[str, ...]:
     """Return what reservations have in common that the same limits hold for; that depends on the model, too."""
     return (reservation.organisation, reservation.model, *map(_scope_name, reservation.scopes))
-
-
-def _share(reservation: Reservation, parts: int) -> Reservation:
-    """Return the reservation within one gateway's part of every limit."""
-    if parts == 1:
-        return reservation
-    scopes = tuple(_share_of_scope(scope, parts) for scope in reservation.scopes)
-    return msgspec.structs.replace(reservation, scopes=scopes)
-
-
-def _share_of_scope(scope: Scope, parts: int) -> Scope:
-    limits = tuple(replace(limit, amount=max(1, limit.amount // parts)) for limit in scope.limits)
-    return replace(scope, limits=limits)
-
-
-def _share_of(status: LimitStatus, parts: int) -> LimitStatus:
-    return msgspec.structs.replace(status, remaining=status.remaining // parts)
-
-
-def _refused(refusal: Refusal, reservation: Reservation, parts: int) -> Refusal:
-    """Return the refusal, with a time after which a cost that fits the whole limit may fit again."""
-    if refusal.retry_after_seconds is None and parts > 1:
-        whole = {(scope.name, limit.name): limit for scope, limit in reservation.limits()}
-        limit = whole[refusal.scope, refusal.limit.name]
-        if reservation.cost.units[UNIT_INDEX[limit.unit]] <= limit.amount:
-            return replace(refusal, retry_after_seconds=AGAIN_SECONDS)
-    return refusal

@@ -60,7 +60,7 @@ class QuotaParts:
         )
         escrow = Escrow(
             store,
-            store,
+            store.availability,
             enabled=redis.escrow,
             flush=scripts.flush,
             timeout_seconds=timeout_seconds,

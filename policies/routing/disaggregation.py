@@ -78,7 +78,8 @@ def _rank_pairs(
             alone.append(one)
         elif query.prompt_tokens - matched_tokens(query, one) < alone_tokens:
             little_left.append(one)
-    # One call ranks them all, since a policy's cost of one worker may depend on the others.
+    # One call ranks them all, since a policy's cost of one worker may depend on the others. In its routes a prefill
+    # worker stands as `worker`, as if it answered; `_paired` makes it the `prefill_worker` of a decode worker.
     ranked_query = query if alone else replace(query, output_tokens=0)
     decode_of = {one.worker.id: best[_kind(one)] for one in paired_prefills}
     routes = [

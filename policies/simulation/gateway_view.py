@@ -196,7 +196,7 @@ class GatewayView:
         return self._queued[worker]
 
     def ahead(self, worker: int) -> WorkerAhead:
-        """Return what a request's look at a worker depends upon."""
+        """Return the tokens and streams of a worker by which it has room for a request or not."""
         queued = self._queued[worker]
         return queued, queued - self._of_cells[worker].tokens_queued, self._streams[worker]
 

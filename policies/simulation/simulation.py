@@ -231,7 +231,7 @@ class Simulation:
         return self._route(number, now, closed, terms)
 
     def vain_look(self, number: int) -> VainLook | None:
-        """Return what was seen when the request was last found no route."""
+        """Return the loads with which the request last found no route."""
         return self._gateways[self._queries[number][0]].vain_look
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:

@@ -89,7 +89,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def _from_its_beginning(requests: list[TraceRequest]) -> list[TraceRequest]:
-    """Return the requests with times counted from the first: a part of a trace begins late, or at a time of day."""
+    """Return the requests with times counted from the first one; a part of a trace may begin late."""
     began = requests[0].at
     if not began:
         return requests

@@ -76,7 +76,7 @@ class Dispatching(Protocol):
         ...
 
     def vain_look(self, number: int) -> VainLook | None:
-        """Return what was seen when the request was last found no route."""
+        """Return the loads with which the request last found no route."""
         ...
 
     def ahead(self, number: int, worker: WorkerId) -> WorkerAhead:

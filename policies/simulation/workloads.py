@@ -49,7 +49,7 @@ STAMPEDE_EVERY = 180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadParameters:
-    """How much a generated workload has of everything."""
+    """The size of a generated workload: its requests, their rate, its tenants and their shares."""
 
     requests: int = 5000
     rate: float = 1.0

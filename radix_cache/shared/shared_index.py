@@ -117,7 +117,9 @@ class SharedIndex:
 
         self._new_local = local
         self._own = local()
+        """Predictions of this process, and changes that were sent and are not in the replica yet."""
         self._away: LocalIndex | None = None
+        """What was learnt while Redis was away; None once all of it was sent."""
         self._predictions_max = predictions_max
         self._predicted_ms = int(predicted_seconds * 1000)
         self._known_at_record: dict[tuple[WorkerId, str], _KnownAtRecord] = {}

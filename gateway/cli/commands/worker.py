@@ -10,7 +10,7 @@ from gateway.cli.support.command_error import CommandError
 from gateway.cli.support.options import refuse_options
 
 if TYPE_CHECKING:
-    from gateway.cli.support.worker_registration import WorkerRegistration
+    from gateway.cli.support.register_options import RegisterOptions
 
 ENGINE_MISSING = (
     "the embedded engine is missing; install it with: pip install 'radixgate[engine]' (in a clone: '.[engine]'); "
@@ -244,9 +244,9 @@ def worker(
     """
     registration = None
     if register is not None:
-        from gateway.cli.support.worker_registration import WorkerRegistration
+        from gateway.cli.support.register_options import RegisterOptions
 
-        registration = WorkerRegistration(
+        registration = RegisterOptions(
             redis=register, id=register_id, url=register_url, prefix=register_prefix
         )
         registration.check(host)
@@ -324,7 +324,7 @@ def worker(
 
 
 def _serve_embedded(
-    chosen: dict[str, Any], modules: Sequence[str], registration: "WorkerRegistration | None"
+    chosen: dict[str, Any], modules: Sequence[str], registration: "RegisterOptions | None"
 ) -> int:
     """Serve the embedded engine with these options and LoRA adapters (NAME=PATH); return the exit code."""
     if not (chosen["model"] / "config.json").is_file():

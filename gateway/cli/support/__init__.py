@@ -7,7 +7,7 @@ columns, progress_bar               plain tables; the bar of long commands
 index_stats, request_report         the reports of `radixgate index stats` and `radixgate requests`
 names_in_file                       notes on names that the settings file has, too
 found_workers, quick_start          `radixgate serve --worker`: a start without a settings file
-launch_engine, worker_registration  `radixgate worker`: launches an engine; registers it in Redis
+launch_engine, register_options     `radixgate worker`: launches an engine; registers it in Redis
 published_ports, free_ports         the ports of launched engines
 command_error, event_loop           the error that ends a command; the loop that it runs on
 """

@@ -14,7 +14,7 @@ from gateway.cli.support.event_loop import run_loop
 from gateway.cli.support.free_ports import free_ports
 from gateway.cli.support.options import is_given, refuse_options
 from gateway.cli.support.published_ports import choose_ports
-from gateway.cli.support.worker_registration import ANY_ADDRESS, WorkerRegistration
+from gateway.cli.support.register_options import ANY_ADDRESS, RegisterOptions
 from gateway.telemetry import logs
 from radix_cache.match import WorkerId
 from workers.adapter import WorkerAdapter, WorkerTarget, WorkerUnreachable
@@ -58,7 +58,7 @@ def launch_engine(
     role: str,
     bootstrap_port: int,
     python: str | None,
-    registration: WorkerRegistration | None,
+    registration: RegisterOptions | None,
     drain_seconds: float,
     start_seconds: float,
     silent_seconds: float,
@@ -137,7 +137,7 @@ async def _run(
     launch: EngineLaunch,
     api_key: str | None,
     timeouts: EngineTimeouts,
-    registration: WorkerRegistration | None,
+    registration: RegisterOptions | None,
     drain_seconds: float,
 ) -> None:
     """Run the engine until a signal arrives or it fails for good; `api_key` is the key that the engine requires."""
@@ -171,7 +171,7 @@ async def _run(
 
 
 async def _register_while_up(
-    state: EngineState, url: str, launch: EngineLaunch, registration: WorkerRegistration | None
+    state: EngineState, url: str, launch: EngineLaunch, registration: RegisterOptions | None
 ) -> None:
     """Print each time that the engine comes up, and keep the worker registered for as long as the engine is up."""
     while True:

@@ -1,4 +1,4 @@
-"""`pooled`, what routing is compared with: the same fleet with one cache that all of its workers share.
+"""The cache of the limit `pooled`, with which routing is compared: all workers of a fleet share one cache.
 
 The cache has the fleet's total size, with LRU eviction, and every worker has every block in it, so only load
 decides: requests are routed by the least estimated TTFT. It is a point of reference and no bound: a request

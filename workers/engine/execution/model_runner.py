@@ -115,7 +115,11 @@ class ModelRunner:
         logits: Tensor,
         drawn_from: dict[Sequence, Tensor],
     ) -> list["_Drawn"]:
-        """Return the tokens of each item, with drafts that were drawn at random and with other ones."""
+        """Return the tokens of each item, in their order.
+
+        Drafts that were drawn at random are judged by the distribution that they were drawn from (`_judge`); others
+        are compared with the tokens that plain decoding draws (`_compare`).
+        """
         judged = [item.sequence in drawn_from for item in items]
         of_judged = [was for item, was in zip(items, judged, strict=True) for _ in range(1 + item.drafts)]
         places = torch.tensor(of_judged, device=self._device)

@@ -6,7 +6,7 @@ import time
 import msgspec
 import pytest
 
-from gateway.quotas import failover_store
+from gateway.quotas import failover_store, gateway_share, store_availability
 from gateway.quotas.failover_store import FailoverQuotaStore
 from gateway.quotas.leases import Leases
 from gateway.quotas.limit import Limit, Scope
@@ -120,7 +120,7 @@ async def test_after_three_failures_redis_is_left_alone_until_it_answers_a_ping(
 
 async def goes_away(store, shared):
     shared.away = True
-    for number in range(failover_store.FAILURES_MAX):
+    for number in range(store_availability.FAILURES_MAX):
         await store.reserve(ask(number))
     assert store.away
     shared.away = False
@@ -156,7 +156,7 @@ async def test_each_time_that_it_does_not_last_coming_back_takes_twice_as_long(s
     watching = asyncio.create_task(store.run())
     await until(lambda: pings == 1)
     taken = []
-    for seconds in (0, 1, 1, failover_store.STEADY_SECONDS + 1, 1):
+    for seconds in (0, 1, 1, store_availability.STEADY_SECONDS + 1, 1):
         now += seconds
         await goes_away(store, shared)
         pings = 0
@@ -305,7 +305,7 @@ async def test_what_fits_the_whole_limit_and_not_a_part_of_it_may_come_again(sha
     )
     shared.away = True
     tokens = Limit(unit="total_tokens", amount=100, window=Window(seconds=3600))
-    assert (await store.reserve(reserving(1, tokens, 80))).retry_after_seconds == failover_store.AGAIN_SECONDS
+    assert (await store.reserve(reserving(1, tokens, 80))).retry_after_seconds == gateway_share.AGAIN_SECONDS
     assert (await store.reserve(reserving(2, tokens, 101))).retry_after_seconds is None
 
 
@@ -397,7 +397,7 @@ async def test_leases_whose_common_settlement_fails_are_settled_once_redis_answe
 
 async def test_nothing_is_reserved_ahead_while_redis_is_away(store, shared):
     lease = await store.reserve(ask(1))
-    shared.away = store.away = True
+    shared.away = store.availability.away = True
     granted = await store.settle_and_reserve([(lease, Cost(prompt_tokens=1))], [ask("ahead")])
     assert granted.count == 0
     assert store.local_decisions == 0

@@ -24,7 +24,7 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # nosec B104
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRegistration:
+class RegisterOptions:
     """The --register options of a worker."""
 
     redis: str
