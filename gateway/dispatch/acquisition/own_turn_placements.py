@@ -29,7 +29,6 @@ from policies.admission.dispatch_window import (
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
 
-
 COST_MS = attrgetter("cost_ms")
 
 
