@@ -3,7 +3,7 @@
     a look --no worker will do by the last ranking--> the request waits on, without a new ranking
         '--one will do, or the ranking is old, or workers or windows have changed--> it is ranked anew
 
-While a fleet is full, most looks at a waiting request are in vain, and to rank it anew each time costs several times
+While a fleet is full, most looks at a waiting request are in vain, and a new ranking each time costs several times
 what the request does. So the costs of the last ranking are corrected by what is ahead of each worker by now, as the
 queue of all gateways does it (acquisition/shared_turn_placements.py). Only a new ranking places a request.
 """

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from policies.admission.dispatch_window import ClosedWorkers
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import Ticket
+from policies.queueing.two_level_order import Flow, flow_of
 
 Placed = TypeVar("Placed")
 """What a turn gives: a placement on a worker."""
@@ -39,6 +40,8 @@ class Waiters(Generic[Placed]):
     def __init__(self) -> None:
         self.by_number: dict[int, Waiter[Placed]] = {}
         """By the number of their ticket."""
+        self.flows: dict[Flow, dict[int, Ticket]] = {}
+        """The tickets of each flow by their numbers."""
         self.ages = EstimateAges[int]()
         """How old the estimates of the tickets are, by their number."""
         self._least: int | None = None  # None: not known
@@ -55,18 +58,25 @@ class Waiters(Generic[Placed]):
 
     def enter(self, waiter: Waiter[Placed], now: float) -> None:
         """Add a waiter."""
-        self.by_number[waiter.ticket.number] = waiter
+        ticket = waiter.ticket
+        self.by_number[ticket.number] = waiter
+        self.flows.setdefault(flow_of(ticket), {})[ticket.number] = ticket
         if waiter.estimate is not None:
-            self.ages.add(waiter.ticket.number, now)
+            self.ages.add(ticket.number, now)
         if self._least is not None:
-            self._least = min(self._least, waiter.ticket.uncached_tokens)
+            self._least = min(self._least, ticket.uncached_tokens)
 
     def remove(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter. Removing it twice has no effect."""
-        if self.by_number.pop(waiter.ticket.number, None) is None:
+        ticket = waiter.ticket
+        if self.by_number.pop(ticket.number, None) is None:
             return
-        self.ages.remove(waiter.ticket.number)
-        if waiter.ticket.uncached_tokens == self._least:
+        flow = self.flows[flow_of(ticket)]
+        del flow[ticket.number]
+        if not flow:
+            del self.flows[flow_of(ticket)]
+        self.ages.remove(ticket.number)
+        if ticket.uncached_tokens == self._least:
             self._least = None
 
     def refuse(self, waiter: Waiter[Placed], error: Exception) -> None:
@@ -77,6 +87,7 @@ class Waiters(Generic[Placed]):
     def change(self, waiter: Waiter[Placed], ticket: Ticket) -> None:
         """Give a waiter a ticket with the same number and other tokens."""
         waiter.ticket, self._least = ticket, None
+        self.flows[flow_of(ticket)][ticket.number] = ticket
 
     def fail(self, error: Exception) -> None:
         """End every wait with this error."""
@@ -85,11 +96,17 @@ class Waiters(Generic[Placed]):
                 waiter.turn.set_exception(error)
             self.ages.remove(waiter.ticket.number)
         self.by_number.clear()
+        self.flows.clear()
         self._least = None
 
-    def for_a_turn(self) -> list[Ticket]:
-        """Return the tickets that can use a turn: their tasks were not cancelled."""
-        return [waiter.ticket for waiter in self.by_number.values() if not waiter.turn.done()]
+    def one_of_each_flow(self) -> list[Ticket]:
+        """Return one ticket of each flow that can use a turn: its task was not cancelled."""
+        waiters = self.by_number
+        found = (
+            next((each for number, each in tickets.items() if not waiters[number].turn.done()), None)
+            for tickets in self.flows.values()
+        )
+        return [ticket for ticket in found if ticket is not None]
 
     def least_tokens(self) -> int:
         """Return the fewest uncached prompt tokens of any waiter; there is at least one."""
