@@ -6,6 +6,7 @@ enter --> stands --taken out: its turn, or its refusal, comes--> gone
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -44,6 +45,8 @@ class Waiters(Generic[Placed]):
         """The tickets of each flow by their numbers."""
         self.ages = EstimateAges[int]()
         """How old the estimates of the tickets are, by their number."""
+        self._sizes: Counter[int] = Counter()
+        """How many waiters have so many uncached prompt tokens."""
         self._least: int | None = None  # None: not known
 
     def __len__(self) -> int:
@@ -63,8 +66,7 @@ class Waiters(Generic[Placed]):
         self.flows.setdefault(flow_of(ticket), {})[ticket.number] = ticket
         if waiter.estimate is not None:
             self.ages.add(ticket.number, now)
-        if self._least is not None:
-            self._least = min(self._least, ticket.uncached_tokens)
+        self._count(ticket, 1)
 
     def remove(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter. Removing it twice has no effect."""
@@ -76,8 +78,7 @@ class Waiters(Generic[Placed]):
         if not flow:
             del self.flows[flow_of(ticket)]
         self.ages.remove(ticket.number)
-        if ticket.uncached_tokens == self._least:
-            self._least = None
+        self._count(ticket, -1)
 
     def refuse(self, waiter: Waiter[Placed], error: Exception) -> None:
         """Remove a waiter and end its wait with this error."""
@@ -86,7 +87,9 @@ class Waiters(Generic[Placed]):
 
     def change(self, waiter: Waiter[Placed], ticket: Ticket) -> None:
         """Give a waiter a ticket with the same number and other tokens."""
-        waiter.ticket, self._least = ticket, None
+        self._count(waiter.ticket, -1)
+        self._count(ticket, 1)
+        waiter.ticket = ticket
         self.flows[flow_of(ticket)][ticket.number] = ticket
 
     def fail(self, error: Exception) -> None:
@@ -97,6 +100,7 @@ class Waiters(Generic[Placed]):
             self.ages.remove(waiter.ticket.number)
         self.by_number.clear()
         self.flows.clear()
+        self._sizes.clear()
         self._least = None
 
     def one_of_each_flow(self) -> list[Ticket]:
@@ -111,5 +115,15 @@ class Waiters(Generic[Placed]):
     def least_tokens(self) -> int:
         """Return the fewest uncached prompt tokens of any waiter; there is at least one."""
         if self._least is None:
-            self._least = min(waiter.ticket.uncached_tokens for waiter in self)
+            self._least = min(self._sizes)
         return self._least
+
+    def _count(self, ticket: Ticket, change: int) -> None:
+        size = ticket.uncached_tokens
+        left = self._sizes[size] = self._sizes[size] + change
+        if not left:
+            del self._sizes[size]
+            if size == self._least:
+                self._least = None
+        elif self._least is not None and size < self._least:
+            self._least = size

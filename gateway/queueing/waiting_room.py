@@ -37,7 +37,6 @@ from policies.queueing.protocol import QueueTurn, Ticket
 from policies.queueing.two_level_order import FlowHeads
 from radix_cache.match import WorkerId
 
-
 TENANTS_COUNTED = 256
 """Tenants whose waiting requests are counted for the reason of a wait."""
 

@@ -31,11 +31,16 @@ class FlowHeads:
         self._now = now
         self._passed_over_max = passed_over_of_flow_max
         self._passed_over: dict[Flow, set[int]] = {}
-        self._heads = {flow: self._first(list(tickets.values())) for flow, tickets in flows.items()}
+        self._heads: dict[Flow, Ticket] = {}
+        self._without_head = set(flows)
+        """The flows whose first ticket is to be found before the next turn."""
 
     @property
     def heads(self) -> list[Ticket]:
         """The first ticket of each flow."""
+        for flow in self._without_head:
+            self._find_head(flow)
+        self._without_head.clear()
         return list(self._heads.values())
 
     def pass_over(self, ticket: Ticket) -> None:
@@ -45,24 +50,20 @@ class FlowHeads:
         passed_over.add(ticket.number)
         del self._heads[flow]
         if len(passed_over) < self._passed_over_max:
-            self._put_next(flow)
+            self._without_head.add(flow)
 
     def take(self, ticket: Ticket) -> None:
         """Remove a head that has left its flow; the next ticket takes its place."""
         flow = flow_of(ticket)
         del self._heads[flow]
-        self._put_next(flow)
+        self._without_head.add(flow)
 
-    def _put_next(self, flow: Flow) -> None:
-        passed_over = self._passed_over.get(flow, ())
-        tickets = [
-            ticket for number, ticket in self._flows.get(flow, {}).items() if number not in passed_over
-        ]
+    def _find_head(self, flow: Flow) -> None:
+        tickets, passed_over = self._flows.get(flow, {}), self._passed_over.get(flow)
+        if passed_over is not None:
+            tickets = {number: ticket for number, ticket in tickets.items() if number not in passed_over}
         if tickets:
-            self._heads[flow] = self._first(tickets)
-
-    def _first(self, tickets: list[Ticket]) -> Ticket:
-        return tickets[0] if len(tickets) == 1 else self._order.first(tickets, self._now)
+            self._heads[flow] = self._order.first(list(tickets.values()), self._now)
 
 
 def flow_heads(waiting: Iterable[Ticket], order: TenantOrder, now: float) -> list[Ticket]:
