@@ -86,7 +86,7 @@ class WaitingRoom(Generic[Placed]):
 
     def __len__(self) -> int:
         """Return how many requests wait."""
-        return len(self.waiters) + len(self._elsewhere)
+        return len(self.waiters.by_number) + len(self._elsewhere)
 
     def ticket(self, asked: QueuedRequest, before: Ticket | None = None) -> Ticket:
         """Return a ticket with the next number, or with the number and arrival of the ticket `before`."""

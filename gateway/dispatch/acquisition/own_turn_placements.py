@@ -87,15 +87,16 @@ class OwnTurnPlacements:
         is needed: the request has waited its turn. Raises NoWorker if no worker is left to rank, and what
         TtftTargets.check raises.
         """
+        after_failure = bool(pending.failed_workers) and pending.worker_failed
         if decision is None:
-            if closed is not None and self._still_waits(pending, closed):
+            if closed is not None and not after_failure and self._still_waits(pending, closed):
                 return None
             decision = self._ranking.rank(pending)
-            if not pending.worker_failed:
+            if not after_failure:
                 room = self._rooms.of(pending.queue_name)
                 self._targets.check(pending, decision.routes, room, demotes=False)
         routes = decision.routes
-        if pending.worker_failed:
+        if after_failure:
             return self._place_on(routes[0], pending, decision) if routes else None
         if not routes:
             raise NoWorker(pending.ctx.model.name)
@@ -115,7 +116,7 @@ class OwnTurnPlacements:
     def _still_waits(self, pending: PendingRequest, closed: ClosedWorkers) -> bool:
         """Return whether no worker will do by the request's last ranking either; see last_ranking.py."""
         last = pending.last_ranking
-        if last is None or pending.worker_failed:
+        if last is None:
             return False
         model = pending.ctx.model.name
         if not last.holds(self._fleet.serving(model), self._window.of(model), self._clock()):
