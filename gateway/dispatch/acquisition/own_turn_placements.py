@@ -132,7 +132,7 @@ class OwnTurnPlacements:
             window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )
         is_narrow = background or crowds
-        patient = window.is_patient(pending.service_class.ttft_seconds)
+        patient = window.filled is not None and window.is_patient(pending.service_class.ttft_seconds)
         if (window.contended or patient) and not is_narrow:
             hold = hold_while_contended(hold)
         return Look(pending, closed, window, hold, crowds, is_narrow, patient)
@@ -190,23 +190,22 @@ class OwnTurnPlacements:
         uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
         tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
         taken = window.taken_by(uncached, is_narrow=is_narrow)
+        if not fits_window(there.load.all_tokens_queued, taken, tokens_max):
+            return False
         work_share = pending.ticket.work_share if pending.ticket is not None else 0.0
+        slots = there.slots
+        if slots is not None and not window.leaves_slots(
+            there.load.all_streams,
+            slots,
+            background=pending.service_class.background,
+            is_narrow=is_narrow,
+            work_share=work_share,
+        ):
+            return False
+        if uncached <= tokens_max:
+            return True
         left_open = window.open_beside(is_narrow=is_narrow, work_share=work_share)
-        return (
-            fits_window(there.load.all_tokens_queued, taken, tokens_max)
-            and window.leaves_slots(
-                there.load.all_streams,
-                there.slots,
-                background=pending.service_class.background,
-                is_narrow=is_narrow,
-                work_share=work_share,
-            )
-            and (
-                uncached <= tokens_max
-                or left_open is None
-                or self._leaves_one_open(pending, routes, left_open)
-            )
-        )
+        return left_open is None or self._leaves_one_open(pending, routes, left_open)
 
     def _place_on(
         self, route: Route, pending: PendingRequest, decision: Decision, ticket: SharedTicket | None = None
