@@ -101,6 +101,11 @@ class SharedQueue:
         return self.membership.gateways
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this gateway is known to be the only one."""
+        return self.membership.up and self.membership.gateways == 1
+
+    @property
     def shared(self) -> bool:
         """Whether all gateways give turns together."""
         return self.membership.shared
