@@ -13,7 +13,7 @@ from tests.unit.gateway.dispatch.acquisition.test_worker_acquisition import lear
 
 TENANTS = [tenant(f"t{number}") for number in range(8)]
 SIZES = (256, 640, 1024, 2048, 4096)
-CALLERS, ANSWERS = 90, 400
+CALLERS, ANSWERS = 90, 250
 MS_PER_TOKEN = 0.004
 
 
