@@ -146,7 +146,7 @@ class OwnTurnPlacements:
         for cost_ms, route in routes:
             if least_ms is None:
                 least_ms = cost_ms
-            if not close_enough_to_best(cost_ms, least_ms, look.hold):
+            elif not close_enough_to_best(cost_ms, least_ms, look.hold):
                 break
             worker = route.prefill_worker or route.worker
             if (closed is None or closed.allows(worker, crowds=look.crowds)) and self.has_room(
