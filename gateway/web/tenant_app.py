@@ -46,7 +46,7 @@ from gateway.web.stored.object_stores import ObjectStores
 DIRECT_ROUTES = web.AppKey("direct_routes", DirectRoutes)
 """The inference requests that are served without aiohttp's server.
 
-None where answers need the headers of CORS, or cells relay requests.
+None where cells relay requests.
 """
 
 COHERE_RERANK = "/v2/rerank"
