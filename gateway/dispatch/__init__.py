@@ -5,7 +5,8 @@ Read in this order:
 reservations         quota is reserved and settled here; output_estimates and costs say how much
 acquisition/         from the ranking to a placement: at once, in a turn, by preemption, at a provider
 placement            the chosen worker, and what is reserved on it; prefill_decode_pairs: on two workers
-pending_request      the notes that dispatch keeps on a request
+pending_request      the notes that dispatch keeps on a request; last_ranking: of one that waits for a worker of its
+                     choice
 attempts             sending, retries; hedged_opening and hedging: a second worker beside the first
 worker_calls         the call that a worker gets
 attempt_reports      the outcome of each attempt, for the fleet and the index

@@ -19,7 +19,7 @@ from functools import partial
 
 from gateway.dispatch.acquisition.worker_acquisition import WorkerAcquisition
 from gateway.dispatch.attempt_reports import AttemptReports
-from gateway.dispatch.charged_tokens import own_count, tokens_to_charge, without_impossible_usage
+from gateway.dispatch.charged_tokens import ImpossibleUsage, own_count, tokens_to_charge
 from gateway.dispatch.costs import cost_of
 from gateway.dispatch.hedged_opening import HedgedOpenings
 from gateway.dispatch.output_estimates import OutputEstimates
@@ -83,6 +83,7 @@ class Attempts:
         self._retries = retries
         self._preemption = preemption
         self._clock = clock
+        self._impossible_usage = ImpossibleUsage(clock)
 
     def pending_request(
         self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress
@@ -196,7 +197,7 @@ class Attempts:
         attempt = pending.attempt
         assert attempt is not None
         placement, progress = attempt.placement, pending.progress
-        without_impossible_usage(pending.ctx, pending.prompt, progress)
+        self._impossible_usage.forget(pending.ctx, pending.prompt, progress)
         if progress.usage is None and progress.dispatched and not progress.worker_refused:
             progress.own_count = own_count(pending.ctx, pending.prompt, progress, placement, self._clock())
         if placement.prefill_worker is not placement.worker:

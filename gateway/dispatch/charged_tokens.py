@@ -13,40 +13,60 @@ Attempts.end makes the gateway's own count when an attempt ends (attempts.py); R
 """
 
 import logging
+from collections.abc import Callable
 
 from gateway.dispatch.placement import Placement
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
-from gateway.domain.token_usage import ChargedTokens
+from gateway.domain.token_usage import ChargedTokens, TokenUsage
 from gateway.telemetry.request_record import Progress
 
 log = logging.getLogger(__name__)
+
+WARNED_SECONDS = 60.0
+WARNED_MAX = 1000
+"""Workers whose last warning is remembered."""
 
 CONTEXT_LENGTH_MAX = 2**20
 """Tokens that prompt and answer may have together, where the model's `context_length` is unknown."""
 
 
-def without_impossible_usage(ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> None:
-    """Forget the worker's count if it is impossible."""
-    usage = progress.usage
-    if usage is None:
-        return
-    prompts = 1 if ctx.request.surface == "chat/completions" else max(1, len(ctx.request.prompt))
-    context_length = ctx.model.context_length or CONTEXT_LENGTH_MAX
-    answers = max(1, ctx.request.answers)
-    if (
-        usage.prompt_tokens <= context_length * prompts
-        and (usage.completion_tokens or 0) <= _answer_tokens_max(ctx, prompt) * answers
-    ):
-        return
-    log.warning(
-        "request %s: worker %s reported %d prompt tokens and %d output tokens, more than there can be",
-        ctx.id,
-        progress.worker,
-        usage.prompt_tokens,
-        usage.completion_tokens or 0,
-    )
-    progress.usage, progress.usage_impossible = None, True
+class ImpossibleUsage:
+    """Finds impossible counts, and warns of each worker that reports them, once a minute at most."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: seconds on the monotonic clock."""
+        self._clock = clock
+        self._warned_until: dict[str | None, float] = {}
+        """By worker: until when it is not warned of again."""
+
+    def forget(self, ctx: RequestContext, prompt: PromptBlocks, progress: Progress) -> None:
+        """Forget the worker's count if it is impossible."""
+        usage = progress.usage
+        if usage is None:
+            return
+        prompts = 1 if ctx.request.surface == "chat/completions" else max(1, len(ctx.request.prompt))
+        context_length = ctx.model.context_length or CONTEXT_LENGTH_MAX
+        answers = max(1, ctx.request.answers)
+        if (
+            usage.prompt_tokens <= context_length * prompts
+            and (usage.completion_tokens or 0) <= _answer_tokens_max(ctx, prompt) * answers
+        ):
+            return
+        progress.usage, progress.usage_impossible = None, True
+        self._warn(ctx, progress.worker, usage)
+
+    def _warn(self, ctx: RequestContext, worker: str | None, usage: TokenUsage) -> None:
+        now = self._clock()
+        if now < self._warned_until.get(worker, 0.0):
+            return
+        if len(self._warned_until) >= WARNED_MAX:
+            self._warned_until.clear()
+        self._warned_until[worker] = now + WARNED_SECONDS
+        log.warning(
+            "request %s: worker %s reported %d prompt tokens and %d output tokens, more than there can be",
+            *(ctx.id, worker, usage.prompt_tokens, usage.completion_tokens or 0),
+        )
 
 
 def tokens_to_charge(progress: Progress) -> ChargedTokens | None:

@@ -3,6 +3,7 @@
 from contextlib import AbstractAsyncContextManager
 
 from gateway.dispatch.dispatch_limits import DispatchLimits
+from gateway.dispatch.last_ranking import LastRanking
 from gateway.dispatch.placement import Placement
 from gateway.domain.prompt_blocks import PromptBlocks
 from gateway.domain.request_context import RequestContext
@@ -53,6 +54,7 @@ class PendingRequest:
         "ctx",
         "failed_workers",
         "hedged",
+        "last_ranking",
         "limits",
         "output_tokens",
         "preemptions",
@@ -112,6 +114,8 @@ class PendingRequest:
         """Whether it was sent to a second worker at the same time, which is done once for a request."""
         self.waits = False
         """Whether the prefix index counts it among the requests that wait for a worker."""
+        self.last_ranking: LastRanking | None = None
+        """The ranking by which it waits for a worker of its choice, since other workers have room."""
         self.preemptions = 0
         """How often it gave its placement up to other requests."""
 

@@ -6,6 +6,7 @@ enter --> stands --taken out: its turn, or its refusal, comes--> gone
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -13,6 +14,7 @@ from typing import Generic, TypeVar
 from policies.admission.dispatch_window import ClosedWorkers
 from policies.queueing.estimate_ages import EstimateAges
 from policies.queueing.protocol import Ticket
+from policies.queueing.two_level_order import Flow, flow_of
 
 Placed = TypeVar("Placed")
 """What a turn gives: a placement on a worker."""
@@ -39,8 +41,12 @@ class Waiters(Generic[Placed]):
     def __init__(self) -> None:
         self.by_number: dict[int, Waiter[Placed]] = {}
         """By the number of their ticket."""
+        self.flows: dict[Flow, dict[int, Ticket]] = {}
+        """The tickets of each flow by their numbers."""
         self.ages = EstimateAges[int]()
         """How old the estimates of the tickets are, by their number."""
+        self._sizes: Counter[int] = Counter()
+        """How many waiters have so many uncached prompt tokens."""
         self._least: int | None = None  # None: not known
 
     def __len__(self) -> int:
@@ -55,19 +61,24 @@ class Waiters(Generic[Placed]):
 
     def enter(self, waiter: Waiter[Placed], now: float) -> None:
         """Add a waiter."""
-        self.by_number[waiter.ticket.number] = waiter
+        ticket = waiter.ticket
+        self.by_number[ticket.number] = waiter
+        self.flows.setdefault(flow_of(ticket), {})[ticket.number] = ticket
         if waiter.estimate is not None:
-            self.ages.add(waiter.ticket.number, now)
-        if self._least is not None:
-            self._least = min(self._least, waiter.ticket.uncached_tokens)
+            self.ages.add(ticket.number, now)
+        self._count(ticket, 1)
 
     def remove(self, waiter: Waiter[Placed]) -> None:
         """Remove a waiter. Removing it twice has no effect."""
-        if self.by_number.pop(waiter.ticket.number, None) is None:
+        ticket = waiter.ticket
+        if self.by_number.pop(ticket.number, None) is None:
             return
-        self.ages.remove(waiter.ticket.number)
-        if waiter.ticket.uncached_tokens == self._least:
-            self._least = None
+        flow = self.flows[flow_of(ticket)]
+        del flow[ticket.number]
+        if not flow:
+            del self.flows[flow_of(ticket)]
+        self.ages.remove(ticket.number)
+        self._count(ticket, -1)
 
     def refuse(self, waiter: Waiter[Placed], error: Exception) -> None:
         """Remove a waiter and end its wait with this error."""
@@ -76,7 +87,10 @@ class Waiters(Generic[Placed]):
 
     def change(self, waiter: Waiter[Placed], ticket: Ticket) -> None:
         """Give a waiter a ticket with the same number and other tokens."""
-        waiter.ticket, self._least = ticket, None
+        self._count(waiter.ticket, -1)
+        self._count(ticket, 1)
+        waiter.ticket = ticket
+        self.flows[flow_of(ticket)][ticket.number] = ticket
 
     def fail(self, error: Exception) -> None:
         """End every wait with this error."""
@@ -85,14 +99,31 @@ class Waiters(Generic[Placed]):
                 waiter.turn.set_exception(error)
             self.ages.remove(waiter.ticket.number)
         self.by_number.clear()
+        self.flows.clear()
+        self._sizes.clear()
         self._least = None
 
-    def for_a_turn(self) -> list[Ticket]:
-        """Return the tickets that can use a turn: their tasks were not cancelled."""
-        return [waiter.ticket for waiter in self.by_number.values() if not waiter.turn.done()]
+    def one_of_each_flow(self) -> list[Ticket]:
+        """Return one ticket of each flow that can use a turn: its task was not cancelled."""
+        waiters = self.by_number
+        found = (
+            next((each for number, each in tickets.items() if not waiters[number].turn.done()), None)
+            for tickets in self.flows.values()
+        )
+        return [ticket for ticket in found if ticket is not None]
 
     def least_tokens(self) -> int:
         """Return the fewest uncached prompt tokens of any waiter; there is at least one."""
         if self._least is None:
-            self._least = min(waiter.ticket.uncached_tokens for waiter in self)
+            self._least = min(self._sizes)
         return self._least
+
+    def _count(self, ticket: Ticket, change: int) -> None:
+        size = ticket.uncached_tokens
+        left = self._sizes[size] = self._sizes[size] + change
+        if not left:
+            del self._sizes[size]
+            if size == self._least:
+                self._least = None
+        elif self._least is not None and size < self._least:
+            self._least = size

@@ -17,8 +17,10 @@ requests that wait; see gateway/queueing/shared/shared_queue.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Generic
 
 from gateway.domain.errors import AdmissionTimeout
@@ -34,6 +36,9 @@ from policies.admission.waiting_bounds import NONE_WAITING, WaitingTotals, flood
 from policies.queueing.protocol import QueueTurn, Ticket
 from policies.queueing.two_level_order import FlowHeads
 from radix_cache.match import WorkerId
+
+TENANTS_COUNTED = 256
+"""Tenants whose waiting requests are counted for the reason of a wait."""
 
 
 class WaitingRoom(Generic[Placed]):
@@ -81,7 +86,7 @@ class WaitingRoom(Generic[Placed]):
 
     def __len__(self) -> int:
         """Return how many requests wait."""
-        return len(self.waiters) + len(self._elsewhere)
+        return len(self.waiters.by_number) + len(self._elsewhere)
 
     def ticket(self, asked: QueuedRequest, before: Ticket | None = None) -> Ticket:
         """Return a ticket with the next number, or with the number and arrival of the ticket `before`."""
@@ -91,7 +96,7 @@ class WaitingRoom(Generic[Placed]):
         else:
             number, arrived_at = before.number, before.arrived_at
         ticket = ticket_of(asked, number, arrived_at)
-        self._counters.arrives(ticket, self.waiters.for_a_turn() if self.waiters.by_number else ())
+        self._counters.arrives(ticket, self.waiters.one_of_each_flow() if self.waiters.by_number else ())
         return ticket
 
     def correct(self, ticket: Ticket, cost_change: float, *, counted_elsewhere: bool = False) -> None:
@@ -205,14 +210,15 @@ class WaitingRoom(Generic[Placed]):
         """Return the tickets of all requests that wait."""
         return [*(waiter.ticket for waiter in self.waiters), *self._elsewhere.values()]
 
-    def ahead_of(self, number: int) -> Iterator[Ticket]:
-        """Yield the tickets with a lower number than this one, without a copy of all tickets."""
-        for waiter in self.waiters:
-            if waiter.ticket.number < number:
-                yield waiter.ticket
-        for ticket in self._elsewhere.values():
-            if ticket.number < number:
-                yield ticket
+    def waiting_beside(self, ticket: Ticket) -> tuple[WaitingTotals, "Counter[str]"]:
+        """Return what waits beside a ticket, and the requests by tenant, of at most TENANTS_COUNTED."""
+        totals = self._occupancy.totals
+        of_tenants = islice(self._occupancy.of_tenants.items(), TENANTS_COUNTED)
+        tenants = Counter({tenant: own.requests for tenant, own in of_tenants})
+        if ticket.number in self.waiters.by_number or ticket.number in self._elsewhere:
+            totals = totals.plus(-1, -ticket.uncached_tokens)
+            tenants[ticket.tenant] -= 1
+        return totals, +tenants
 
     def move(self) -> None:
         """Send all waiting requests away to ask anew: the queue is kept elsewhere from now on."""
@@ -242,23 +248,19 @@ class WaitingRoom(Generic[Placed]):
             if turn is None:
                 break
             waiter = self.waiters.of(turn.ticket)
-            try:
-                placed = waiter.place(closed)
-            except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
-                heads.take(turn.ticket)
-                self.waiters.refuse(waiter, err)
-                continue
-            if placed is None:
+            placed = self._look(waiter, closed)
+            if placed is None and not waiter.turn.done():
                 heads.pass_over(turn.ticket)
                 passed_over += 1
                 if passed_over > self.rules.passed_over_max:
                     break
                 continue
-            heads.take(turn.ticket)
             self.waiters.remove(waiter)
-            self._granted(turn, self._clock())
-            waiter.turn.set_result(placed)
-            given += 1
+            heads.take(turn.ticket)
+            if placed is not None:
+                self._granted(turn, self._clock())
+                waiter.turn.set_result(placed)
+                given += 1
         return given > 0
 
     def _may_have_room(self, closed: ClosedWorkers) -> bool:
@@ -272,7 +274,7 @@ class WaitingRoom(Generic[Placed]):
     def _heads(self) -> FlowHeads:
         """Return the requests that go first, of each tenant and service class."""
         return FlowHeads(
-            self.waiters.for_a_turn(),
+            self.waiters.flows,
             self.rules.order,
             self._clock(),
             passed_over_of_flow_max=self.rules.passed_over_of_flow_max,
@@ -321,6 +323,16 @@ class WaitingRoom(Generic[Placed]):
             self._give_back(waiter.turn.result())
         # The next request may be smaller than this one, and fit where this one did not.
         self.give_turns()
+
+    def _look(self, waiter: Waiter[Placed], closed: ClosedWorkers) -> Placed | None:
+        """Return a placement if there is room for the request; one that can have no turn is done with."""
+        if waiter.turn.done():
+            return None  # Its task was cancelled.
+        try:
+            return waiter.place(closed)
+        except Exception as err:  # noqa: BLE001 - what its routing policy raises concerns this request alone
+            waiter.turn.set_exception(err)
+        return None
 
     def _granted(self, turn: QueueTurn, now: float) -> None:
         self._counters.granted(turn)

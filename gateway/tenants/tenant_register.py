@@ -28,7 +28,7 @@ from gateway.settings.tenants import (
 )
 from gateway.tenants.directory import UnknownKey
 from gateway.tenants.isolation_group import isolation_group
-from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, claimed_id, key_digest
+from gateway.tenants.keys import HASH_PREFIX, PLAIN_HASH_PREFIX, KeyDigests, claimed_id
 from gateway.tenants.limits import limits_at, next_end, override_limits
 from gateway.tenants.sealed_tenants import KnownKey, KnownTenants
 
@@ -63,7 +63,7 @@ class TenantRegister:
     """Organisations, plans, tenants and keys in memory, as a TenantDirectory; `wall` is Unix time in seconds."""
 
     def __init__(self, pepper: bytes, wall: Callable[[], float] = time.time) -> None:
-        self._pepper = pepper
+        self._digests = KeyDigests(pepper)
         self._wall = wall
         self._generation = 0
         self._organisations: dict[str, OrganisationSettings] = {}
@@ -133,7 +133,7 @@ class TenantRegister:
     def entry(self, presented: str | None) -> KeyEntry:
         """Return the entry of a key that is valid now. Raises UnknownKey."""
         text = presented or ""
-        digest = key_digest(text, self._pepper)
+        digest = self._digests.of(text)
         entry = self._entries.get(claimed_id(text)) or self._by_digest.get(digest) or UNKNOWN_KEY
         if not hmac.compare_digest(digest, entry.digest):
             # Also computed if it cannot succeed, so that an unknown id takes as long as a wrong secret.

@@ -279,6 +279,7 @@ class HttpExchange:
         """Make the head of the answer, which leaves together with the first bytes."""
         headers, http = self._headers(of_request, of_answer), cast(object, self._http)
         if isinstance(http, DirectRequest):
+            headers.update(http.answer_headers)
             http.answer = DirectAnswer(
                 http.connection, status, headers, keep_alive=not self.closes_connection
             )

@@ -46,7 +46,7 @@ from gateway.web.stored.object_stores import ObjectStores
 DIRECT_ROUTES = web.AppKey("direct_routes", DirectRoutes)
 """The inference requests that are served without aiohttp's server.
 
-None where answers need the headers of CORS, or cells relay requests.
+None where cells relay requests.
 """
 
 COHERE_RERANK = "/v2/rerank"
@@ -143,7 +143,7 @@ def tenant_app(
     routes.add_exact("GET", "/ui/{file:[a-z.]*}", tenant_page_file)
     routes.add_exact("GET", "/openapi.json", _describe)
     routes.add_exact("*", "/{anything:.*}", routes.not_found)
-    if cors is None and cells is None:
+    if cells is None:
         around = access_log_middleware(access_log) if access_log is not None else None
         app[DIRECT_ROUTES] = DirectRoutes(
             {
@@ -152,6 +152,7 @@ def tenant_app(
                 for path in spellings(name)
             },
             local_names_only,
+            answer_headers=cors.headers_without_origin if cors is not None else {},
         )
     # aiohttp waits only for the requests that it serves.
     app.on_shutdown.append(lambda _: drain_state.wait_for_requests(drain_seconds))

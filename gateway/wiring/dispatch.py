@@ -72,6 +72,7 @@ def dispatch_of(
     # Where requests wait: the windows of workers, the queue of all gateways, the waiting rooms of this one.
     windows = DispatchWindows(fleet, limits.release_window_tokens, limits.batch.ttft_seconds, clock)
     queue = shared_queue(settings, scripts, windows, fleet)
+    index.is_alone = lambda: queue.is_alone
     if settings.cells is None:  # Other cells have a part of the demand, which is not told here.
         windows.count_gateways(lambda: queue.gateways)
     window = OwnDispatchWindows(queue, windows)

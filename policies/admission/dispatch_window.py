@@ -319,10 +319,10 @@ def worth_ranking_again(tokens_queued: int, least_tokens: int, window_tokens: in
 
     `least_tokens` is the smallest number of uncached prompt tokens among the waiting requests.
 
-    Every waiting request is ranked anew each time, which costs most of what a request costs: with hundreds of
-    requests waiting for a full fleet, ranking after every answer means several rankings for each request. More of a
-    prompt may be cached by now than on arrival, so that a prompt fits where none seems to. That possibility is
-    worth a ranking once LOOK_TOKENS are free, or LOOK_SHARE of a narrow window, but not before.
+    A ranking costs a good part of what a request costs: with hundreds of requests waiting for a full fleet, ranking
+    after every answer means several rankings for each request. More of a prompt may be cached by now than on
+    arrival, so that a prompt fits where none seems to. That possibility is worth a ranking once LOOK_TOKENS are
+    free, or LOOK_SHARE of a narrow window, but not before.
     """
     worth = min(LOOK_TOKENS, int(LOOK_SHARE * window_tokens))
     return fits_window(tokens_queued, min(least_tokens, worth), window_tokens)

@@ -15,7 +15,7 @@ or its own routes, its window or its turn change. So no look is in vain that cou
 A search ends when PASSED_OVER_MAX looks were in vain, or when as many requests were passed over as may be in all
 (passed_over_max of dispatch_window.py): the next search goes on behind them.
 gateway/queueing/shared/lua/passed_over.lua follows this rule, since a look costs Redis three commands; a gateway
-alone ranks waiting requests anew at each look.
+alone looks at requests by their last ranking (gateway/dispatch/last_ranking.py).
 """
 
 from collections.abc import Callable, Mapping

@@ -3,12 +3,15 @@
 A flow is one tenant's waiting requests of one service class.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from policies.queueing.protocol import QueueCounters, QueuePolicy, QueueTurn, TenantOrder, Ticket
 
 Flow = tuple[str, str]
 """Tenant and service class."""
+
+Flows = Mapping[Flow, Mapping[int, Ticket]]
+"""The waiting tickets of each flow by their numbers, in the order of arrival."""
 
 
 class FlowHeads:
@@ -20,49 +23,55 @@ class FlowHeads:
     """
 
     def __init__(
-        self, waiting: Iterable[Ticket], order: TenantOrder, now: float, *, passed_over_of_flow_max: int = 0
+        self, flows: Flows, order: TenantOrder, now: float, *, passed_over_of_flow_max: int = 0
     ) -> None:
+        """`flows` are followed as they change: a ticket leaves them before `take`."""
+        self._flows = flows
         self._order = order
         self._now = now
         self._passed_over_max = passed_over_of_flow_max
-        self._passed_over: dict[Flow, int] = {}
-        self._flows: dict[Flow, list[Ticket]] = {}
-        for ticket in waiting:
-            self._flows.setdefault(_flow(ticket), []).append(ticket)
-        self._heads = {flow: self._first(tickets) for flow, tickets in self._flows.items()}
+        self._passed_over: dict[Flow, set[int]] = {}
+        self._heads: dict[Flow, Ticket] = {}
+        self._without_head = set(flows)
+        """The flows whose first ticket is to be found before the next turn."""
 
     @property
     def heads(self) -> list[Ticket]:
         """The first ticket of each flow."""
+        for flow in self._without_head:
+            self._find_head(flow)
+        self._without_head.clear()
         return list(self._heads.values())
 
     def pass_over(self, ticket: Ticket) -> None:
         """Replace a head that would rather wait by the next ticket of its flow."""
-        flow = _flow(ticket)
-        passed_over = self._passed_over[flow] = self._passed_over.get(flow, 0) + 1
+        flow = flow_of(ticket)
+        passed_over = self._passed_over.setdefault(flow, set())
+        passed_over.add(ticket.number)
         del self._heads[flow]
-        if passed_over < self._passed_over_max:
-            self._put_next(flow, ticket)
+        if len(passed_over) < self._passed_over_max:
+            self._without_head.add(flow)
 
     def take(self, ticket: Ticket) -> None:
-        """Remove a head that got its turn; the next ticket of its flow takes its place."""
-        flow = _flow(ticket)
+        """Remove a head that has left its flow; the next ticket takes its place."""
+        flow = flow_of(ticket)
         del self._heads[flow]
-        self._put_next(flow, ticket)
+        self._without_head.add(flow)
 
-    def _put_next(self, flow: Flow, previous: Ticket) -> None:
-        tickets = self._flows[flow]
-        tickets.remove(previous)
+    def _find_head(self, flow: Flow) -> None:
+        tickets, passed_over = self._flows.get(flow, {}), self._passed_over.get(flow)
+        if passed_over is not None:
+            tickets = {number: ticket for number, ticket in tickets.items() if number not in passed_over}
         if tickets:
-            self._heads[flow] = self._first(tickets)
-
-    def _first(self, tickets: list[Ticket]) -> Ticket:
-        return tickets[0] if len(tickets) == 1 else self._order.first(tickets, self._now)
+            self._heads[flow] = self._order.first(list(tickets.values()), self._now)
 
 
 def flow_heads(waiting: Iterable[Ticket], order: TenantOrder, now: float) -> list[Ticket]:
     """Return the ticket that goes first of each tenant and service class."""
-    return FlowHeads(waiting, order, now).heads
+    flows: dict[Flow, dict[int, Ticket]] = {}
+    for ticket in waiting:
+        flows.setdefault(flow_of(ticket), {})[ticket.number] = ticket
+    return FlowHeads(flows, order, now).heads
 
 
 def next_turn(
@@ -72,5 +81,6 @@ def next_turn(
     return policy.next(counters, flow_heads(waiting, order, now), now)
 
 
-def _flow(ticket: Ticket) -> Flow:
+def flow_of(ticket: Ticket) -> Flow:
+    """Return the flow of a ticket."""
     return ticket.tenant, ticket.service_class

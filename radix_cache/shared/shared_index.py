@@ -99,6 +99,9 @@ class SharedIndex:
         self.correct: Callable[[Namespace, Hashes, WorkerId, int], None] = self.shorten_and_hold
         """Corrects a path of which a worker had only so many leading blocks, and now has the whole again."""
 
+        self.is_alone: Callable[[], bool] = lambda: False
+        """Whether no other gateway reads the index now, so that predictions need not be sent."""
+
         self.cuts_all = False
         """Whether this process also enforces workers' capacity on blocks that other processes have recorded."""
 
@@ -163,7 +166,7 @@ class SharedIndex:
         writer: str,
         match: PrefixMatch | None = None,
     ) -> None:
-        """Count the request `writer`, which brings this path to `worker`, at all gateways."""
+        """Count the request `writer`, which brings this path to `worker`, at all gateways that there are now."""
         if not hashes:
             return
         tenure = self.replica.tenures.get(worker)
@@ -181,6 +184,8 @@ class SharedIndex:
                 del self._known_at_record[next(iter(self._known_at_record))]
             self._known_at_record[worker, writer] = _KnownAtRecord(held, shard.sequence)
         self._own.record(namespace, hashes, worker, writer)
+        if self.is_alone():
+            return
         identity = self.sent_predictions.add(worker, writer, shard_number)
         above, depth = path.last_node(held)
         ignore_result(

@@ -15,6 +15,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from typing import cast
 
 import orjson
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
         data = before + CHUNKS[self._sent % len(CHUNKS)]
         self._sent += 1
         last = self._sent == self._chunks
-        self._transport.write(data + STREAM_END if last else data)
+        self._transport.write(data + stream_end(self._chunks) if last else data)
         if last:
             return
         if self._gap_seconds:
@@ -198,7 +199,7 @@ def _pages(models: Sequence[str]) -> dict[bytes, bytes]:
     head = {"id": "chatcmpl-0", "object": "chat.completion", "created": 1_700_000_000, "model": "bench"}
     info = {"max_total_num_tokens": 10_000_000, "chunked_prefill_size": 8192, "instance_id": "one"}
     return {
-        b"POST": _page({**head, "choices": [choice], "usage": USAGE}),
+        b"POST": _page({**head, "choices": [choice], "usage": _usage(16)}),
         b"/ready": _page({}),
         b"/health": _page({}),
         b"/server_info": _page(info),
@@ -208,18 +209,26 @@ def _pages(models: Sequence[str]) -> dict[bytes, bytes]:
     }
 
 
-USAGE = {
-    "prompt_tokens": 50,
-    "completion_tokens": 16,
-    "total_tokens": 66,
-    "prompt_tokens_details": {"cached_tokens": 0},
-}
+def _usage(output_tokens: int) -> dict[str, object]:
+    return {
+        "prompt_tokens": 50,
+        "completion_tokens": output_tokens,
+        "total_tokens": 50 + output_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+
+
+@cache
+def stream_end(chunks: int) -> bytes:
+    """Return the end of a stream of so many chunks: the finish reason, the usage, and the mark of the end."""
+    return _ENDED + _chunk([], _usage(chunks)) + _frame(b"[DONE]") + b"0\r\n\r\n"
+
+
 CHUNKS = [
     _chunk([{"index": 0, "delta": {"content": f" {word}"}, "logprobs": None, "finish_reason": None}])
     for word in WORDS
 ]
 _ENDED = _chunk([{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}])
-STREAM_END = _ENDED + _chunk([], USAGE) + _frame(b"[DONE]") + b"0\r\n\r\n"
 
 
 async def serve(models: Sequence[str]) -> None:

@@ -119,10 +119,14 @@ class CostPolicy:
 
     def __init__(self) -> None:
         self.costs: dict[str, float] = {}
+        self.ms_per_queued_token = 0.0
+        self.ranked = 0
+        """How often requests were ranked."""
         self.failing: set[int] = set()
         """The sequence numbers of requests that cannot be ranked."""
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate], now: float) -> Ranking:
+        self.ranked += 1
         if query.sequence in self.failing:
             raise ZeroDivisionError
         routes = [
@@ -131,6 +135,7 @@ class CostPolicy:
                 cost_ms=self.costs.get(candidate.worker.id, 0.0),
                 matched_tokens=candidate.matched_tokens,
                 reason="scripted",
+                ms_per_queued_token=self.ms_per_queued_token,
             )
             for candidate in candidates
         ]

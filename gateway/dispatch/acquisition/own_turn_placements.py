@@ -1,11 +1,14 @@
 """Placements in turns that this gateway gives by itself, on workers that have room by its own knowledge."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import NamedTuple
 
 from gateway.dispatch.acquisition.filled_routes import allowed_routes
 from gateway.dispatch.acquisition.request_ranking import RequestRanking
 from gateway.dispatch.acquisition.ttft_target import TtftTargets, tokens_to_compute
 from gateway.dispatch.dispatch_limits import DispatchLimits
+from gateway.dispatch.last_ranking import LastRanking
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement, Placements, prefill_worker_of
 from gateway.domain.errors import NoWorker
@@ -25,6 +28,22 @@ from policies.admission.dispatch_window import (
 )
 from policies.routing.protocol import Ranking, Route
 from radix_cache.match import WorkerId
+
+COST_MS = attrgetter("cost_ms")
+
+
+class Look(NamedTuple):
+    """What holds for one request while its workers are looked at."""
+
+    pending: PendingRequest
+    closed: ClosedWorkers | None
+    window: DispatchWindow
+    hold: float | None
+    """How much more than the best worker another one may cost; see close_enough_to_best."""
+    crowds: bool
+    """Whether its tenant has more requests waiting, while tenants contend."""
+    is_narrow: bool
+    patient: bool
 
 
 class OwnTurnPlacements:
@@ -64,45 +83,85 @@ class OwnTurnPlacements:
         """Rank the request as of now and take the best worker that has room; return None if none has.
 
         `closed`: workers that requests before this one wait for; the workers that this request waits for are added.
-        After a worker has failed no room is needed: the request has waited its turn. Raises NoWorker if no worker
-        is left to rank, and what TtftTargets.check raises.
+        It is None for a request that has just come while no other request waits. After a worker has failed no room
+        is needed: the request has waited its turn. Raises NoWorker if no worker is left to rank, and what
+        TtftTargets.check raises.
         """
+        after_failure = bool(pending.failed_workers) and pending.worker_failed
         if decision is None:
+            if closed is not None and not after_failure and self._still_waits(pending, closed):
+                return None
             decision = self._ranking.rank(pending)
-            if not pending.worker_failed:
+            if not after_failure:
                 room = self._rooms.of(pending.queue_name)
                 self._targets.check(pending, decision.routes, room, demotes=False)
         routes = decision.routes
-        if pending.worker_failed:
+        if after_failure:
             return self._place_on(routes[0], pending, decision) if routes else None
         if not routes:
             raise NoWorker(pending.ctx.model.name)
+        look = self._look(pending, closed)
+        if look.window.filled is not None:
+            routes = allowed_routes(routes, pending.prompt.prompt_tokens, look.window, patient=look.patient)
+        route = self._with_room(zip(map(COST_MS, routes), routes, strict=True), decision.routes, look)
+        if route is not None:
+            if self._router.shadow is not None:
+                self._router.compare_with_shadow(decision)
+            return self._place_on(route, pending, decision)
+        if closed is not None:
+            workers = self._fleet.serving(pending.ctx.model.name)
+            pending.last_ranking = LastRanking.of(routes, self._fleet, workers, look.window, self._clock())
+        return None
+
+    def _still_waits(self, pending: PendingRequest, closed: ClosedWorkers) -> bool:
+        """Return whether no worker will do by the request's last ranking either; see last_ranking.py."""
+        last = pending.last_ranking
+        if last is None:
+            return False
+        model = pending.ctx.model.name
+        if not last.holds(self._fleet.serving(model), self._window.of(model), self._clock()):
+            return False
+        look = self._look(pending, closed)
+        return self._with_room(last.routes_now(self._fleet), last.routes, look) is None
+
+    def _look(self, pending: PendingRequest, closed: ClosedWorkers | None) -> Look:
+        """Return what holds for the request while its workers are looked at."""
         window, hold = self._window.of(pending.ctx.model.name), self.limits.hold
         background = pending.service_class.background
-        # `closed` is None for a request that has just come while no other request waits.
         crowds = (
             window.contended and not background and closed is not None and self._has_others_waiting(pending)
         )
         is_narrow = background or crowds
-        patient = window.is_patient(pending.service_class.ttft_seconds)
+        patient = window.filled is not None and window.is_patient(pending.service_class.ttft_seconds)
         if (window.contended or patient) and not is_narrow:
             hold = hold_while_contended(hold)
-        waited_for = []
-        if window.filled is not None:
-            routes = allowed_routes(routes, pending.prompt.prompt_tokens, window, patient=patient)
-        for route in routes:
-            if not close_enough_to_best(route.cost_ms, routes[0].cost_ms, hold):
+        return Look(pending, closed, window, hold, crowds, is_narrow, patient)
+
+    def _with_room(self, routes: Iterable[tuple[float, Route]], ranking: Ranking, look: Look) -> Route | None:
+        """Return the first route, by cost, whose worker has room; None if it is better to wait.
+
+        The workers that the request then waits for are closed to later requests.
+        """
+        least_ms, waited_for, closed = None, [], look.closed
+        for cost_ms, route in routes:
+            if least_ms is None:
+                least_ms = cost_ms
+            elif not close_enough_to_best(cost_ms, least_ms, look.hold):
                 break
             worker = route.prefill_worker or route.worker
-            if (closed is None or closed.allows(worker, crowds=crowds)) and self.has_room(
-                worker, route, pending, decision.routes, window, is_narrow=is_narrow, patient=patient
+            if (closed is None or closed.allows(worker, crowds=look.crowds)) and self.has_room(
+                worker,
+                route,
+                look.pending,
+                ranking,
+                look.window,
+                is_narrow=look.is_narrow,
+                patient=look.patient,
             ):
-                if self._router.shadow is not None:
-                    self._router.compare_with_shadow(decision)
-                return self._place_on(route, pending, decision)
+                return route
             waited_for.append(worker)
         if closed is not None:
-            closed.close(waited_for, crowds=crowds)
+            closed.close(waited_for, crowds=look.crowds)
         return None
 
     def place_second(
@@ -131,23 +190,22 @@ class OwnTurnPlacements:
         uncached, there = tokens_to_compute(pending.prompt.prompt_tokens, route), self._fleet[worker]
         tokens_max = window.tokens(worker, is_narrow=is_narrow, patient=patient)
         taken = window.taken_by(uncached, is_narrow=is_narrow)
+        if not fits_window(there.load.all_tokens_queued, taken, tokens_max):
+            return False
         work_share = pending.ticket.work_share if pending.ticket is not None else 0.0
+        slots = there.slots
+        if slots is not None and not window.leaves_slots(
+            there.load.all_streams,
+            slots,
+            background=pending.service_class.background,
+            is_narrow=is_narrow,
+            work_share=work_share,
+        ):
+            return False
+        if uncached <= tokens_max:
+            return True
         left_open = window.open_beside(is_narrow=is_narrow, work_share=work_share)
-        return (
-            fits_window(there.load.all_tokens_queued, taken, tokens_max)
-            and window.leaves_slots(
-                there.load.all_streams,
-                there.slots,
-                background=pending.service_class.background,
-                is_narrow=is_narrow,
-                work_share=work_share,
-            )
-            and (
-                uncached <= tokens_max
-                or left_open is None
-                or self._leaves_one_open(pending, routes, left_open)
-            )
-        )
+        return left_open is None or self._leaves_one_open(pending, routes, left_open)
 
     def _place_on(
         self, route: Route, pending: PendingRequest, decision: Decision, ticket: SharedTicket | None = None

@@ -1,7 +1,4 @@
-"""The reason for a request's wait in the queue, as text, and the requests that waited before it."""
-
-from collections import Counter
-from itertools import islice
+"""The reason for a request's wait in the queue, as text, and the requests that wait as it begins to."""
 
 from gateway.dispatch.pending_request import PendingRequest
 from gateway.dispatch.placement import Placement
@@ -11,9 +8,6 @@ from gateway.queueing.waiting_room import WaitingRoom
 from gateway.telemetry.request_events import QueueWait
 from policies.admission.dispatch_window import DispatchWindow, fits_window
 from policies.queueing.protocol import Ticket
-
-COUNTED_MAX = 256
-"""Requests ahead that are counted by tenant, the ones that have waited longest."""
 
 TENANTS_MAX = 10
 
@@ -28,16 +22,13 @@ def queue_wait(
     """Return why the request begins to wait. `shared`: all gateways share one order of turns."""
     ticket = pending.ticket
     assert ticket is not None
-    counted = list(islice(room.ahead_of(ticket.number), COUNTED_MAX))
-    ahead = len(counted) if len(counted) < COUNTED_MAX else max(COUNTED_MAX, len(room) - 1)
+    ahead, tenants = room.waiting_beside(ticket)
     is_narrow = window.is_narrow(room, ticket.tenant, background=pending.service_class.background)
     return QueueWait(
-        reason=waiting_reason(fleet, room, ticket, ahead, window.of(room.model), is_narrow, shared),
-        requests_ahead=ahead,
-        tokens_ahead=sum(other.uncached_tokens for other in counted)
-        if ahead == len(counted)
-        else max(0, room.tokens - ticket.uncached_tokens),
-        tenants_ahead=tuple(Counter(other.tenant for other in counted).most_common(TENANTS_MAX)),
+        reason=waiting_reason(fleet, room, ticket, ahead.requests, window.of(room.model), is_narrow, shared),
+        requests_ahead=ahead.requests,
+        tokens_ahead=ahead.tokens,
+        tenants_ahead=tuple(tenants.most_common(TENANTS_MAX)),
     )
 
 

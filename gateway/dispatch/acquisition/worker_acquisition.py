@@ -294,8 +294,11 @@ class WorkerAcquisition:
 
     def _estimated_anew(self, pending: PendingRequest) -> Ticket:
         """Return the ticket with the tokens and the cost as of now: others may have computed the prefix."""
-        ticket, routes = pending.ticket, self._ranking.rank(pending).routes
+        ticket, prompt = pending.ticket, pending.prompt
         assert ticket is not None
+        if not ticket.cached_tokens and not self._index.match(prompt.namespace, prompt.hashes).holders(1):
+            return ticket  # No worker has any of it, as on arrival.
+        routes = self._ranking.rank(pending).routes
         if routes:
             asked = queued_request(pending, routes)
             if asked.uncached_tokens != ticket.uncached_tokens:

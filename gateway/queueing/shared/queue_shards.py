@@ -39,6 +39,11 @@ class QueueShards:
         return self._messages.gateways
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this gateway is known to be the only one."""
+        return self._messages.is_alone
+
+    @property
     def shared(self) -> bool:
         """Whether all gateways give turns together, for every model that has workers."""
         return self._messages.shared and all(

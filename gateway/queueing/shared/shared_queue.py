@@ -101,6 +101,11 @@ class SharedQueue:
         return self.membership.gateways
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this gateway is known to be the only one."""
+        return self.membership.up and self.membership.gateways == 1
+
+    @property
     def shared(self) -> bool:
         """Whether all gateways give turns together."""
         return self.membership.shared
@@ -191,7 +196,7 @@ class SharedQueue:
     def note_placed(self, shared_ticket: SharedTicket, worker: WorkerId, uncached_tokens: int) -> None:
         """Note a place that was given here, without the queue."""
         place = self._places.put(shared_ticket, worker, uncached_tokens)
-        if self.shared:
+        if self.membership.shared:
             # A request that tries another worker has had its turn: its load is reported, and no decision is needed.
             self.membership.known_ids.add(shared_ticket.id)
             queues, name = self.membership.queues(shared_ticket.queue), f"{shared_ticket.id}+"

@@ -26,6 +26,11 @@ class SharedTurns(Protocol):
         ...
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this gateway is known to be the only one."""
+        ...
+
+    @property
     def shared(self) -> bool:
         """Whether all gateways give turns together, for every model."""
         ...

@@ -18,7 +18,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from multidict import CIMultiDict
 
 from gateway.settings.listeners import names_loopback
-from gateway.web.direct.request import DirectRequest
+from gateway.web.direct.request import NO_HEADERS, DirectRequest
 from gateway.web.middleware.error_middleware import Handler
 
 HEAD_BYTES_MAX = 8 * 1024
@@ -48,11 +48,18 @@ _text = methodcaller("decode", "utf-8", "surrogateescape")
 class DirectRoutes:
     """The handlers of inference requests by their exact path.
 
-    `local_names_only`: whether the Host header has to name loopback; see error_middleware.
+    `local_names_only`: whether the Host header has to name loopback; see error_middleware. `answer_headers` are
+    added to every answer.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler], local_names_only: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        local_names_only: Callable[[], bool],
+        answer_headers: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
         self.local_names_only = local_names_only
+        self.answer_headers = answer_headers
         self.by_path = {
             path.encode(): (
                 path,
@@ -194,7 +201,9 @@ class DirectConnection(asyncio.Protocol):
         if missing < 0 or int(size) < len(head) - end:
             return None  # Another request has come with this one.
         path, handler, match_info = route
-        return handler, DirectRequest(path, headers, body, missing, self, match_info)
+        request = DirectRequest(path, headers, body, missing, self, match_info)
+        request.answer_headers = self._routes.answer_headers
+        return handler, request
 
     def _answered(self, task: "asyncio.Task[web.StreamResponse]") -> None:
         """Go on with the next request once one is answered, or close the connection."""

@@ -1,6 +1,7 @@
 """DirectRequest: a request that is served without aiohttp's server, and its body as it arrives."""
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from gateway.web.direct.answer import AnsweredConnection, DirectAnswer
 
 UNREAD_BYTES_MAX = 256 * 1024
 """Beyond this many unread bytes of a body, reading from the client pauses."""
+NO_HEADERS: Mapping[str, str] = {}
 NOTHING_WRITTEN = SimpleNamespace(output_size=0)
 
 
@@ -74,6 +76,8 @@ class DirectRequest(dict[Any, Any]):
     """
 
     method = "POST"
+    answer_headers: Mapping[str, str] = NO_HEADERS
+    """Headers that are added to its answer."""
 
     def __init__(
         self,

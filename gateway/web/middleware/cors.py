@@ -8,7 +8,8 @@ The headers: https://fetch.spec.whatwg.org/#http-cors-protocol.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import ClassVar
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -27,6 +28,9 @@ _LOOPBACK = re.compile(r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 class CrossOriginPolicy:
     """The origins of the web pages that may call the API."""
+
+    headers_without_origin: ClassVar[Mapping[str, str]] = {"vary": "Origin"}
+    """Headers of the answer to a request without an origin: a cache keeps it apart from answers to pages."""
 
     def __init__(self, origins: Collection[str], requires_keys: Callable[[], bool]) -> None:
         """Create a policy.

@@ -488,7 +488,7 @@ async def test_a_bug_in_the_gateway_is_an_error_with_its_request_id_and_no_trace
         raise RuntimeError("a bug with a rg-7Kq3-" + "A" * 49)
 
     async with ScriptedWorker() as worker, gateway(worker) as running:
-        monkeypatch.setattr(Router, "ranked", broken)
+        monkeypatch.setattr(Router, "rank", broken)
         async with running.chat() as response:
             error = (await response.json())["error"]
         assert (response.status, error["code"]) == (500, "internal_error")

@@ -121,6 +121,22 @@ async def test_a_stampede_of_one_new_prefix_through_two_gateways_stays_together(
         await worker.stop()
 
 
+async def test_predictions_are_sent_once_there_is_another_gateway(gateway, redis_url, monkeypatch):
+    async with ScriptedWorker() as worker, gateway(worker, **{"redis.url": redis_url}) as one:
+        index, sent = index_of(one).index, []
+        predict = index.store.predict
+        monkeypatch.setattr(
+            index.store, "predict", lambda *args, **more: sent.append(args) or predict(*args, **more)
+        )
+        await one.until(index.is_alone)
+        assert await asked(one, LONG) == 200
+        assert not sent
+        async with gateway(worker, **{"redis.url": redis_url}):
+            await one.until(lambda: not index.is_alone())
+            assert await asked(one, f"another {LONG}") == 200
+            assert len(sent) == 1
+
+
 async def test_a_prediction_that_failed_is_withdrawn_everywhere(gateway):
     async with ScriptedWorker() as worker, gateway(worker) as one, gateway(worker) as other:
         worker.then(silent=True)

@@ -74,6 +74,21 @@ async def test_a_withdrawal_that_a_failover_has_lost_is_sent_again(stage):
     await until(lambda: not other.index.replica.predictions)
 
 
+async def test_a_gateway_that_is_alone_sends_no_predictions_and_follows_its_own(stage):
+    _, one, other = stage
+    longer = array("Q", [1, 2, 3, 4, 5])
+    one.index.is_alone = lambda: True
+    one.index.record(SPACE, longer, W, "of one alone")
+    await one.arrived()
+    assert one.index.match(SPACE, longer).pending == {W: 5}
+    one.index.withdraw(W, "of one alone")
+    assert one.index.match(SPACE, longer).pending == {W: 3}
+    one.index.is_alone = lambda: False
+    one.index.record(SPACE, longer, W, "of one of two")
+    await until(lambda: other.index.match(SPACE, longer).pending == {W: 5})
+    assert other.index.replica.predictions == 3
+
+
 async def rounds(gateway, count):
     """Let a gateway maintain the index so often, one second after the other."""
     for _ in range(count):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.web.direct.answer import DirectAnswer
 from tests.fakes.scripted_worker import ScriptedWorker
 
 PAGE = "https://chat.example.com"
@@ -92,3 +93,19 @@ async def test_what_is_no_list_of_headers_is_not_said_again(gateway):
             async with running.http.options(running.url + "/v1/models", headers=headers) as response:
                 assert response.status == 204
                 assert "Access-Control-Allow-Headers" not in response.headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_of_no_page_is_served_directly_and_kept_apart_by_caches(gateway, monkeypatch, stream):
+    direct = []
+    begin = DirectAnswer.__init__
+    monkeypatch.setattr(
+        DirectAnswer, "__init__", lambda *args, **more: direct.append(args) or begin(*args, **more)
+    )
+    async with ScriptedWorker() as worker, gateway(worker, **{"listen.origins": f'["{PAGE}"]'}) as running:
+        async with running.chat(stream=stream) as response:
+            assert (response.status, response.headers["Vary"]) == (200, "Origin")
+            assert "Access-Control-Allow-Origin" not in response.headers
+        assert len(direct) == 1
+        assert (await readable(running, PAGE, stream=stream))[:2] == (200, PAGE)
+        assert len(direct) == 1

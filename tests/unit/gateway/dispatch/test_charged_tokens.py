@@ -1,9 +1,10 @@
 """The tokens that a request is charged for."""
 
-from gateway.dispatch.charged_tokens import tokens_to_charge
+from gateway.dispatch.charged_tokens import WARNED_SECONDS, ImpossibleUsage, tokens_to_charge
 from gateway.domain.token_usage import ChargedTokens, PromptDetails, TokenUsage
 from gateway.telemetry.request_record import Progress
 from tests.fakes.clock import FakeClock
+from tests.fakes.dispatch_stage import DispatchStage, prompt_of
 
 
 def progress(**state):
@@ -47,3 +48,19 @@ def test_a_dispatched_request_without_a_count_is_charged_its_prompt_and_its_fram
 
 def test_a_request_that_was_never_dispatched_is_charged_nothing():
     assert charged(progress()) is None
+
+
+def test_a_worker_with_impossible_counts_is_warned_of_once_a_minute(caplog):
+    stage = DispatchStage("a")
+    ctx, clock = stage.context(), stage.clock
+    usage, check = TokenUsage(prompt_tokens=2**39, completion_tokens=1), ImpossibleUsage(clock)
+
+    def report(worker="a"):
+        made = progress(usage=usage, worker=worker)
+        check.forget(ctx, prompt_of(), made)
+        assert (made.usage, made.usage_impossible) == (None, True)
+        return len(caplog.records)
+
+    assert [report(), report(), report("b")] == [1, 1, 2]
+    clock.advance(WARNED_SECONDS)
+    assert report() == 3

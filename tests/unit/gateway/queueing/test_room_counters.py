@@ -67,7 +67,7 @@ async def test_the_smallest_prompt_that_waits_is_known_after_it_leaves():
 async def test_a_waiter_whose_task_was_cancelled_can_use_no_turn():
     made = waiters(50, 20)
     made.of(ticket(0)).turn.cancel()
-    assert [each.number for each in made.for_a_turn()] == [1]
+    assert [each.number for each in made.one_of_each_flow()] == [1]
 
 
 async def test_a_failure_ends_all_waits_and_empties_the_room():

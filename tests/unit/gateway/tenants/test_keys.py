@@ -17,7 +17,7 @@ from gateway.settings.tenants import (
 from gateway.settings.tree import Settings
 from gateway.settings.types import Moment
 from gateway.tenants.directory import UnknownKey
-from gateway.tenants.keys import HASH_PREFIX, key_digest, key_id, new_key, pepper
+from gateway.tenants.keys import HASH_PREFIX, KeyDigests, key_digest, key_id, new_key, pepper
 from gateway.tenants.yaml_directory import OpenDirectory, register_from_settings
 
 PEPPER = pepper(b"secret")
@@ -63,6 +63,13 @@ def test_only_the_hash_is_kept_and_it_depends_on_the_pepper():
 @given(st.text(max_size=120))
 def test_whatever_is_presented_is_a_key_or_is_not(text):
     assert key_id(text) is None or text.startswith("rg-")
+
+
+@pytest.mark.parametrize("secret", [b"", PEPPER, b"p" * 64, b"p" * 65])
+@pytest.mark.parametrize("text", ["", KEY.text, "\ud800 x", "k" * 200])
+def test_digests_of_many_keys_are_those_of_a_general_hmac(secret, text):
+    digests = KeyDigests(secret)
+    assert digests.of(text) == digests.of(text) == key_digest(text, secret)
 
 
 def test_one_wrong_character_is_caught_by_the_checksum():

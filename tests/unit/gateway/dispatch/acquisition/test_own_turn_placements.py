@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.dispatch.acquisition.request_ranking import queued_request
+from gateway.dispatch.last_ranking import KEPT_SECONDS
 from policies.admission.dispatch_window import ClosedWorkers, DispatchWindow
 from policies.admission.filled_workers import FilledWorkers
 from policies.service_class import BATCH, CHAT, VOICE
@@ -36,6 +37,69 @@ def test_a_request_without_room_names_the_workers_that_it_waits_for():
     request, closed = stage.pending(), ClosedWorkers()
     assert stage.acquisition.own_turns.place_now(request, closed) is None
     assert closed == {"a"}
+
+
+# The last ranking of a request that is passed over.
+
+
+@pytest.fixture
+def passed_over():
+    """Return a stage, and a request that waits for the full worker `a` while `b` has room."""
+    stage = DispatchStage("a", "b", limits=with_limits(hold=0.1))
+    stage.policy.costs = {"a": 100.0, "b": 500.0}
+    stage.occupy("a")
+    request = stage.pending()
+    request.ticket = stage.rooms.of("m").ticket(queued_request(request, ()))
+    assert stage.acquisition.own_turns.place_now(request, ClosedWorkers()) is None
+    return stage, request
+
+
+def looks(stage, request, count=1):
+    """Look at the request so often in one moment; return its placement, and how often it was ranked."""
+    ranked, place_now = stage.policy.ranked, stage.acquisition.own_turns.place_now
+    found = [place_now(request, ClosedWorkers()) for _ in range(count)]
+    return found[-1], stage.policy.ranked - ranked
+
+
+def test_looks_in_vain_at_a_request_need_no_new_ranking(passed_over):
+    assert looks(*passed_over, count=20) == (None, 0)
+
+
+def test_a_look_without_a_new_ranking_names_the_workers_that_the_request_waits_for(passed_over):
+    (stage, request), closed = passed_over, ClosedWorkers()
+    assert stage.acquisition.own_turns.place_now(request, closed) is None
+    assert closed == {"a"}
+
+
+def test_a_request_is_ranked_anew_and_placed_once_its_worker_has_room(passed_over):
+    stage, request = passed_over
+    stage.free("a")
+    placement, ranked = looks(stage, request)
+    assert (placement.worker.id, ranked) == ("a", 1)
+
+
+def test_a_request_is_ranked_anew_when_its_ranking_is_old(passed_over):
+    stage, request = passed_over
+    stage.policy.costs = {"a": 500.0, "b": 100.0}
+    stage.clock.advance(KEPT_SECONDS)
+    placement, ranked = looks(stage, request)
+    assert (placement.worker.id, ranked) == ("b", 1)
+
+
+def test_a_request_is_ranked_anew_when_a_worker_has_joined(passed_over):
+    stage, request = passed_over
+    stage.join("c")
+    placement, ranked = looks(stage, request)
+    assert (placement.worker.id, ranked) == ("c", 1)
+
+
+def test_a_request_is_ranked_anew_when_its_worker_has_become_dearer_than_the_free_one(passed_over):
+    stage, request = passed_over
+    stage.policy.ms_per_queued_token = 1.0
+    stage.clock.advance(KEPT_SECONDS)
+    assert looks(stage, request) == (None, 1)
+    stage.occupy("a", 500)
+    assert looks(stage, request)[1] == 1
 
 
 # Filled workers: `a` is open, `b` is filled.
